@@ -1,0 +1,68 @@
+"""Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatch
+from typing import Any
+
+from selhn.losses.base import AbstractLoss
+from selhn.losses.hardest import TripletHN
+from selhn.losses.sct import SCT
+from selhn.losses.selhn import TripletSelHN
+from selhn.losses.semihard import TripletSHN
+from selhn.losses.triplet import Triplet
+from selhn.losses.warmup import TripletWarmUp
+
+__all__ = [
+    "LOSSES",
+    "SCT",
+    "AbstractLoss",
+    "LossEntry",
+    "Triplet",
+    "TripletHN",
+    "TripletSHN",
+    "TripletSelHN",
+    "TripletWarmUp",
+    "create_loss",
+    "list_losses",
+]
+
+
+@dataclass(frozen=True)
+class LossEntry:
+    """A line of the table of losses."""
+
+    loss: type[AbstractLoss]
+    equation: str
+    paper: str
+    shift_invariant: bool = True
+    """Whether adding a constant to all scores leaves it as it is."""
+
+
+LOSSES: Mapping[str, LossEntry] = {
+    "triplet": LossEntry(Triplet, "sum_n [s_n - s_p + margin]+", "Schroff et al., CVPR 2015"),
+    "hn": LossEntry(TripletHN, "[max_n s_n - s_p + margin]+", "Faghri et al. (VSE++), BMVC 2018"),
+    "selhn": LossEntry(
+        TripletSelHN, "hn if |max_n s_n - s_p| > epsilon else mean_n [s_n - s_p + margin]+", "Li et al., 2023"
+    ),
+    "shn": LossEntry(TripletSHN, "[max_{s_n < s_p} s_n - s_p + margin]+", "Schroff et al., CVPR 2015"),
+    "sct": LossEntry(SCT, "hn if max_n s_n < s_p else max_n s_n", "Xuan et al., ECCV 2020", shift_invariant=False),
+    "warmup": LossEntry(
+        TripletWarmUp, "triplet for the first epochs, then hn", "Chen et al. (VSE-infinity), CVPR 2021"
+    ),
+}
+
+
+def list_losses(pattern: str = "*") -> list[str]:
+    """Names in `LOSSES` that match a shell pattern, in the order of the table."""
+    return [name for name in LOSSES if fnmatch(name, pattern)]
+
+
+def create_loss(name: str, **settings: Any) -> AbstractLoss:
+    """The loss of that name: `create_loss("selhn", epsilon=0.02)` is `TripletSelHN(epsilon=0.02)`."""
+    if name not in LOSSES:
+        close = get_close_matches(name.lower(), LOSSES, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(LOSSES)}"
+        raise ValueError(f"unknown loss {name!r}: {hint}")
+    return LOSSES[name].loss(**settings)

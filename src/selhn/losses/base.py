@@ -1,0 +1,206 @@
+"""What all losses share: checking the input, both directions, the reduction, and the way from embeddings."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn.kernels import AnchorStatistics, Statistic, dense_statistics, tiled_statistics
+from selhn.types import Reduction
+
+LossT = TypeVar("LossT", bound="AbstractLoss")
+
+
+class AbstractLoss(nn.Module, ABC):
+    """A function of the scores of B pairs, positives on the diagonal.
+
+    A loss says which statistics of an anchor it needs and turns them into one number an anchor; it never sees which
+    direction it works in. Everything else is here.
+
+    Args:
+        margin: the paper's lambda, by how much a positive should beat its negatives.
+        reduction: "mean" over the 2B anchors, "sum" over them, or "none" for shape (2, B): image anchors, text
+            anchors. An anchor without negatives counts as 0.
+    """
+
+    def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
+        super().__init__()
+        require_number("margin", margin)
+        require_choice("reduction", reduction, get_args(Reduction))
+        self.margin = margin
+        self.reduction = reduction
+
+    @classmethod
+    def paper(cls: type[LossT], **settings: Any) -> LossT:
+        """The loss as the SelHN paper writes it: a sum over the anchors of both directions."""
+        return cls(**{"reduction": "sum", **settings})
+
+    @property
+    @abstractmethod
+    def needs(self) -> tuple[Statistic, ...]:
+        """The statistics that `anchor_loss` reads."""
+
+    @abstractmethod
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """The loss of every anchor, from the statistics of its row or column."""
+
+    def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
+        """The anchors that a mean is taken over; None means all of them."""
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loss that epoch number `epoch` (from 0) begins; only a scheduled loss cares."""
+
+    def forward(
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Tensor:
+        """The loss of `scores[image, text]`, pairs on the diagonal: a 0-d tensor unless `reduction="none"`.
+
+        Pairs with equal `image_ids` (several captions of one image in a batch) are not negatives of each other.
+        Leading axes are further score matrices of the same pairs; the reduction runs over them too. Half-precision
+        scores are compared and summed in float32.
+
+        On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN score
+        gives a NaN loss.
+        """
+        return self._reduce(self._dense(scores, image_ids))
+
+    def per_anchor(
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Float[Tensor, "*K 2 B"]:
+        """The loss of every anchor before the reduction: image anchors, then text anchors."""
+        return self.anchor_loss(self._dense(scores, image_ids))
+
+    def from_embeddings(
+        self,
+        image_emb: Float[Tensor, "B d"],
+        text_emb: Float[Tensor, "B d"],
+        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        *,
+        tile: int | None = None,
+    ) -> Tensor:
+        """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix: for batches of many thousand pairs.
+
+        Value, gradients and tie rule are those of the dense form. The embeddings are taken as they are: normalise
+        them first if the scores are to be cosines. `tile` is the side of the blocks worked on at a time.
+        """
+        _check_embeddings(image_emb, text_emb)
+        ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
+        if tile is not None and tile < 1:
+            raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
+        return self._reduce(tiled_statistics(image_emb, text_emb, ids, self.margin, self.needs, tile))
+
+    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None) -> AnchorStatistics:
+        _check_scores(scores)
+        ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
+        # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        return dense_statistics(scores, ids, self.margin, self.needs)
+
+    def _reduce(self, anchors: AnchorStatistics) -> Tensor:
+        losses = self.anchor_loss(anchors)
+        if self.reduction == "none":
+            return losses
+        if self.reduction == "sum":
+            return losses.sum()
+        counted = self.counted(anchors)
+        return losses.mean() if counted is None else losses.sum() / counted.sum().clamp(min=1)
+
+    def extra_repr(self) -> str:
+        """The settings, for printing."""
+        public = {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
+        return ", ".join(f"{name}={value!r}" for name, value in public.items())
+
+
+def hinge(
+    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], margin: float
+) -> Float[Tensor, "*K 2 B"]:
+    """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
+    return (negative - positive + margin).relu()
+
+
+def softmax_triplet(
+    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], temperature: float
+) -> Float[Tensor, "*K 2 B"]:
+    """`-log(e^(s_p/t) / (e^(s_p/t) + e^(s_n/t)))`, Xuan et al. (2020). A negative at -inf gives 0 and no gradient."""
+    # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
+    return -nn.functional.logsigmoid((positive - negative) / temperature)
+
+
+def require_number(name: str, value: float, *, above: float | None = None) -> None:
+    """Refuse a setting that is not a number of at least 0, or not above `above`."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not is_number or value < 0 or (above is not None and value <= above):
+        raise ValueError(f"{name} must be a number {'>= 0' if above is None else f'> {above}'}, got {value!r}")
+
+
+def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a setting that is not one of a few words."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def _check_floats(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
+
+
+def _check_finite(name: str, value: Tensor) -> None:
+    # A look at the values costs a host synchronisation on an accelerator and cannot be traced by the compiler.
+    if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
+        return
+    place = (~value.isfinite()).nonzero()[0].tolist()
+    raise ValueError(
+        f"{name} has a NaN or infinite value, first at {place}: the encoders have diverged (lower the learning rate, "
+        "normalise with an epsilon), or a pair was masked by hand (pass image_ids instead)"
+    )
+
+
+def _check_scores(scores: Tensor) -> None:
+    _check_floats("scores", scores)
+    shape = tuple(scores.shape)
+    if scores.ndim < 2 or shape[-1] != shape[-2]:
+        raise ValueError(
+            f"scores must be square, (B, B), with image i and text i a pair; got shape {shape}: "
+            "give as many texts as images (repeat the image of a second caption and pass image_ids)"
+        )
+    if scores.numel() == 0:
+        raise ValueError(f"scores are empty, shape {shape}: a batch needs at least one pair")
+    _check_finite("scores", scores)
+
+
+def _check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
+    for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
+        _check_floats(name, emb)
+        if emb.ndim != 2 or emb.numel() == 0:
+            raise ValueError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
+        _check_finite(name, emb)
+    if image_emb.shape != text_emb.shape:
+        raise ValueError(
+            f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "
+            "row i of both is pair i"
+        )
+    if image_emb.dtype != text_emb.dtype or image_emb.device != text_emb.device:
+        raise ValueError(
+            f"image_emb ({image_emb.dtype} on {image_emb.device}) and text_emb ({text_emb.dtype} on "
+            f"{text_emb.device}) must agree in dtype and device: convert one with .to()"
+        )
+
+
+def _check_image_ids(
+    image_ids: Tensor | Sequence[int] | None, batch: int, device: torch.device
+) -> Int[Tensor, " B"] | None:
+    if image_ids is None:
+        return None
+    ids = torch.as_tensor(image_ids)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise ValueError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
+    if tuple(ids.shape) != (batch,):
+        raise ValueError(f"image_ids must have shape ({batch},), one image a pair, got {tuple(ids.shape)}")
+    return ids.to(device)

@@ -1,0 +1,94 @@
+"""The triplet loss with selectively hard negative mining: Li et al., SelHN, 2023."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.base import AbstractLoss, hinge, require_choice, require_number
+from selhn.types import Reduction
+
+AverageOver = Literal["negatives", "batch"]
+
+
+class TripletSelHN(AbstractLoss):
+    """T-SelHN: mine the hardest negative only where it is told apart from the positive, else average over all.
+
+    Equations 9 to 12 of the SelHN paper, for anchor V_i with hardest negative T^_i:
+
+        delta_s = |s(V_i, T^_i) - s(V_i, T_i)|
+        L       = [s(V_i, T^_i) - s(V_i, T_i) + margin]+                     if delta_s > epsilon
+                  (1 / n) sum_{j != i} [s(V_i, T_j) - s(V_i, T_i) + margin]+   otherwise
+
+    Every anchor decides for itself, images and texts apart. The decision carries no gradient.
+
+    Args:
+        margin, reduction: see `AbstractLoss`.
+        epsilon: the smallest delta_s at which mining is held to be safe; 0.01 in all of the paper's runs.
+        average_over: n is the number of the anchor's "negatives" (B - 1 without `image_ids`), or the "batch" size B.
+        mine_at_epsilon: whether an anchor with delta_s exactly epsilon mines.
+
+    References:
+        Li et al., Selectively Hard Negative Mining for Alleviating Gradient Vanishing in Image-Text Matching,
+        arXiv 2303.00181, 2023.
+
+    Relations:
+        epsilon = 0 is `TripletHN`; epsilon = inf is the mean form of `Triplet`. The value jumps where an anchor
+        changes its branch, so compare curves by delta_s or by recall, not by the loss.
+
+    Example:
+        >>> loss_fn = TripletSelHN(margin=0.2, epsilon=0.01)
+        >>> loss = loss_fn(image_emb @ text_emb.T)
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        epsilon: float = 0.01,
+        average_over: AverageOver = "negatives",
+        mine_at_epsilon: bool = False,
+        reduction: Reduction = "mean",
+    ):
+        super().__init__(margin, reduction)
+        require_number("epsilon", epsilon)
+        require_choice("average_over", average_over, get_args(AverageOver))
+        self.epsilon = epsilon
+        self.average_over = average_over
+        self.mine_at_epsilon = mine_at_epsilon
+
+    @classmethod
+    def paper(cls, **settings: Any) -> "TripletSelHN":
+        """The paper's formula: sum over anchors and directions, the average branch divided by B."""
+        return super().paper(**{"average_over": "batch", **settings})
+
+    @classmethod
+    def official(cls, **settings: Any) -> "TripletSelHN":
+        """The authors' released code: mean over anchors and directions, divided by B - 1, delta_s = epsilon mines."""
+        return cls(**{"mine_at_epsilon": True, **settings})
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """The hardest negative and the sum of hinges."""
+        return ("hardest", "hinge_sum")
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """Equation 9, one anchor."""
+        batch = anchors.num_negatives.shape[-1]
+        divisor = batch if self.average_over == "batch" else anchors.num_negatives.clamp(min=1)
+        hardest = hinge(anchors.hardest, anchors.positive, self.margin)
+        return torch.where(self._mines(anchors), hardest, anchors.hinge_sum / divisor)
+
+    def mined(
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Bool[Tensor, "*K 2 B"]:
+        """Which anchors mine their hardest negative, image anchors then text anchors: log its mean while training."""
+        with torch.no_grad():
+            return self._mines(self._dense(scores, image_ids))
+
+    def _mines(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"]:
+        delta_s = (anchors.hardest - anchors.positive).detach().abs()
+        # Paper: delta_s > epsilon mines. Official: delta_s >= epsilon does.
+        return delta_s >= self.epsilon if self.mine_at_epsilon else delta_s > self.epsilon

@@ -1,0 +1,53 @@
+"""All negatives first, the hardest later: the usual remedy for a stalled start (Chen et al., VSE-infinity, 2021)."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.base import AbstractLoss, hinge
+from selhn.types import Reduction
+
+
+class TripletWarmUp(AbstractLoss):
+    """`Triplet` for the first `warmup_epochs` epochs, `TripletHN` from then on.
+
+    Equation 2, then equation 3 of the SelHN paper. Call `loss_fn.set_epoch(epoch)` at the start of every epoch.
+
+    Args:
+        margin, reduction: see `AbstractLoss`.
+        warmup_epochs: how many epochs see all negatives; the public region recipe of VSE-infinity takes 1.
+
+    References:
+        Chen et al., Learning the Best Pooling Strategy for Visual Semantic Embedding, CVPR 2021.
+
+    Relations:
+        The choice is made once for all anchors and by the clock, where `TripletSelHN` makes it for every anchor and
+        by its state; a model that collapses after the warm-up stays collapsed.
+
+    Example:
+        >>> loss_fn = TripletWarmUp(warmup_epochs=1)
+        >>> loss_fn.set_epoch(0)
+        >>> loss = loss_fn(image_emb @ text_emb.T)
+    """
+
+    def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
+        super().__init__(margin, reduction)
+        if warmup_epochs < 0:
+            raise ValueError(f"warmup_epochs must be at least 0, got {warmup_epochs}")
+        self.warmup_epochs = warmup_epochs
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epoch number `epoch`, counted from 0, begins."""
+        self.epoch = epoch
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """The sum of hinges while warming up, then the hardest negative."""
+        return ("hinge_sum",) if self.epoch < self.warmup_epochs else ("hardest",)
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """Equation 2 or 3, one anchor."""
+        if self.epoch < self.warmup_epochs:
+            return anchors.hinge_sum
+        return hinge(anchors.hardest, anchors.positive, self.margin)

@@ -1,0 +1,54 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from jaxtyping import config
+
+# The suite runs in one process a core; more threads than that only fight.
+torch.set_num_threads(1)
+settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("selhn")
+
+
+@pytest.fixture
+def as_a_user():
+    """Switch the shape checks of the test run off, so that a wrong call meets the message a user would meet."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def golden():
+    """Arrays recorded from the authors' programs: `golden("loss_selhn")` gives (arrays, config)."""
+
+    def load(name):
+        with np.load(Path(__file__).parent / "golden" / f"{name}.npz", allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+        return arrays, json.loads(str(arrays.pop("config")))
+
+    return load
+
+
+@pytest.fixture
+def check_golden_loss(golden):
+    """Compare a loss and its gradient with every recorded score matrix, in float64."""
+
+    def check(name, loss_fn):
+        arrays, config = golden(name)
+        assert len(config["matrices"]) == len(arrays["scores"]) == 6
+        for matrix, scores, loss, grad in zip(
+            config["matrices"], arrays["scores"], arrays["loss"], arrays["grad_scores"], strict=True
+        ):
+            scores = torch.from_numpy(scores).double().requires_grad_()
+            ours = loss_fn(scores)
+            ours.backward()
+            assert abs(ours.item() - loss) < 1e-12, matrix
+            torch.testing.assert_close(scores.grad, torch.from_numpy(grad), rtol=0, atol=1e-12, msg=matrix)
+            in_float32 = loss_fn(scores.detach().float())
+            assert abs(in_float32.item() - loss) < 1e-6 * max(1, loss), matrix
+
+    return check

@@ -1,0 +1,82 @@
+"""Every loss once more as a double loop over Python numbers, from the formulas alone."""
+
+import math
+
+
+def hinge(negative, positive, margin):
+    return max(negative - positive + margin, 0.0)
+
+
+def softmax_triplet(negative, positive, temperature):
+    x = (negative - positive) / temperature
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def triplet(p, negatives, f):
+    return sum(hinge(s, p, f.margin) for s in negatives), True
+
+
+def hn(p, negatives, f):
+    if f.variant == "nca":
+        return (softmax_triplet(max(negatives), p, f.temperature), True) if negatives else (0.0, False)
+    return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
+
+
+def shn(p, negatives, f):
+    if f.variant == "nca":
+        below = [s for s in negatives if s <= p]
+        return (softmax_triplet(max(below), p, f.temperature), True) if below else (0.0, False)
+    below = [s for s in negatives if s < p]
+    return (hinge(max(below), p, f.margin) if below else 0.0), True
+
+
+def sct(p, negatives, f):
+    if not negatives:
+        return 0.0, f.variant == "hinge"
+    n = max(negatives)
+    if f.variant == "hinge":
+        return (hinge(n, p, f.margin) if n < p else n), True
+    if n > p or n > f.hard_threshold:
+        return f.weight * n, True
+    if n < p and n < f.hard_threshold:
+        return softmax_triplet(n, p, f.temperature), True
+    return 0.0, False
+
+
+def selhn(p, negatives, f, batch):
+    if not negatives:
+        return 0.0, True
+    gap = abs(max(negatives) - p)
+    if gap > f.epsilon or (f.mine_at_epsilon and gap == f.epsilon):
+        return hinge(max(negatives), p, f.margin), True
+    over = batch if f.average_over == "batch" else len(negatives)
+    return sum(hinge(s, p, f.margin) for s in negatives) / over, True
+
+
+def warmup(p, negatives, f):
+    if f.epoch < f.warmup_epochs:
+        return triplet(p, negatives, f)
+    return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
+
+
+def per_anchor(name, loss_fn, scores, image_ids=None):
+    """(2, B) losses and (2, B) flags of the anchors that count in a mean."""
+    batch = len(scores)
+    ids = list(range(batch)) if image_ids is None else [int(i) for i in image_ids]
+    formula = {"triplet": triplet, "hn": hn, "shn": shn, "sct": sct, "selhn": selhn, "warmup": warmup}[name]
+    extra = {"batch": batch} if name == "selhn" else {}
+    losses, counted = [], []
+    for row_of in (lambda i, j: scores[i][j], lambda i, j: scores[j][i]):
+        pairs = [
+            formula(scores[i][i], [row_of(i, j) for j in range(batch) if ids[j] != ids[i]], loss_fn, **extra)
+            for i in range(batch)
+        ]
+        losses.append([loss for loss, _ in pairs])
+        counted.append([count for _, count in pairs])
+    return losses, counted
+
+
+def reduced(name, loss_fn, scores, image_ids=None):
+    losses, counted = per_anchor(name, loss_fn, scores, image_ids)
+    total, count = sum(map(sum, losses)), sum(map(sum, counted))
+    return total if loss_fn.reduction == "sum" else total / max(count, 1)

@@ -1,0 +1,232 @@
+"""What holds for every loss of the table, in every form."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from loss_cases import CASES, KINDS, make_ids, make_scores
+from loss_oracle import per_anchor, reduced
+
+from selhn.losses import LOSSES, AbstractLoss, create_loss, list_losses
+
+every_case = pytest.mark.parametrize("case", CASES)
+batches = st.integers(1, 12)
+seeds = st.integers(0, 10_000)
+kinds = st.sampled_from(KINDS)
+
+
+def value_and_grad(loss_fn, scores, **kwargs):
+    scores = scores.clone().requires_grad_()
+    loss = loss_fn(scores, **kwargs)
+    loss.backward()
+    return loss.detach(), scores.grad
+
+
+def test_every_loss_has_a_case():
+    assert {name for name, _ in CASES.values()} == set(LOSSES)
+
+
+@every_case
+@given(kind=kinds, batch=batches, seed=seeds, with_ids=st.booleans())
+def test_equals_the_double_loop(case, kind, batch, seed, with_ids):
+    name, make = CASES[case]
+    loss_fn, scores = make(), make_scores(kind, batch, seed)
+    ids = make_ids(batch, seed) if with_ids else None
+    rows = scores.tolist()
+    losses, _ = per_anchor(name, loss_fn, rows, ids)
+    expected = torch.tensor(losses, dtype=torch.float64)
+    torch.testing.assert_close(loss_fn.per_anchor(scores, image_ids=ids), expected, rtol=1e-12, atol=1e-12)
+    assert math.isclose(loss_fn(scores, ids).item(), reduced(name, loss_fn, rows, ids), rel_tol=1e-12, abs_tol=1e-12)
+
+
+@every_case
+@given(kind=kinds, batch=batches, seed=seeds)
+def test_images_and_texts_change_places(case, kind, batch, seed):
+    loss_fn, scores = CASES[case][1](), make_scores(kind, batch, seed)
+    torch.testing.assert_close(loss_fn.per_anchor(scores.T), loss_fn.per_anchor(scores).flip(0), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(loss_fn(scores.T), loss_fn(scores), rtol=1e-13, atol=1e-13)
+
+
+@every_case
+@given(kind=st.sampled_from(["spread", "collapsed", "trained", "large"]), batch=batches, seed=seeds)
+def test_order_of_the_pairs_does_not_matter(case, kind, batch, seed):
+    loss_fn, scores, ids = CASES[case][1](), make_scores(kind, batch, seed), make_ids(batch, seed)
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+    loss, grad = value_and_grad(loss_fn, scores, image_ids=ids)
+    shuffled_loss, shuffled_grad = value_and_grad(loss_fn, scores[order][:, order], image_ids=ids[order])
+    torch.testing.assert_close(shuffled_loss, loss, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(shuffled_grad, grad[order][:, order], rtol=1e-12, atol=1e-12)
+
+
+@every_case
+@given(kind=st.sampled_from(["spread", "trained"]), batch=st.integers(2, 12), seed=seeds)
+def test_a_constant_added_to_all_scores(case, kind, batch, seed):
+    name, make = CASES[case]
+    scores = make_scores(kind, batch, seed)
+    if LOSSES[name].shift_invariant:
+        torch.testing.assert_close(make()(scores + 2.0), make()(scores), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name, entry in LOSSES.items() if not entry.shift_invariant])
+def test_a_loss_said_to_change_with_a_constant_does(name):
+    scores = make_scores("spread", 8, 0)
+    assert not torch.allclose(create_loss(name)(scores + 2.0), create_loss(name)(scores))
+
+
+@every_case
+@pytest.mark.parametrize("kind", ["spread", "trained"])
+def test_gradcheck(case, kind):
+    loss_fn = CASES[case][1]()
+    scores = make_scores(kind, 6, seed=3).requires_grad_()
+    ids = torch.tensor([4, 4, 1, 2, 0, 3])
+    assert torch.autograd.gradcheck(lambda s: loss_fn(s, image_ids=ids), (scores,))
+
+
+@every_case
+@pytest.mark.parametrize("ids", [None, [5, 5, 5, 5]], ids=["one pair", "one image"])
+def test_no_negatives_no_loss(case, ids):
+    loss_fn = CASES[case][1]()
+    loss, grad = value_and_grad(loss_fn, make_scores("spread", 1 if ids is None else 4, 0), image_ids=ids)
+    assert loss.item() == 0
+    assert not grad.any()
+    assert grad.isfinite().all()
+
+
+@every_case
+def test_an_anchor_without_negatives_beside_others_counts_as_zero(case):
+    # Pairs 0 to 2 show one image; of the four anchors a side, all still have pair 3 or the others as negatives.
+    loss_fn = CASES[case][1]()
+    loss, grad = value_and_grad(loss_fn, make_scores("spread", 4, 1), image_ids=torch.tensor([1, 1, 1, 2]))
+    assert loss.isfinite()
+    assert grad.isfinite().all()
+    assert not grad[:3, :3].fill_diagonal_(0).any(), "pairs of one image are no negatives of each other"
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_scores_are_worked_on_in_float32(case, dtype):
+    loss_fn = CASES[case][1]()
+    scores = make_scores("collapsed", 9, 2, dtype=dtype)
+    loss, grad = value_and_grad(loss_fn, scores)
+    expected, expected_grad = value_and_grad(loss_fn, scores.float())
+    assert loss.dtype == torch.float32
+    assert grad.dtype == dtype
+    assert loss == expected
+    torch.testing.assert_close(grad, expected_grad.to(dtype), rtol=0, atol=0)
+
+
+@every_case
+def test_leading_axes_are_matrices_of_the_same_pairs(case):
+    loss_fn = CASES[case][1]()
+    scores = torch.stack([make_scores(kind, 7, 5) for kind in ("spread", "trained", "collapsed")]).reshape(3, 1, 7, 7)
+    ids = make_ids(7, 1)
+    each = torch.stack([loss_fn.per_anchor(matrix[0], image_ids=ids) for matrix in scores])[:, None]
+    torch.testing.assert_close(loss_fn.per_anchor(scores, image_ids=ids), each, rtol=1e-13, atol=1e-13)
+    if loss_fn.reduction == "sum":
+        torch.testing.assert_close(loss_fn(scores, ids), each.sum(), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_reductions_agree(name):
+    scores, ids = make_scores("trained", 8, 0), make_ids(8, 0)
+    each = create_loss(name, reduction="none")(scores, ids)
+    assert each.shape == (2, 8)
+    torch.testing.assert_close(create_loss(name, reduction="sum")(scores, ids), each.sum())
+    torch.testing.assert_close(create_loss(name, reduction="mean")(scores, ids), each.sum() / 16)
+    torch.testing.assert_close(create_loss(name)(scores, ids), each.mean())
+
+
+@every_case
+@pytest.mark.parametrize("place", [(2, 2), (0, 3)], ids=["positive", "negative"])
+def test_nan_is_refused_on_the_cpu_and_shows_where_it_cannot_be_refused(case, place, monkeypatch):
+    loss_fn, scores = CASES[case][1](), make_scores("trained", 5, 0)
+    scores[place] = math.nan
+    with pytest.raises(ValueError, match=rf"NaN or infinite value, first at \[{place[0]}, {place[1]}\]"):
+        loss_fn(scores)
+    monkeypatch.setattr("selhn.losses.base._check_finite", lambda name, value: None)
+    if case != "sct-nca":  # its sets are defined by comparisons that a NaN fails
+        assert loss_fn(scores).isnan()
+        images = torch.eye(5, dtype=torch.float64)
+        assert loss_fn.from_embeddings(images, torch.where(scores.isnan(), math.nan, images)).isnan()
+
+
+@pytest.mark.usefixtures("as_a_user")
+@every_case
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (torch.zeros(3, 4), r"must be square.*\(3, 4\).*as many texts as images"),
+        (torch.zeros(5), r"must be square.*\(5,\)"),
+        (torch.zeros(0, 0), "are empty"),
+        (torch.zeros(3, 3, dtype=torch.int64), r"floating-point.*int64.*scores\.float\(\)"),
+        ([[0.0]], r"must be a torch tensor, got list: use torch\.as_tensor"),
+        (torch.full((2, 2), torch.inf), "NaN or infinite"),
+    ],
+    ids=["not square", "vector", "empty", "integers", "list", "infinite"],
+)
+def test_bad_scores(case, scores, message):
+    with pytest.raises(ValueError, match=message):
+        CASES[case][1]()(scores)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.zeros(3), "must be integers, got torch.float32"),
+        ([True, False, True, False], "must be integers, got torch.bool"),
+        ([1, 2, 3], r"shape \(4,\), one image a pair, got \(3,\)"),
+    ],
+)
+def test_bad_image_ids(ids, message):
+    with pytest.raises(ValueError, match=message):
+        create_loss("selhn")(torch.zeros(4, 4), image_ids=ids)
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("hn", {"margin": -0.1}, "margin must be a number >= 0, got -0.1"),
+        ("hn", {"margin": "0.2"}, "margin must be a number >= 0, got '0.2'"),
+        ("triplet", {"reduction": "avg"}, "reduction must be one of 'mean', 'sum', 'none', got 'avg'"),
+        ("selhn", {"epsilon": math.nan}, "epsilon must be a number"),
+        ("selhn", {"average_over": "all"}, "average_over must be one of 'negatives', 'batch'"),
+        ("hn", {"variant": "softmax"}, "variant must be one of 'hinge', 'nca'"),
+        ("sct", {"temperature": 0}, "temperature must be a number > 0, got 0"),
+        ("warmup", {"warmup_epochs": -1}, "warmup_epochs must be at least 0, got -1"),
+    ],
+)
+def test_bad_settings(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        create_loss(name, **settings)
+
+
+def test_names():
+    assert list_losses() == ["triplet", "hn", "selhn", "shn", "sct", "warmup"]
+    assert list_losses("*hn") == ["hn", "selhn", "shn"]
+    assert isinstance(create_loss("selhn", epsilon=0.5), AbstractLoss)
+    with pytest.raises(ValueError, match="unknown loss 'sellhn': did you mean 'selhn'"):
+        create_loss("sellhn")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_docstring_has_its_sections(name):
+    text = LOSSES[name].loss.__doc__
+    assert all(section in text for section in ("quation", "References:", "Relations:", "Example:"))
+
+
+def test_repr_shows_the_settings():
+    assert repr(create_loss("selhn", epsilon=0.02)) == (
+        "TripletSelHN(margin=0.2, reduction='mean', epsilon=0.02, average_over='negatives', mine_at_epsilon=False)"
+    )
+
+
+def test_repeatable():
+    scores = make_scores("ties", 32, 0)
+    for name in LOSSES:
+        first, second = (value_and_grad(create_loss(name), scores) for _ in range(2))
+        assert first[0] == second[0]
+        assert torch.equal(first[1], second[1])

@@ -1,0 +1,22 @@
+import torch
+from loss_cases import make_scores
+
+from selhn.losses import Triplet, TripletHN, TripletWarmUp
+
+
+def test_all_negatives_first_then_the_hardest():
+    scores, loss_fn = make_scores("spread", 9, 0), TripletWarmUp(warmup_epochs=2)
+    for epoch, expected in enumerate([Triplet(), Triplet(), TripletHN(), TripletHN()]):
+        loss_fn.set_epoch(epoch)
+        assert torch.equal(loss_fn(scores), expected(scores))
+
+
+def test_no_warm_up_is_hardest_negative_mining():
+    scores = make_scores("spread", 9, 0)
+    assert torch.equal(TripletWarmUp(warmup_epochs=0)(scores), TripletHN()(scores))
+
+
+def test_set_epoch_is_harmless_on_other_losses():
+    loss_fn = TripletHN()
+    loss_fn.set_epoch(3)
+    assert repr(loss_fn) == repr(TripletHN())

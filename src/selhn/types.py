@@ -18,6 +18,3 @@ Reduction = Literal["mean", "sum", "none"]
 
 Variant = Literal["hinge", "nca"]
 """How a triplet becomes a number: `[s_n - s_p + margin]+`, or the softmax form `-log softmax(s_p, s_n)[0]`."""
-
-Ties = Literal["pessimistic", "optimistic"]
-"""Whether an item that is not relevant but scores the same as a relevant one is ranked before or after it."""

@@ -117,7 +117,9 @@ def _traverse(
     # The positives come from the same products as the negatives, so that equal pairs stay exactly equal.
     positive = torch.cat([_product(image_emb[s], text_emb[s].mT).diagonal().clone() for s in _spans(batch, tile)])
     values = {name: positive.new_full((2, batch), 0.0 if name == "hinge_sum" else -torch.inf) for name in needs}
-    winners = {name: torch.full((2, batch), -1, device=positive.device) for name in needs if name != "hinge_sum"}
+    winners: dict[Statistic, Tensor] = {
+        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name != "hinge_sum"
+    }
     for rows in _spans(batch, tile):
         for columns in _spans(batch, tile):
             negatives = _product(image_emb[rows], text_emb[columns].mT)

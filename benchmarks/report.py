@@ -1,0 +1,52 @@
+"""What all benchmarks share: where they ran, and results kept as dated Markdown."""
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def environment() -> str:
+    """One line that says on what, with what, and by which command a table was measured."""
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    else:
+        device = f"CPU, {os.cpu_count()} cores, {platform.machine()}"
+    command = " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+    return f"{device}; torch {torch.__version__}; Python {platform.python_version()}; commit {commit()}; `{command}`"
+
+
+def commit() -> str:
+    """The commit measured, with a plus sign where the tree had changes; a file can carry it to where git is not."""
+    here = Path(__file__).parent
+    try:
+        name = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=here, text=True).strip()
+        changed = subprocess.check_output(["git", "status", "--porcelain", "--", "../src"], cwd=here, text=True)
+        return name + ("+" if changed.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("SELHN_COMMIT", "unknown")
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table, also easy to read as text."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        [cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        for row in [header, ["-" * width for width in widths], *rows]
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def save(name: str, text: str, folder: Path | None = None) -> Path:
+    """Write `results/DATE-name.md`."""
+    folder = folder or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{datetime.date.today()}-{name}.md"
+    path.write_text(text + "\n")
+    return path

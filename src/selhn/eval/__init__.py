@@ -1,0 +1,18 @@
+"""Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
+
+from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
+from selhn.eval.protocols import ensemble, folds
+from selhn.eval.significance import Comparison, paired_bootstrap
+
+__all__ = [
+    "Comparison",
+    "DirectionMetrics",
+    "Metrics",
+    "Ranks",
+    "ensemble",
+    "folds",
+    "paired_bootstrap",
+    "ranks",
+    "recall",
+    "recall_from_embeddings",
+]

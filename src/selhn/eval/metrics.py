@@ -1,0 +1,250 @@
+"""Image-text retrieval metrics: pure functions of scores and ground truth.
+
+A query counts as found at k when its best ranked relevant item is among the first k. Ties are settled by a
+stated policy, never by the order in which the data happens to lie.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from selhn.eval.scoring import (
+    DEFAULT_BYTE_BUDGET,
+    Array,
+    Indices,
+    Matching,
+    precision_queries,
+    rank_queries,
+)
+
+DEFAULT_KS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """0-based rank of the best relevant item of each image and each text as a query (on the CPU); -1 without one."""
+
+    i2t: Int[Tensor, " I"]
+    t2i: Int[Tensor, " T"]
+
+
+@dataclass(frozen=True)
+class DirectionMetrics:
+    """One direction of retrieval: percentages, and ranks that begin at 1; `metrics.i2t[5]` is R@5."""
+
+    recalls: Mapping[int, float]
+    median_rank: float
+    mean_rank: float
+    num_queries: int
+    r_precision: float | None = None
+    map_at_r: float | None = None
+
+    def __getitem__(self, k: int) -> float:
+        if k not in self.recalls:
+            computed = ", ".join(f"R@{known}" for known in self.recalls)
+            raise ValueError(f"R@{k} was not computed, only {computed}: name it in the argument ks")
+        return self.recalls[k]
+
+    def to_dict(self) -> dict[str, float]:
+        """A flat JSON object with the names used in papers; metrics that were not asked for are left out."""
+        named: dict[str, float] = {f"R@{k}": value for k, value in self.recalls.items()}
+        named |= {
+            "median_rank": self.median_rank,
+            "mean_rank": self.mean_rank,
+            "num_queries": self.num_queries,
+        }
+        if self.r_precision is not None and self.map_at_r is not None:
+            named |= {"R-Precision": self.r_precision, "mAP@R": self.map_at_r}
+        return named
+
+    @classmethod
+    def from_dict(cls, named: Mapping[str, Any]) -> "DirectionMetrics":
+        """The inverse of `to_dict`."""
+        return cls(
+            recalls={int(name[2:]): value for name, value in named.items() if name.startswith("R@")},
+            median_rank=named["median_rank"],
+            mean_rank=named["mean_rank"],
+            num_queries=named["num_queries"],
+            r_precision=named.get("R-Precision"),
+            map_at_r=named.get("mAP@R"),
+        )
+
+    @classmethod
+    def mean(cls, measured: Sequence["DirectionMetrics"]) -> "DirectionMetrics":
+        """Every metric averaged; `num_queries` adds up."""
+        tables = [one.to_dict() for one in measured]
+        if any(table.keys() != tables[0].keys() for table in tables):
+            raise ValueError("only metrics of the same kind can be averaged: compute all with the same ks and extended")
+        averaged = {name: math.fsum(table[name] for table in tables) / len(tables) for name in tables[0]}
+        return cls.from_dict(averaged | {"num_queries": sum(one.num_queries for one in measured)})
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Both directions of retrieval; printed, a row of a paper's table."""
+
+    i2t: DirectionMetrics
+    t2i: DirectionMetrics
+
+    @property
+    def rsum(self) -> float:
+        """The sum of all recalls of both directions."""
+        return sum([*self.i2t.recalls.values(), *self.t2i.recalls.values()])
+
+    def __str__(self) -> str:
+        # 100 without its decimal is as wide as the other percentages, so that rows stay aligned in a table.
+        i2t, t2i = (
+            " ".join(f"{value:4.1f}" if value < 99.95 else " 100" for value in direction.recalls.values())
+            for direction in (self.i2t, self.t2i)
+        )
+        return f"i2t {i2t} | t2i {t2i} | rsum {self.rsum:5.1f}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON object that explains itself: {"i2t": {"R@1": ...}, "t2i": {...}, "rsum": ...}."""
+        return {"i2t": self.i2t.to_dict(), "t2i": self.t2i.to_dict(), "rsum": self.rsum}
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Metrics":
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, named: Mapping[str, Any]) -> "Metrics":
+        """The inverse of `to_dict`, exact also after a trip through JSON."""
+        try:
+            return cls(DirectionMetrics.from_dict(named["i2t"]), DirectionMetrics.from_dict(named["t2i"]))
+        except KeyError as missing:
+            raise ValueError(f"these metrics lack {missing}: give an object that Metrics.to_dict wrote") from None
+
+    @classmethod
+    def mean(cls, measured: Iterable["Metrics"]) -> "Metrics":
+        """The average of several evaluations, such as folds or seeds."""
+        measured = list(measured)
+        if not measured:
+            raise ValueError("there are no metrics to average: give at least one")
+        return cls(
+            DirectionMetrics.mean([one.i2t for one in measured]),
+            DirectionMetrics.mean([one.t2i for one in measured]),
+        )
+
+
+def recall(
+    scores: Array,
+    image_of_text: Indices | None = None,
+    *,
+    relevance: Array | None = None,
+    ks: Sequence[int] = DEFAULT_KS,
+    ties: str = "pessimistic",
+    extended: bool = False,
+) -> Metrics:
+    """Recall@k and ranks in both directions from scores (I, T).
+
+    Args:
+        image_of_text: the image each of the T texts belongs to, any number of texts an image. An image
+            without text is a distractor for the texts and no query itself.
+        relevance: instead of it, boolean (I, T): a text may be true for several images (CxC, ECCV Caption).
+        ties: "pessimistic" ranks an equal wrong item ahead, so that a model with one constant score finds
+            nothing; "optimistic" ranks it behind.
+        extended: adds R-Precision and mAP@R.
+    """
+    return measure(Matching.from_matrix(scores, image_of_text, relevance), ks, ties, extended)
+
+
+def recall_from_embeddings(
+    image_emb: Array,
+    text_emb: Array,
+    image_of_text: Indices | None = None,
+    *,
+    relevance: Array | None = None,
+    ks: Sequence[int] = DEFAULT_KS,
+    ties: str = "pessimistic",
+    extended: bool = False,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+) -> Metrics:
+    """`recall(image_emb @ text_emb.T, ...)` from embeddings (I, d) and (T, d) without the (I, T) matrix."""
+    matching = Matching.from_embeddings(image_emb, text_emb, image_of_text, relevance)
+    return measure(matching, ks, ties, extended, byte_budget)
+
+
+def ranks(
+    scores: Array,
+    image_of_text: Indices | None = None,
+    *,
+    relevance: Array | None = None,
+    ties: str = "pessimistic",
+) -> Ranks:
+    """The rank of every query under `recall`: the number of wrong items that beat its best relevant one."""
+    check_ties(ties)
+    matching = Matching.from_matrix(scores, image_of_text, relevance)
+    i2t, _ = rank_direction(matching, "i2t", ties)
+    t2i, _ = rank_direction(matching, "t2i", ties)
+    return Ranks(i2t, t2i)
+
+
+def measure(
+    matching: Matching, ks: Sequence[int], ties: str, extended: bool, byte_budget: int = DEFAULT_BYTE_BUDGET
+) -> Metrics:
+    """Both directions measured, whatever the scores are made from."""
+    check_ks(ks)
+    check_ties(ties)
+    i2t = summarise(*rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
+    t2i = summarise(*rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
+    return Metrics(i2t, t2i)
+
+
+def rank_direction(
+    matching: Matching,
+    direction: Literal["i2t", "t2i"],
+    ties: str,
+    extended: bool = False,
+    byte_budget: int = DEFAULT_BYTE_BUDGET,
+) -> tuple[Int[Tensor, " Q"], Float[Tensor, "Q 2"] | None]:
+    """Rank of each query and, where asked for, its R-Precision and mAP@R."""
+    num_queries = matching.num_images if direction == "i2t" else matching.num_texts
+    # Filled in place: small results kept between large temporaries would scatter the memory of the allocator.
+    rank = torch.empty(num_queries, dtype=torch.int64)
+    precision = torch.empty(num_queries, 2, dtype=torch.float64) if extended else None
+    for queries, tile in matching.tiles(direction, byte_budget):
+        rank[queries] = rank_queries(tile, ties).cpu()
+        if precision is not None:
+            precision[queries] = precision_queries(tile, ties).cpu()
+    return rank, precision
+
+
+def summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, ks: Sequence[int]) -> DirectionMetrics:
+    """The metrics of one direction over the queries that have a relevant item."""
+    is_query = rank >= 0
+    found_at = rank[is_query].numpy()
+    r_precision, map_at_r = (None, None) if precision is None else (100 * precision[is_query].mean(0)).tolist()
+    return DirectionMetrics(
+        recalls={int(k): 100.0 * int((found_at < k).sum()) / len(found_at) for k in ks},
+        # Official: the median of an even number of ranks is rounded down.
+        median_rank=float(np.floor(np.median(found_at)) + 1),
+        mean_rank=float(found_at.mean() + 1),
+        num_queries=len(found_at),
+        r_precision=r_precision,
+        map_at_r=map_at_r,
+    )
+
+
+def check_ks(ks: Sequence[int]) -> None:
+    """Refuse a list of cut-offs that has no meaning."""
+    if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
+        raise ValueError(f"ks is {tuple(ks)}: give one or more different whole numbers from 1 up, such as (1, 5, 10)")
+
+
+def check_ties(ties: str) -> None:
+    """Refuse an unknown tie policy."""
+    if ties not in ("pessimistic", "optimistic"):
+        raise ValueError(f'ties is {ties!r}: choose "pessimistic" or "optimistic"')

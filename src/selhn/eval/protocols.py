@@ -1,0 +1,72 @@
+"""Evaluation protocols of the image-text matching literature, on top of one score matrix."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
+from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_of_text, checked_scores
+
+
+def folds(
+    scores: Array,
+    image_of_text: Indices,
+    num_folds: int = 5,
+    *,
+    ks: Sequence[int] = DEFAULT_KS,
+    ties: str = "pessimistic",
+    extended: bool = False,
+) -> list[Metrics]:
+    """Metrics of consecutive blocks of images with their texts, cut from one matrix (I, T).
+
+    COCO 1K is `Metrics.mean(folds(scores_of_the_5000_images, image_of_text))`.
+    """
+    matrix = checked_scores(scores)
+    num_images, num_texts = matrix.shape
+    owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
+    if num_folds < 1 or num_images % num_folds:
+        raise ValueError(
+            f"{num_images} images do not divide into {num_folds} equal folds: choose a divisor of {num_images}"
+        )
+    size = num_images // num_folds
+    measured = []
+    for first in range(0, num_images, size):
+        texts = (owner // size == first // size).nonzero().squeeze(1)
+        if len(texts) == 0:
+            raise ValueError(
+                f"images {first} to {first + size - 1} make a fold without any text: "
+                "use fewer folds, or leave these images out"
+            )
+        fold_scores = matrix[first : first + size].index_select(1, texts)
+        measured.append(recall(fold_scores, owner[texts] - first, ks=ks, ties=ties, extended=extended))
+    return measured
+
+
+def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> Float[Tensor, "I T"]:
+    """The (weighted) average of score matrices (I, T) of several models over the same images and texts."""
+    if not score_matrices:
+        raise ValueError("there is nothing to average: give at least one score matrix")
+    matrices = [checked_scores(scores, f"score matrix {n}") for n, scores in enumerate(score_matrices)]
+    for n, matrix in enumerate(matrices):
+        if matrix.shape != matrices[0].shape or matrix.device != matrices[0].device:
+            raise ValueError(
+                f"score matrix {n} is {tuple(matrix.shape)} on {matrix.device} but the first is "
+                f"{tuple(matrices[0].shape)} on {matrices[0].device}: "
+                "score the same images and texts, on one device"
+            )
+    if weights is None:
+        weights = [1.0] * len(matrices)
+    if len(weights) != len(matrices) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
+        raise ValueError(
+            f"weights is {tuple(weights)}: give {len(matrices)} numbers, one for each matrix, "
+            "none negative and not all zero"
+        )
+    dtype = at_least_float32(matrices[0]).dtype
+    for matrix in matrices:
+        dtype = torch.promote_types(dtype, matrix.dtype)
+    total = torch.zeros(matrices[0].shape, dtype=dtype, device=matrices[0].device)
+    for matrix, weight in zip(matrices, weights):
+        total.add_(matrix, alpha=weight / sum(weights))
+    return total

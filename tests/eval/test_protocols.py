@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+
+from selhn.eval import Metrics, ensemble, folds, recall
+
+
+def scores_in_the_stored_order(arrays):
+    """Scores with the same ranks as the golden ones.
+
+    Ranks only ask whether a score lies above the best true score of its row and above the true score of its column.
+    The file keeps the true scores and, for all others, which of the two they exceed.
+    """
+    true_scores = arrays["true_scores"].astype(np.float64)  # (T,)
+    best_of_row = true_scores.reshape(-1, 5).max(1)[:, None]
+    lower, upper = np.minimum(best_of_row, true_scores), np.maximum(best_of_row, true_scores)
+    levels = (arrays["level_packed"][..., None] >> np.array([0, 2, 4, 6], np.uint8)) & 3
+    scores = np.choose(levels.reshape(lower.shape), [lower - 1, (lower + upper) / 2, upper + 1])
+    texts = np.arange(len(true_scores))
+    scores[texts // 5, texts] = true_scores
+    return scores
+
+
+def row(direction):
+    return [direction[1], direction[5], direction[10], direction.median_rank, direction.mean_rank]
+
+
+def test_equals_the_public_five_fold_evaluation(golden):
+    arrays, _ = golden("eval_fold5_500x2500_order")
+    scores, image_of_text = scores_in_the_stored_order(arrays), np.arange(2500) // 5
+    measured = folds(scores, image_of_text)
+    np.testing.assert_allclose([row(fold.i2t) for fold in measured], arrays["fold_i2t"], rtol=0, atol=1e-9)
+    np.testing.assert_allclose([row(fold.t2i) for fold in measured], arrays["fold_t2i"], rtol=0, atol=1e-9)
+    whole = recall(scores, image_of_text)
+    np.testing.assert_allclose(row(whole.i2t), arrays["full_i2t"], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(row(whole.t2i), arrays["full_t2i"], rtol=0, atol=1e-9)
+
+    mean = Metrics.mean(measured)
+    mean_recalls = [np.mean(list(direction.recalls.values())) for direction in (mean.i2t, mean.t2i)]
+    summary = [*row(mean.i2t), *row(mean.t2i), *mean_recalls, mean.rsum]
+    np.testing.assert_allclose(summary, arrays["mean_metrics"], rtol=0, atol=1e-9)
+
+
+def test_folds_are_slices_of_the_matrix_whatever_the_order_of_texts():
+    rng = np.random.default_rng(0)
+    scores, image_of_text = rng.random((12, 40)), rng.permutation(np.arange(40) % 12)
+    measured = folds(scores, image_of_text, 3, ks=(1, 2), ties="optimistic", extended=True)
+    assert len(measured) == 3
+    for n, fold in enumerate(measured):
+        texts = np.flatnonzero(image_of_text // 4 == n)
+        expected = recall(
+            scores[4 * n : 4 * n + 4, texts],
+            image_of_text[texts] - 4 * n,
+            ks=(1, 2),
+            ties="optimistic",
+            extended=True,
+        )
+        assert fold == expected
+
+
+def test_one_fold_is_the_whole():
+    scores, image_of_text = torch.rand(6, 9), torch.arange(9) % 6
+    assert folds(scores, image_of_text, 1) == [recall(scores, image_of_text)]
+
+
+def test_ensemble_averages():
+    first, second = torch.rand(3, 4).half(), np.random.default_rng(0).random((3, 4))
+    average = ensemble(first, second)
+    assert average.dtype == torch.float64
+    torch.testing.assert_close(average, (first.double() + torch.from_numpy(second)) / 2)
+    weighted = ensemble(first, second, weights=[3, 1])
+    torch.testing.assert_close(weighted, 0.75 * first.double() + 0.25 * torch.from_numpy(second))
+    assert ensemble(first).dtype == torch.float32
+
+
+SCORES = torch.rand(6, 6)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: folds(SCORES, torch.arange(6), 4), "6 images do not divide into 4 equal folds"),
+        (lambda: folds(SCORES, torch.arange(6), 0), "into 0 equal folds"),
+        (lambda: folds(SCORES, torch.arange(6) // 2, 2), "images 3 to 5 make a fold without any text"),
+        (lambda: folds(SCORES, torch.arange(5), 2), "there are 6 texts"),
+        (lambda: ensemble(), "at least one score matrix"),
+        (lambda: ensemble(SCORES, SCORES[:, :5]), r"score matrix 1 is \(6, 5\)"),
+        (lambda: ensemble(SCORES, SCORES[0]), r"score matrix 1 has shape \(6,\)"),
+        (lambda: ensemble(SCORES, SCORES, weights=[1.0]), "give 2 numbers"),
+        (lambda: ensemble(SCORES, SCORES, weights=[1.0, -1.0]), "none negative"),
+        (lambda: ensemble(SCORES, weights=[float("nan")]), "give 1 numbers"),
+    ],
+)
+def test_errors_say_what_to_do(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()

@@ -1,0 +1,62 @@
+"""Every block of the README does what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_has_a_known_language():
+    assert {language for language, _ in BLOCKS} <= {"python", "bash", "bibtex"}
+    assert len(BLOCKS) > 5
+
+
+def test_python_blocks_run_in_order():
+    # In a process of its own, as a reader would run them: without the shape checks of this test run.
+    code = "\n".join(block for language, block in BLOCKS if language == "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"i2t .* \| t2i .* \| rsum", done.stdout)
+
+
+SHELL_LINES = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines() if line]
+
+
+@pytest.mark.parametrize("line", SHELL_LINES)
+def test_shell_lines_are_real(line):
+    program, *arguments = shlex.split(line)
+    if program == "make":  # the targets themselves run this test and the examples
+        command = ["make", "--dry-run", *arguments]
+    elif program == "pip":
+        command = [sys.executable, "-m", "pip", *arguments, "--dry-run", "--no-deps", "--no-build-isolation", "--quiet"]
+    else:
+        pytest.fail(f"say here how to test: {line}")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_bibtex_entry_is_the_citation():
+    entry = next(block for language, block in BLOCKS if language == "bibtex")
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"title   = \{(.*)\}", entry).group(1) in citation
+    assert "2303.00181" in citation
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_table_of_losses_is_the_table():
+    from selhn.losses import LOSSES
+
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    assert dict(rows) == {name: entry.loss.__name__ for name, entry in LOSSES.items()}

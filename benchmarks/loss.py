@@ -133,10 +133,12 @@ def main() -> None:
             run = attempt if on_gpu else in_own_process
             results[method] = run(method, batch, width, arguments.device, arguments.dtype, arguments.repeats)
             got, reference = results[method], results[REFERENCE]
-            rows.append([
-                method, f"{batch:,}", f"{got['seconds'] * 1e3:,.1f}", f"{got['seconds'] / reference['seconds']:.2f}",
-                f"{got['mib']:,.0f}", f"{got['mib'] / reference['mib']:.3f}",
-            ])  # fmt: skip
+            fits, compares = got["seconds"] == got["seconds"], reference["seconds"] == reference["seconds"]
+            ratios = [f"{got[key] / reference[key]:.3f}" if fits and compares else "-" for key in ("seconds", "mib")]
+            milliseconds = f"{got['seconds'] * 1e3:,.1f}" if fits else "does not fit"
+            rows.append(
+                [method, f"{batch:,}", milliseconds, ratios[0], f"{got['mib']:,.0f}" if fits else "-", ratios[1]]
+            )
             print(" ".join(rows[-1]), flush=True)
     header = ["loss, forward + backward", "B", "ms", "ratio", "peak MiB", "ratio"]
     text = f"# Loss against batch size, d = {width}, {arguments.dtype}\n\n{environment()}\n\n{table(header, rows)}"

@@ -23,14 +23,16 @@ def environment() -> str:
 
 
 def commit() -> str:
-    """The commit measured, with a plus sign where the tree had changes; a file can carry it to where git is not."""
+    """The commit measured, with a plus sign where the sources had changes; SELHN_COMMIT names it where git is not."""
     here = Path(__file__).parent
+    if "SELHN_COMMIT" in os.environ:
+        return os.environ["SELHN_COMMIT"]
     try:
         name = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=here, text=True).strip()
         changed = subprocess.check_output(["git", "status", "--porcelain", "--", "../src"], cwd=here, text=True)
-        return name + ("+" if changed.strip() else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("SELHN_COMMIT", "unknown")
+        return "unknown"
+    return name + ("+" if changed.strip() else "")
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

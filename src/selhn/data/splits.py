@@ -1,0 +1,73 @@
+"""What a data set is once it is read: images with features, texts, and which text belongs to which image."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Features(Protocol):
+    """Region features of the images of a split, wherever they lie and however they are stored."""
+
+    num_images: int
+    num_regions: int
+    """The most regions an image has; fewer are padded."""
+    width: int
+    """F."""
+
+    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features (float32) and mask of some images, on the device where the store lies."""
+        ...
+
+    def to(self, device: torch.device | str) -> "Features":
+        """The whole store on a device, so that gathering needs no copy."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the store where it lies."""
+        ...
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and texts that are trained on or evaluated together; every image is there once."""
+
+    name: str
+    features: Features
+    captions: Sequence[str]
+    image_of_text: Int[Tensor, " T"]
+    image_names: Sequence[str]
+    """What a person calls image i: a file name or an id."""
+    boxes: Float[Tensor, "I M 4"] | None = None
+    """x1, y1, x2, y2 of every region as a share of the image's width and height, where they are known."""
+
+    @property
+    def num_images(self) -> int:
+        """I."""
+        return self.features.num_images
+
+    @property
+    def num_texts(self) -> int:
+        """T."""
+        return len(self.captions)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: three splits."""
+
+    name: str
+    train: Split
+    dev: Split
+    test: Split
+    folds: int = 1
+    """Into how many folds the test split is cut for the field's usual table: 5 for COCO 1K, else 1."""
+
+    @property
+    def feature_dim(self) -> int:
+        """F, what `create_model` calls feature_dim."""
+        return self.train.features.width

@@ -2,21 +2,31 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
+@runtime_checkable
 class Features(Protocol):
     """Region features of the images of a split, wherever they lie and however they are stored."""
 
-    num_images: int
-    num_regions: int
-    """The most regions an image has; fewer are padded."""
-    width: int
-    """F."""
+    @property
+    def num_images(self) -> int:
+        """I."""
+        ...
+
+    @property
+    def num_regions(self) -> int:
+        """M, the most regions an image has; fewer are padded."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """F."""
+        ...
 
     def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
         """Features (float32) and mask of some images, on the device where the store lies."""
@@ -45,6 +55,20 @@ class Split:
     boxes: Float[Tensor, "I M 4"] | None = None
     """x1, y1, x2, y2 of every region as a share of the image's width and height, where they are known."""
 
+    def __post_init__(self) -> None:
+        images, texts = self.features.num_images, len(self.captions)
+        if len(self.image_of_text) != texts:
+            raise ValueError(
+                f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: give one each"
+            )
+        if len(self.image_names) != images:
+            raise ValueError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
+        if texts and not 0 <= int(self.image_of_text.min()) <= int(self.image_of_text.max()) < images:
+            raise ValueError(
+                f"{self.name}: image_of_text goes from {int(self.image_of_text.min())} to "
+                f"{int(self.image_of_text.max())} but the images are 0 to {images - 1}"
+            )
+
     @property
     def num_images(self) -> int:
         """I."""
@@ -71,3 +95,10 @@ class Data:
     def feature_dim(self) -> int:
         """F, what `create_model` calls feature_dim."""
         return self.train.features.width
+
+    def __getitem__(self, name: str) -> Split:
+        """A split by its name: data["test"]."""
+        splits = {"train": self.train, "dev": self.dev, "test": self.test}
+        if name not in splits:
+            raise ValueError(f"there is no split {name!r}: take train, dev or test")
+        return splits[name]

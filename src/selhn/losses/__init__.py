@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from typing import Any
 
@@ -13,6 +12,7 @@ from selhn.losses.selhn import TripletSelHN
 from selhn.losses.semihard import TripletSHN
 from selhn.losses.triplet import Triplet
 from selhn.losses.warmup import TripletWarmUp
+from selhn.names import did_you_mean, require_settings
 
 __all__ = [
     "LOSSES",
@@ -62,7 +62,6 @@ def list_losses(pattern: str = "*") -> list[str]:
 def create_loss(name: str, **settings: Any) -> AbstractLoss:
     """The loss of that name: `create_loss("selhn", epsilon=0.02)` is `TripletSelHN(epsilon=0.02)`."""
     if name not in LOSSES:
-        close = get_close_matches(name.lower(), LOSSES, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(LOSSES)}"
-        raise ValueError(f"unknown loss {name!r}: {hint}")
+        raise ValueError(f"unknown loss {name!r}: {did_you_mean(name, LOSSES)}")
+    require_settings(name, LOSSES[name].loss, settings)
     return LOSSES[name].loss(**settings)

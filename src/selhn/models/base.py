@@ -1,11 +1,14 @@
 """What a matcher is: encode each image once, each text once, score all pairs."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.models.folder import write_folder
 from selhn.text import Tokenizer
 from selhn.types import Batch, Match
 
@@ -13,13 +16,20 @@ from selhn.types import Batch, Match
 class AbstractMatcher(nn.Module, ABC):
     """Images and texts to `scores[image, text]`.
 
-    A subclass gives the three methods below and passes its tokenizer here. What the encoders return is the model's
-    own affair (an embedding, or fragments with a mask), as long as it can be cut by rows.
+    A subclass gives the three abstract methods below and passes its tokenizer here. What the encoders return is the
+    model's own affair (an embedding, or fragments with a mask), as long as it can be cut by rows.
     """
+
+    is_embedding: bool = False
+    """Whether an image and a text are one vector each, (I, d) and (T, d), and their score is the dot product."""
 
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
         self.tokenizer = tokenizer
+        self.name: str | None = None
+        """The line of `MODELS` it was made from; None for a model of your own."""
+        self.settings: dict[str, Any] = {}
+        """What `create_model` needs to make its like."""
 
     @abstractmethod
     def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Any:
@@ -37,6 +47,18 @@ class AbstractMatcher(nn.Module, ABC):
         """Further losses of a model that trains on more than its scores."""
         return {}
 
+    def pretrained_parameters(self) -> Iterable[nn.Parameter]:
+        """Weights that come from elsewhere, such as a BERT, and want a lower learning rate."""
+        return ()
+
+    def watched(self) -> dict[str, nn.Module]:
+        """Parts whose gradients are worth a line in the log: both encoders, the image FC, the last text layer."""
+        return {}
+
+    def resolved_settings(self) -> dict[str, Any]:
+        """Settings that are known only once the model is made, such as the configuration of a BERT read from disk."""
+        return {}
+
     def forward(self, batch: Batch) -> Match:
         """The scores of a batch of pairs, positives on the diagonal."""
         images = self.encode_images(batch.regions, batch.region_mask)
@@ -51,3 +73,20 @@ class AbstractMatcher(nn.Module, ABC):
                 "pass tokenizer=Vocabulary.build(captions) to create_model, or set model.tokenizer"
             )
         return self.tokenizer.encode(texts)
+
+    def parameter_groups(self, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
+        """Trainable parameters for an optimiser; pretrained ones learn at `lr * text_lr_factor`."""
+        pretrained = [p for p in self.pretrained_parameters() if p.requires_grad]
+        known = set(map(id, pretrained))
+        own = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
+        groups = [{"params": own, "lr": lr}, {"params": pretrained, "lr": lr * text_lr_factor}]
+        return [group for group in groups if group["params"]]
+
+    def save(self, folder: Path | str) -> None:
+        """Write all that `load_model` needs into a folder; one that is already there is replaced in one step."""
+        if self.name is None:
+            raise ValueError(
+                "only a model made by create_model can be saved as a folder: add yours to MODELS, "
+                "or keep its state_dict() yourself"
+            )
+        write_folder(Path(folder), self.name, self.settings, self.state_dict(), self.tokenizer)

@@ -1,0 +1,163 @@
+"""The command line. Each command calls one function, imported inside it, so that `--help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+Settings = Annotated[
+    list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the pictures.")] = Path("runs/demo"),
+    images: Annotated[int, typer.Option(help="Images in the generated world.")] = 2000,
+    epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 8,
+) -> None:
+    """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
+    from selhn.demo import run_demo
+
+    run_demo(out, images, epochs)
+
+
+@app.command()
+def models(pattern: Annotated[str, typer.Argument(help="A shell pattern such as '*vse*'.")] = "*") -> None:
+    """List the models."""
+    from selhn.models import MODELS, list_models
+
+    for name in list_models(pattern):
+        typer.echo(f"{name:16} {MODELS[name].family:24} {MODELS[name].paper}")
+
+
+@app.command()
+def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as '*hn'.")] = "*") -> None:
+    """List the losses."""
+    from selhn.losses import LOSSES, list_losses
+
+    for name in list_losses(pattern):
+        typer.echo(f"{name:10} {LOSSES[name].equation:70} {LOSSES[name].paper}")
+
+
+@data_app.command("check")
+def data_check(folder: Path) -> None:
+    """Say in plain words what is in a data folder and what is wrong with it."""
+    from selhn.data import check
+
+    report = check(folder)
+    typer.echo(str(report))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@data_app.command("import")
+def data_import(
+    source: str,
+    destination: Path,
+    settings: Settings = None,
+    half: Annotated[bool, typer.Option(help="Store float16.")] = False,
+) -> None:
+    """Convert a data set that selhn can read into its own simple format."""
+    from selhn.data import import_data
+    from selhn.train.config import key_values
+
+    typer.echo(str(import_data(source, destination, half=half, **key_values(settings or []))))
+
+
+@data_app.command("show")
+def data_show(
+    source: str,
+    settings: Settings = None,
+    split: str = "test",
+    number: Annotated[int, typer.Option(help="How many images.")] = 3,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures, where the data can draw them.")] = None,
+) -> None:
+    """Print the texts of some images; for a generated world, draw them too."""
+    from selhn.demo import show_split
+    from selhn.train.config import key_values
+
+    show_split(source, key_values(settings or []), split, number, pictures)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="A recipe such as rvse_selhn_world.")] = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    seeds: Annotated[str, typer.Option(help="Several runs: 0,1,2.")] = "",
+    show: Annotated[bool, typer.Option("--list", help="List the recipes and what the paper reached.")] = False,
+) -> None:
+    """Train by a recipe, with settings changed by key=value."""
+    from selhn.train import describe_recipes, get_recipe, override, resume_run, run_seeds
+
+    if resume is not None:
+        typer.echo(f"test  {resume_run(resume).test}")
+    elif show or recipe is None:
+        typer.echo(describe_recipes())
+    else:
+        numbers = [int(seed) for seed in seeds.split(",") if seed] or None
+        typer.echo(run_seeds(override(get_recipe(recipe), settings or []), numbers, out or Path("runs") / recipe))
+
+
+@app.command("eval")
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run or of a saved model.")],
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    split: str = "test",
+    folds: Annotated[int, typer.Option(help="5 for COCO 1K.")] = 1,
+) -> None:
+    """Measure the best model of a run."""
+    from selhn.eval import evaluate as evaluate_model
+    from selhn.train import open_run
+
+    model, dataset = open_run(run, data)
+    typer.echo(str(evaluate_model(model, dataset[split], folds=folds)))
+
+
+@app.command()
+def search(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or of an index.")],
+    query: Annotated[str, typer.Argument(help="What to look for, in words.")],
+    k: Annotated[int, typer.Option("-k", help="Number of answers.")] = 5,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    split: str = "test",
+) -> None:
+    """Find the images that fit a sentence."""
+    from selhn.retrieve import Index
+    from selhn.train import open_run
+
+    if (run / "embeddings.safetensors").exists():
+        index = Index.load(run)
+    else:
+        model, dataset = open_run(run, data)
+        index = Index.build(model, dataset[split])
+    for place, hit in enumerate(index.search(query, k), 1):
+        typer.echo(f"{place:2}  {hit.score:6.3f}  {hit.name:24} {hit.captions[0] if hit.captions else ''}")
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        typer.echo(f"selhn: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        typer.echo(f"\nselhn: {stop or 'stopped'}", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Splits to batches: shuffled pairs to train on, and every image and text once to evaluate.
+
+Every random number comes from a generator seeded with (seed, epoch) or (seed, epoch, step), so that training which is
+taken up again at any step sees exactly the batches it would have seen.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.data.splits import Split
+from selhn.text import Tokenizer, corrupt_words
+from selhn.types import Batch
+
+# Keeps the random streams of order and augmentation apart.
+ORDER, AUGMENTATION = 0, 1
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The size augmentation of VSE-infinity: shares of regions left out and of words masked, replaced or deleted."""
+
+    drop_regions: float = 0.2
+    corrupt_words: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name, share in (("drop_regions", self.drop_regions), ("corrupt_words", self.corrupt_words)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}: give a share from 0 (off) to 1")
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """All texts of a split as tokens on a device, and on the host how long each is."""
+
+    tokens: Int[Tensor, "T N"]
+    mask: Bool[Tensor, "T N"]
+    lengths: Int[Tensor, " T"]
+
+    @classmethod
+    def of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str = "cpu") -> "EncodedTexts":
+        """Every caption of the split, tokenised once."""
+        tokens, mask = tokenizer.encode(list(split.captions))
+        # Where the last token is; a tokenizer may mask tokens in the middle.
+        lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+        return cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
+
+    def take(
+        self, texts: Int[Tensor, " B"], texts_on_device: Int[Tensor, " B"], pad_to: int | None = None
+    ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """Some texts, trimmed to the longest of them or padded to a fixed number of tokens."""
+        kept = int(self.lengths[texts].max()) if pad_to is None else pad_to
+        tokens = self.tokens[:, :kept].index_select(0, texts_on_device)
+        return tokens, self.mask[:, :kept].index_select(0, texts_on_device)
+
+    def padded(self, num_tokens: int, pad_id: int) -> "EncodedTexts":
+        """The same with room for a fixed number of tokens."""
+        longest = int(self.lengths.max())
+        if longest > num_tokens:
+            text = int(self.lengths.argmax())
+            raise ValueError(
+                f"text {text} has {longest} tokens, more than pad_to={num_tokens}: raise pad_to, "
+                f"or make the tokenizer with max_length={num_tokens}"
+            )
+        missing = max(0, num_tokens - self.tokens.shape[1])
+        tokens = torch.nn.functional.pad(self.tokens, (0, missing), value=pad_id)
+        return EncodedTexts(tokens, torch.nn.functional.pad(self.mask, (0, missing)), self.lengths)
+
+
+def generator_for(device: torch.device, *numbers: int) -> torch.Generator:
+    """A generator that depends on these whole numbers and nothing else."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+    return torch.Generator(device).manual_seed(seed)
+
+
+def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator) -> Bool[Tensor, "B M"]:
+    """The mask with each region left out with that probability, but never the last one of an image."""
+    draw = torch.rand(mask.shape, generator=generator, device=mask.device).masked_fill(~mask, -1)
+    # The region that drew highest stays in any case: it is dropped only when all others are too.
+    return mask & ((draw >= share) | (draw == draw.amax(1, keepdim=True)))
+
+
+class Batches:
+    """A split as batches of pairs, one for each caption, in a new order every epoch.
+
+    Args:
+        drop_last: leave out the last pairs of an epoch that do not fill a batch.
+        augmentation: what is changed at random; None for nothing.
+        device: where batches appear. Features are gathered where their store lies, so move the store there first
+            (`split.features.to(device)`) when it fits.
+        pad_to: a fixed number of tokens for all batches, where shapes must not change; None trims each batch.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        tokenizer: Tokenizer,
+        batch_size: int = 128,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        augmentation: Augmentation | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        pad_to: int | None = None,
+    ):
+        if batch_size < 1 or (drop_last and batch_size > split.num_texts):
+            raise ValueError(
+                f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that, "
+                "or set drop_last=False"
+            )
+        if seed < 0:
+            raise ValueError(f"seed is {seed}: choose a whole number from 0 up")
+        self.split, self.tokenizer = split, tokenizer
+        self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
+        self.augmentation, self.seed, self.pad_to = augmentation, seed, pad_to
+        self.device = torch.device(device)
+        texts = EncodedTexts.of(split, tokenizer, self.device)
+        self.texts = texts if pad_to is None else texts.padded(pad_to, tokenizer.pad_id)
+        self.image_of_text = split.image_of_text.cpu()
+        # Rows are handed to the store on its own device: from another one, every step would wait for a copy.
+        self.store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        full, rest = divmod(self.split.num_texts, self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def order(self, epoch: int) -> Int[Tensor, " T"]:
+        """The captions in the order of an epoch, the same on every machine."""
+        if not self.shuffle:
+            return torch.arange(self.split.num_texts)
+        generator = generator_for(torch.device("cpu"), self.seed, ORDER, epoch)
+        return torch.randperm(self.split.num_texts, generator=generator)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from a step on."""
+        order = self.order(epoch)
+        images = self.image_of_text[order]
+        order_there, images_there = order.to(self.device), images.to(self.device)
+        rows = images_there if self.store_device == images_there.device else images.to(self.store_device)
+        for step in range(start, len(self)):
+            pairs = slice(step * self.batch_size, (step + 1) * self.batch_size)
+            regions, region_mask = self.split.features.gather(rows[pairs])
+            tokens, token_mask = self.texts.take(order[pairs], order_there[pairs], self.pad_to)
+            batch = Batch(regions.to(self.device), region_mask.to(self.device), tokens, token_mask, images_there[pairs])
+            yield batch if self.augmentation is None else self.augmented(batch, self.augmentation, epoch, step)
+
+    def augmented(self, batch: Batch, augmentation: Augmentation, epoch: int, step: int) -> Batch:
+        """The batch with regions and words changed at random, the same whenever this step is reached."""
+        generator = generator_for(self.device, self.seed, AUGMENTATION, epoch, step)
+        region_mask, tokens, token_mask = batch.region_mask, batch.tokens, batch.token_mask
+        if augmentation.drop_regions:
+            region_mask = drop_regions(region_mask, augmentation.drop_regions, generator)
+        if augmentation.corrupt_words:
+            tokens, token_mask = corrupt_words(
+                tokens, token_mask, self.tokenizer, augmentation.corrupt_words, generator
+            )
+        return Batch(batch.regions, region_mask, tokens.to(torch.int32), token_mask, batch.image_ids)
+
+
+def image_blocks(
+    split: Split, block_size: int = 512, device: torch.device | str = "cpu"
+) -> Iterator[tuple[Float[Tensor, "I M F"], Bool[Tensor, "I M"]]]:
+    """Every image of a split once, in its order: regions and mask."""
+    for rows in torch.arange(split.num_images).split(block_size):
+        regions, mask = split.features.gather(rows)
+        yield regions.to(device), mask.to(device)
+
+
+class TextBlocks:
+    """Every text of a split once, short ones first, so that little padding is computed.
+
+    `torch.cat([encode(tokens, mask) for tokens, mask in blocks])[blocks.inverse]` is in the order of the split.
+    """
+
+    def __init__(self, split: Split, tokenizer: Tokenizer, block_size: int = 512, device: torch.device | str = "cpu"):
+        self.texts = EncodedTexts.of(split, tokenizer, device)
+        self.block_size = block_size
+        self.order = self.texts.lengths.argsort(stable=True)
+        self.inverse = self.order.argsort()
+
+    def __len__(self) -> int:
+        """Number of blocks."""
+        return -(-len(self.order) // self.block_size)
+
+    def __iter__(self) -> Iterator[tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]]:
+        for texts in self.order.split(self.block_size):
+            yield self.texts.take(texts, texts.to(self.texts.tokens.device))

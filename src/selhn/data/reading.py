@@ -1,0 +1,184 @@
+"""Files that strangers wrote: read within bounds, without running anything in them, naming file and line when wrong."""
+
+import io
+import json
+import math
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Captions of COCO are 30 MB, its Karpathy file 140 MB; a projection is under 10 MB.
+MAX_TEXT_BYTES = 2**30
+MAX_PROJECTION_BYTES = 256 * 2**20
+
+
+def require_file(path: Path) -> None:
+    """Refuse a path that is no plain file (a pipe would make the reader wait for ever)."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing or no file: put it there, or give the folder that holds it")
+
+
+def some(numbers: Sequence[int], most: int = 5) -> str:
+    """A few numbers in words: "3, 4, 5, 6, 7 and 20 more"."""
+    shown = ", ".join(map(str, numbers[:most]))
+    return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
+
+
+def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype from the head of a .npy file; the file stands at the first number afterwards."""
+    try:
+        with warnings.catch_warnings():
+            # numpy warns of headers that Python 2 wrote; the well-known feature files are such.
+            warnings.simplefilter("ignore")
+            version = np.lib.format.read_magic(file)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, fortran, dtype = readers[version](file)
+    except Exception as broken:  # the parser raises whatever the bytes lead it to
+        raise ValueError(
+            f"{path} is no .npy array ({type(broken).__name__}: {str(broken)[:120]}): "
+            "write it with numpy.save, or copy it again"
+        ) from None
+    if dtype.hasobject:
+        raise ValueError(
+            f"{path} holds Python objects (pickle), which can run any code when they are read, so it is refused: "
+            "where you trust it, load it yourself and save plain numbers, numpy.save(path, array.astype('float32'))"
+        )
+    if min(shape, default=0) < 1:
+        raise ValueError(f"{path} is an array of shape {shape}, which holds nothing: write it again")
+    return shape, fortran, dtype
+
+
+def check_length(path: Path, promised: int, present: int) -> None:
+    """Refuse a .npy file that is shorter or longer than its header says."""
+    if promised != present:
+        state = "is cut off" if present < promised else "goes on after its end"
+        raise ValueError(
+            f"{path} {state}: its header promises {promised:,} bytes and there are {present:,}: "
+            "copy or download it again"
+        )
+
+
+def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> npt.NDArray[Any]:
+    """A .npy file mapped into memory, read-only; `kinds` are numpy's letters (f floats, i and u whole numbers)."""
+    require_file(path)
+    with path.open("rb") as file:
+        shape, fortran, dtype = read_header(file, path)
+        start = file.tell()
+    wanted = " or ".join({"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}[k] for k in kinds)
+    if dtype.kind not in kinds:
+        raise ValueError(f"{path} holds {dtype} where {wanted} are expected: convert it with numpy's astype")
+    if len(shape) not in dims:
+        axes = " or ".join(map(str, dims))
+        raise ValueError(
+            f"{path} has shape {shape} where {axes} axes are expected: reshape it, or check which file it is"
+        )
+    check_length(path, start + math.prod(shape) * dtype.itemsize, path.stat().st_size)
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+    """Some arrays of floats out of a .npz file, as float32, whatever the archive claims about its sizes."""
+    require_file(path)
+    arrays = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in names:
+                with archive.open(f"{name}.npy") as member:
+                    # One byte more than allowed tells too long from just long enough; a zip bomb stops here.
+                    content = member.read(MAX_PROJECTION_BYTES + 1)
+                file = io.BytesIO(content)
+                shape, fortran, dtype = read_header(file, path / name)
+                check_length(path / name, file.tell() + math.prod(shape) * dtype.itemsize, len(content))
+                if dtype.kind != "f":
+                    raise ValueError(f"{path / name} holds {dtype} where floats are expected: write it as float32")
+                flat = np.frombuffer(content, dtype, offset=file.tell())
+                arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
+    except KeyError as missing:
+        raise ValueError(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
+        raise ValueError(f"{path} is no readable .npz archive ({broken}): copy or download it again") from None
+    return arrays
+
+
+def read_text(path: Path) -> str:
+    """The whole of a UTF-8 file."""
+    require_file(path)
+    size = path.stat().st_size
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(f"{path} has {size / 2**30:.1f} GiB, too much for a file of texts: check which file it is")
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as wrong:
+        line = content.count(b"\n", 0, wrong.start) + 1
+        raise ValueError(
+            f"{path}, line {line}: the byte 0x{content[wrong.start]:02x} is not UTF-8: "
+            "save the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf8)"
+        ) from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, blank space at both ends removed; a last empty line is none."""
+    # Only "\n" ends a line: str.splitlines would also cut at rarer marks, which captions may contain.
+    lines = [line.strip() for line in read_text(path).split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_captions(path: Path) -> list[str]:
+    """One caption a line, none of them empty."""
+    lines = read_lines(path)
+    if not lines:
+        raise ValueError(f"{path} is empty: it should have one caption a line")
+    empty = [number for number, line in enumerate(lines, 1) if not line]
+    if empty:
+        raise ValueError(
+            f"{path}: empty captions in line {some(empty)}: write a caption there, "
+            "or remove the image (deleting only the line would shift all captions after it)"
+        )
+    return lines
+
+
+def read_integers(path: Path) -> list[int]:
+    """One whole number from 0 up a line."""
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        if not (line.isascii() and line.isdigit() and len(line) < 19):
+            raise ValueError(f"{path}, line {number}: {line[:40]!r} is no whole number from 0 up: write one a line")
+    return [int(line) for line in lines]
+
+
+def parse_json(text: str, place: str) -> Any:
+    """A JSON value."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise ValueError(f"{place} is no JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    content = parse_json(read_text(path), str(path))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold one JSON object {{...}}, not a {type(content).__name__}: check the file")
+    return content
+
+
+def read_json_lines(path: Path, **fields: type) -> list[dict[str, Any]]:
+    """One JSON object a line, each with at least these fields of these types."""
+    objects = []
+    for number, line in enumerate(read_lines(path), 1):
+        entry = parse_json(line, f"{path}, line {number}")
+        for name, kind in fields.items():
+            # JSON's true is an int in Python, and no image number.
+            if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
+                raise ValueError(
+                    f"{path}, line {number}: needs a field {name!r} of type {kind.__name__}: "
+                    f"write every line as {{{', '.join(map(repr, fields))}}}"
+                )
+        objects.append(entry)
+    return objects

@@ -1,0 +1,106 @@
+"""`selhn demo`: one model, two losses, side by side; then a search, with pictures."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from selhn.data import Data, Split, load_data
+from selhn.data.render import render
+from selhn.data.world import world_scene
+from selhn.diagnose import training_figure
+from selhn.retrieve import Hit, Index
+from selhn.train import Run, get_recipe, open_run, override, read_log, run_config
+
+LOSSES = {"T-HN": "hn", "SelHN": "selhn"}
+LOSS_IN_WORDS = {
+    "T-HN": "every anchor learns from its hardest negative",
+    "SelHN": "an anchor learns from its hardest negative only where that is told apart, else from all",
+}
+QUERIES_ABOUT = (1, 4, 9)
+"""Scenes of the test split whose first caption is searched for."""
+
+
+def run_demo(out: Path, images: int, epochs: int) -> None:
+    """Train twice, compare, draw, search; everything lands in `out`."""
+    print(f"A generated world: {images:,} scenes to learn from, five sentences each. For example:")
+    data = load_data("world", images=images)
+    for caption in data.train.captions[:2]:
+        print(f"    {caption}")
+    print("\nOne model (RVSE) is now trained twice, with the same seed and settings; only the loss differs.")
+    runs = {name: _train(name, loss, images, epochs, out) for name, loss in LOSSES.items()}
+    _compare(runs, out)
+    _search(data, out)
+    print(
+        "\nWhat to type next:\n"
+        f'    selhn search {out / "SelHN"} "a red ball"          ask for something else\n'
+        "    selhn train rvse_selhn_world epochs=3       train by a recipe\n"
+        "    selhn train --list                          every recipe, with the paper's numbers\n"
+        "    selhn data check FOLDER                     look at your own features and captions"
+    )
+
+
+def _train(name: str, loss: str, images: int, epochs: int, out: Path) -> Run:
+    config = override(
+        get_recipe(f"rvse_{loss}_world"),
+        [f"epochs={epochs}", f"data.images={images}", "model.dim=256", "batch_size=128"],
+    )
+    print(f"\n{name}: {LOSS_IN_WORDS[name]}")
+    folder = out / name
+    if (folder / "config.yaml").exists():  # of an earlier demo
+        shutil.rmtree(folder)
+    return run_config(config, folder, label=f"{name:5} ")
+
+
+def _compare(runs: Mapping[str, Run], out: Path) -> None:
+    print("\nOn scenes that neither has seen:")
+    for name, run in runs.items():
+        print(f"    {name:6} {run.test}{'   <- stalled' if run.stalled else ''}")
+    figure = training_figure({name: read_log(out / name / "log.jsonl") for name in runs}, out / "training.png")
+    print(f"Curves: {figure}")
+
+
+def _search(data: Data, out: Path) -> None:
+    model, _ = open_run(out / "SelHN")
+    index = Index.build(model, data.test, path=out / "index")
+    print(f"\nSearch among the {len(index)} unseen scenes, with the model trained by SelHN:")
+    for number, scene in enumerate(QUERIES_ABOUT, 1):
+        query = data.test.captions[5 * scene]
+        hits = index.search(query, k=5)
+        place = next((i for i, hit in enumerate(hits, 1) if hit.position == scene), None)
+        path = out / f"search_{number}.png"
+        answer_sheet(query, hits, data.test, scene).save(path)
+        found = f"the scene it describes is answer {place}" if place else "the scene it describes is not among the five"
+        print(f'    "{query}"\n        {found}; pictures: {path}')
+
+
+def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int | None = None) -> Image.Image:
+    """The query and its answers in a row, best first; the scene that was described has a green frame."""
+    side, gap, top = 200, 12, 44
+    sheet = Image.new("RGB", (len(hits) * (side + gap) + gap, top + side + 34), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((gap, 14), f"“{query}”", fill="#111111", font=ImageFont.load_default(18))
+    for column, hit in enumerate(hits):
+        left = gap + column * (side + gap)
+        picture = render(world_scene(split, hit.position), side)
+        if hit.position == described:
+            draw.rectangle((left - 5, top - 5, left + side + 4, top + side + 4), fill="#16a34a")
+        sheet.paste(picture, (left, top))
+        draw.text(
+            (left, top + side + 8), f"{column + 1}.  {hit.score:.3f}", fill="#444444", font=ImageFont.load_default(15)
+        )
+    return sheet
+
+
+def show_split(source: str, settings: Mapping[str, Any], name: str, number: int, pictures: Path | None) -> None:
+    """Print the texts of the first images of a split; draw them where the data is a generated world."""
+    split = load_data(source, **settings)[name]
+    for image in range(min(number, split.num_images)):
+        print(split.image_names[image])
+        for text in (split.image_of_text == image).nonzero()[:, 0].tolist():
+            print(f"    {split.captions[text]}")
+        if pictures is not None:
+            pictures.mkdir(parents=True, exist_ok=True)
+            render(world_scene(split, image)).save(pictures / f"{split.image_names[image]}.png")

@@ -1,0 +1,63 @@
+"""Figures from the logs of runs; nothing here trains."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
+"""T-HN first, SelHN second, as in all our pictures."""
+
+
+def training_figure(
+    logs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, margin: float = 0.2, epsilon: float = 0.01
+) -> Path:
+    """Loss per anchor, delta_s and RSUM on dev of some runs, side by side."""
+    plt = _pyplot()
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
+    for (name, rows), colour in zip(logs.items(), COLOURS):
+        steps = [row for row in rows if "loss_per_anchor" in row]
+        at = [row["step"] for row in steps]
+        line = {"color": colour, "linewidth": 1.8, "label": name}
+        left.plot(at, smooth([row["loss_per_anchor"] for row in steps]), **line)
+        middle.plot(at, smooth([row["delta_s"] for row in steps]), **line)
+        measured = [(row["step"], row["dev"]["rsum"]) for row in rows if "dev" in row]
+        right.plot(*zip(*measured), marker="o", markersize=3.5, **line)
+    left.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
+    left.annotate(f"margin {margin:g}", (0.98, margin), (0, 4), xycoords=("axes fraction", "data"),
+                  textcoords="offset points", ha="right", color="#444")  # fmt: skip
+    middle.axhline(epsilon, color="#666", linewidth=1, linestyle=(0, (4, 3)))
+    middle.annotate(f"epsilon {epsilon:g}", (0.98, epsilon), (0, 4), xycoords=("axes fraction", "data"),
+                    textcoords="offset points", ha="right", color="#444")  # fmt: skip
+    middle.set_yscale("log")
+    left.set(title="loss per anchor", xlabel="training step", ylim=(0, None))
+    middle.set(title="delta_s: how far the hardest negative is from the positive", xlabel="training step")
+    right.set(title="RSUM on dev", xlabel="training step", ylim=(0, None))
+    middle.title.set_fontsize(10)
+    for axis in (left, middle, right):
+        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return Path(path)
+
+
+def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
+    """A running mean that forgets, started at the first value."""
+    smoothed, mean = [], values[0] if values else 0.0
+    for value in values:
+        mean = keep * mean + (1 - keep) * value
+        smoothed.append(mean)
+    return smoothed
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise ValueError("figures need matplotlib: pip install 'selhn[plot]'") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt

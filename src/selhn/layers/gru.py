@@ -1,0 +1,62 @@
+"""Recurrent encoders of padded sequences with static shapes: nothing is packed, nothing waits for the host."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+class BiGRU(nn.Module):
+    """A GRU from both ends; the two states of a position are averaged.
+
+    h_n = (GRU_ahead(x_1 .. x_n) + GRU_back(x_L .. x_n)) / 2
+
+    Equal to a packed bidirectional `nn.GRU`, but made of two plain ones, the second of which reads every sequence
+    reversed by its own length. Sequences are padded at their end; padded positions come out as 0.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int):
+        super().__init__()
+        self.ahead = nn.GRU(input_dim, hidden_dim, batch_first=True)
+        self.back = nn.GRU(input_dim, hidden_dim, batch_first=True)
+
+    def forward(self, sequences: Float[Tensor, "B N e"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N h"]:
+        """The states of every position."""
+        mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
+        ahead, _ = self.ahead(sequences)
+        back, _ = self.back(sequences.gather(1, mirror.expand_as(sequences)))
+        back = back.gather(1, mirror.expand_as(back))
+        return ((ahead + back) / 2).masked_fill(~mask[:, :, None], 0)
+
+
+class WordGRU(nn.Module):
+    """Word embeddings and a `BiGRU` over them."""
+
+    def __init__(self, vocab_size: int, word_dim: int, hidden_dim: int):
+        super().__init__()
+        self.embed = word_embedding(vocab_size, word_dim)
+        self.rnn = BiGRU(word_dim, hidden_dim)
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+        """A state for every word."""
+        return self.rnn(self.embed(tokens), mask)
+
+
+def word_embedding(vocab_size: int, word_dim: int) -> nn.Embedding:
+    """A table of word vectors, uniform in [-0.1, 0.1] as in VSE++ and all that followed."""
+    table = nn.Embedding(vocab_size, word_dim)
+    nn.init.uniform_(table.weight, -0.1, 0.1)
+    return table
+
+
+def mirror_positions(lengths: Int[Tensor, " B"], size: int) -> Int[Tensor, "B N"]:
+    """Indices that reverse the first `length` of `size` positions and leave the padding; applied twice they undo it."""
+    position = torch.arange(size, device=lengths.device)
+    mirrored = lengths[:, None] - 1 - position
+    return torch.where(mirrored >= 0, mirrored, position)
+
+
+def last_states(states: Float[Tensor, "B N h"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B h"]:
+    """The state at the last valid position of every sequence; zeros where there is none."""
+    lengths = mask.sum(1)
+    index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, index).squeeze(1).masked_fill(lengths[:, None] == 0, 0)

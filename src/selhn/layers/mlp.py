@@ -1,0 +1,82 @@
+"""The bottleneck MLP on region features: two FC layers and two batch norms."""
+
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+MLPOrder = Literal["fc-bn-relu-fc", "fc-bn-relu-fc-bn", "bn-fc-relu-bn-fc"]
+"""In which order the layers of the MLP are applied."""
+
+
+class MLP(nn.Module):
+    """FC(in -> hidden), BN, ReLU, FC(hidden -> out), applied to every region.
+
+    The paper of RVSE says two FC and two BN, not in which order. The default is an inference: the code that RVSE is
+    built on holds two BN and calls the first only. The second is kept idle (it takes no gradient) so that published
+    weights load strictly. "fc-bn-relu-fc-bn" and "bn-fc-relu-bn-fc" use both.
+
+    Args:
+        input_dim, hidden_dim, output_dim: the widths.
+        order: the order of the layers.
+        mask_bn: leave padding out of the batch statistics. Off by default: published models were trained with it in.
+    """
+
+    def __init__(
+        self,
+        input_dim: int,
+        hidden_dim: int,
+        output_dim: int,
+        order: MLPOrder = "fc-bn-relu-fc",
+        mask_bn: bool = False,
+    ):
+        super().__init__()
+        if order not in get_args(MLPOrder):
+            raise ValueError(f"mlp_order must be one of {', '.join(map(repr, get_args(MLPOrder)))}, got {order!r}")
+        self.order = order
+        self.mask_bn = mask_bn
+        norm_dims = (input_dim, hidden_dim) if order == "bn-fc-relu-bn-fc" else (hidden_dim, output_dim)
+        self.layers = nn.ModuleList([nn.Linear(input_dim, hidden_dim), nn.Linear(hidden_dim, output_dim)])
+        self.bns = nn.ModuleList([nn.BatchNorm1d(dim) for dim in norm_dims])
+        if order == "fc-bn-relu-fc":
+            self.bns[1].requires_grad_(False)
+
+    def forward(self, features: Float[Tensor, "B M in"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M out"]:
+        """The MLP of every region; what padding becomes is of no interest."""
+        first, second = self.layers
+        if self.order == "bn-fc-relu-bn-fc":
+            hidden = first(self._norm(0, features, mask)).relu()
+            return second(self._norm(1, hidden, mask))
+        out = second(self._norm(0, first(features), mask).relu())
+        return self._norm(1, out, mask) if self.order == "fc-bn-relu-fc-bn" else out
+
+    def _norm(self, index: int, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M c"]:
+        norm = self.bns[index]
+        assert isinstance(norm, nn.BatchNorm1d)
+        if self.mask_bn and self.training:
+            return _masked_batch_norm(norm, features, mask)
+        # Official: padded rows take part in the statistics of a training batch.
+        return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+
+
+def _masked_batch_norm(
+    norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]
+) -> Float[Tensor, "B M c"]:
+    """Batch norm in training whose statistics come from the rows under the mask, without indexing by it."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    rows = features.to(torch.promote_types(features.dtype, torch.float32))
+    weight = mask[:, :, None].to(rows.dtype)
+    count = weight.sum().clamp(min=1)
+    mean = (rows * weight).sum((0, 1)) / count
+    variance = ((rows - mean).square() * weight).sum((0, 1)) / count
+    with torch.no_grad():
+        momentum = norm.momentum if norm.momentum is not None else 0.1
+        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), momentum)
+        norm.num_batches_tracked.add_(1)
+    scaled = (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
+    return scaled.to(features.dtype)

@@ -1,0 +1,90 @@
+"""Models: images and texts in, `scores[image, text]` out. One line of `MODELS` each."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selhn.models import rvsepp, vse, vse_infty, vsepp
+from selhn.models.base import AbstractMatcher
+from selhn.models.folder import check_fits, read_config, read_weights
+from selhn.models.vse import VSE
+from selhn.models.vsepp import VSEpp
+from selhn.names import did_you_mean, require_settings
+from selhn.text import PIECES_FILE, VOCABULARY_FILE, load_tokenizer
+
+__all__ = [
+    "MODELS",
+    "VSE",
+    "AbstractMatcher",
+    "ModelEntry",
+    "VSEpp",
+    "create_model",
+    "list_models",
+    "load_model",
+]
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A line of the table of models."""
+
+    build: Callable[..., AbstractMatcher]
+    family: str
+    paper: str
+    url: str
+    brings_tokenizer: bool = False
+    """Whether it comes with its own tokenizer (a BERT does), and so needs no vocabulary."""
+
+
+_SELHN = ("Li et al., 2023", "https://arxiv.org/abs/2303.00181")
+_VSEPP = ("Faghri et al., BMVC 2018", "https://arxiv.org/abs/1707.05612")
+_VSE_INFTY = ("Chen et al., CVPR 2021", "https://arxiv.org/abs/2011.04305")
+
+MODELS: Mapping[str, ModelEntry] = {
+    "vse_fc": ModelEntry(vse.vse_fc, "embedding", *_SELHN),
+    "vse_mlp": ModelEntry(vse.vse_mlp, "embedding", *_SELHN),
+    "rvse": ModelEntry(vse.rvse, "embedding", *_SELHN),
+    "rvsepp": ModelEntry(rvsepp.rvsepp, "embedding", *_SELHN, brings_tokenizer=True),
+    "vsepp": ModelEntry(vsepp.vsepp, "embedding", *_VSEPP),
+    "vsepp_order": ModelEntry(vsepp.vsepp_order, "order embedding", *_VSEPP),
+    "vse_infty": ModelEntry(vse_infty.vse_infty, "embedding", *_VSE_INFTY),
+    "vse_infty_bert": ModelEntry(vse_infty.vse_infty_bert, "embedding", *_VSE_INFTY, brings_tokenizer=True),
+}
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names in `MODELS` that match a shell pattern, in the order of the table."""
+    return [name for name in MODELS if fnmatch(name, pattern)]
+
+
+def create_model(name: str, **settings: Any) -> AbstractMatcher:
+    """The model of that name with random weights: `create_model("rvse", tokenizer=vocabulary, dim=512)`."""
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
+    parameters = inspect.signature(MODELS[name].build).parameters
+    require_settings(name, MODELS[name].build, settings)
+    model = MODELS[name].build(**settings)
+    defaults = {key: parameter.default for key, parameter in parameters.items()}
+    model.name = name
+    model.settings = {**defaults, **settings, **model.resolved_settings()}
+    model.settings.pop("tokenizer", None)
+    return model
+
+
+def load_model(folder: Path | str) -> AbstractMatcher:
+    """The model that `model.save(folder)` wrote, in evaluation mode, on the CPU."""
+    folder = Path(folder)
+    config = read_config(folder)
+    has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
+    settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer else {})}
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away; the caller's random numbers stay
+        model = create_model(config["name"], **settings)
+    weights = read_weights(folder)
+    check_fits(model.state_dict(), weights, str(folder))
+    model.load_state_dict(weights)
+    return model.eval()

@@ -1,0 +1,191 @@
+"""VSE (FC), VSE (MLP) and RVSE: Li et al., Selectively Hard Negative Mining, 2023, section on the base models.
+
+regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vector;  score = dot product.
+The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
+from selhn.models.base import AbstractMatcher
+from selhn.text import Tokenizer
+
+Body = Literal["fc", "mlp", "residual", "parallel"]
+"""What stands between region features x and pooling, f = FC(x): f, mlp(f), f + mlp(f), or f + mlp(x)."""
+
+
+class ImageEncoder(nn.Module):
+    """Region features to one unit vector: `unit(GPO(body(x)))`."""
+
+    def __init__(self, feature_dim: int, dim: int, body: Body, mlp_order: MLPOrder, mask_bn: bool):
+        super().__init__()
+        self.body = body
+        self.fc = nn.Linear(feature_dim, dim)
+        nn.init.xavier_uniform_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)
+        if body != "fc":
+            self.mlp = MLP(feature_dim if body == "parallel" else dim, dim // 2, dim, mlp_order, mask_bn)
+        self.gpo = GPO()
+
+    def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
+        """One unit vector an image."""
+        features = self.fc(regions)
+        if self.body == "mlp":
+            features = self.mlp(features, mask)
+        elif self.body == "residual":
+            features = features + self.mlp(features, mask)
+        elif self.body == "parallel":
+            features = features + self.mlp(regions, mask)
+        return unit(self.gpo(features, mask))
+
+
+class TextEncoder(nn.Module):
+    """Tokens to one unit vector: `unit(GPO(fc(words(tokens))))`, where a BiGRU needs no fc."""
+
+    def __init__(self, words: WordGRU | Bert, dim: int):
+        super().__init__()
+        self.words = words
+        self.fc: nn.Module = nn.Identity()
+        if isinstance(words, Bert):
+            self.fc = nn.Linear(words.width, dim)
+        self.gpo = GPO()
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+        """One unit vector a text."""
+        return self.head(self.words(tokens, mask), mask)
+
+    def head(self, states: Float[Tensor, "T N h"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+        """From the states of the words to the text."""
+        return unit(self.gpo(self.fc(states), mask))
+
+
+class VSE(AbstractMatcher):
+    """A visual-semantic embedding: `scores = images @ texts.T`, both of unit length."""
+
+    is_embedding = True
+
+    def __init__(self, image: ImageEncoder, text: TextEncoder, tokenizer: Tokenizer | None = None):
+        super().__init__(tokenizer)
+        self.image = image
+        self.text = text
+
+    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
+        """A unit vector an image."""
+        return self.image(regions, region_mask)
+
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+        """A unit vector a text."""
+        return self.text(tokens, token_mask)
+
+    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+        """Cosines."""
+        return dot_scores(images, texts)
+
+    def watched(self) -> dict[str, nn.Module]:
+        """Both encoders, the first layer of the image side and the last of the text side before pooling."""
+        last = self.text.fc if isinstance(self.text.words, Bert) else self.text.words.rnn
+        return {"image": self.image, "text": self.text, "image_fc": self.image.fc, "text_last": last}
+
+    def pretrained_parameters(self) -> Iterable[nn.Parameter]:
+        """Those of a BERT."""
+        return self.text.words.parameters() if isinstance(self.text.words, Bert) else ()
+
+    def resolved_settings(self) -> dict[str, Any]:
+        """The configuration of the BERT, so that loading needs no other folder; or the size of the vocabulary."""
+        if isinstance(self.text.words, Bert):
+            return {"bert": self.text.words.config}
+        return {"vocab_size": self.text.words.embed.num_embeddings}
+
+
+def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+    """`images @ texts.T`, never in half precision: SelHN compares scores that differ by 0.01."""
+    with torch.autocast(images.device.type, enabled=False):
+        return images @ texts.T
+
+
+def vocabulary_size(vocab_size: int | None, tokenizer: Tokenizer | None) -> int:
+    """The size of the vocabulary from whichever of the two is given."""
+    if tokenizer is None:
+        if vocab_size is None:
+            raise ValueError("pass tokenizer=Vocabulary.build(captions), or vocab_size=")
+        return vocab_size
+    if vocab_size is not None and vocab_size != tokenizer.size:
+        raise ValueError(f"vocab_size is {vocab_size} and the tokenizer has {tokenizer.size} tokens: pass only one")
+    return tokenizer.size
+
+
+def with_gru(
+    body: Body,
+    vocab_size: int | None,
+    tokenizer: Tokenizer | None,
+    feature_dim: int,
+    dim: int,
+    word_dim: int,
+    mlp_order: MLPOrder = "fc-bn-relu-fc",
+    mask_bn: bool = False,
+) -> VSE:
+    """A VSE that reads words with a BiGRU."""
+    words = WordGRU(vocabulary_size(vocab_size, tokenizer), word_dim, dim)
+    return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
+
+
+def with_bert(
+    body: Body,
+    bert: str | Path | Mapping[str, Any],
+    tokenizer: Tokenizer | None,
+    feature_dim: int,
+    dim: int,
+    freeze_bert: bool,
+    mlp_order: MLPOrder = "fc-bn-relu-fc",
+    mask_bn: bool = False,
+) -> VSE:
+    """A VSE that reads word pieces with a BERT, whose own tokenizer it takes unless another is given."""
+    words = Bert(bert, freeze_bert)
+    tokenizer = tokenizer if tokenizer is not None else bert_tokenizer(bert)
+    rows = words.bert.config.vocab_size
+    if tokenizer is not None and tokenizer.size > rows:
+        raise ValueError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
+    return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
+
+
+def vse_fc(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+) -> VSE:
+    """VSE (FC): the features of a region go through one linear layer."""
+    return with_gru("fc", vocab_size, tokenizer, feature_dim, dim, word_dim)
+
+
+def vse_mlp(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    mlp_order: MLPOrder = "fc-bn-relu-fc",
+    mask_bn: bool = False,
+) -> VSE:
+    """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
+    return with_gru("mlp", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn)
+
+
+def rvse(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    mlp_order: MLPOrder = "fc-bn-relu-fc",
+    mask_bn: bool = False,
+) -> VSE:
+    """RVSE (MLP): FC(x) + mlp(FC(x))."""
+    return with_gru("residual", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn)

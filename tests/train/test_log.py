@@ -1,0 +1,83 @@
+import json
+import time
+
+import pytest
+import torch
+
+from selhn.diagnose import StallAlarm
+from selhn.train.log import READ_EVERY, Meter, Progress, clock, read_log
+
+
+def numbers(loss=0.2, delta_s=0.001, spread=0.01):
+    named = {"loss": loss, "loss_per_anchor": loss, "delta_s": delta_s, "spread": spread}
+    return {name: torch.tensor(value) for name, value in named.items()}
+
+
+def test_one_line_a_step(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        for step in range(1, READ_EVERY + 4):
+            meter.add(step, 0, numbers(loss=step / 10), read=False)
+        meter.write({"step": step, "epoch": 0, "dev": {"rsum": 3.0}})
+        meter.flush()
+    rows = read_log(tmp_path / "log.jsonl")
+    assert sorted(row["step"] for row in rows if "loss" in row) == list(range(1, READ_EVERY + 4))
+    assert rows[0]["loss"] == pytest.approx(0.1)
+    assert "loss/anchor" in meter.summary
+
+
+def test_going_on_from_a_position_drops_what_came_after(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with Meter(path, 0, None) as meter:
+        meter.write({"step": 1})
+        position = meter.flush()
+        meter.write({"step": 2})
+    with Meter(path, position, None) as again:
+        again.write({"step": 2, "again": True})
+    assert read_log(path) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_a_line_cut_off_at_the_end_is_left_out(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    assert read_log(tmp_path / "log.jsonl") == [{"step": 1}]
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    with pytest.raises(ValueError, match="line 2 is not JSON"):
+        read_log(tmp_path / "log.jsonl")
+
+
+def test_the_alarm_hears_every_step():
+    meter = Meter(None, 0, StallAlarm(0.2, patience=50))
+    warnings = []
+    for step in range(1, 201):
+        meter.add(step, 0, numbers(), read=False)
+        warnings += [meter.warning] if meter.warning else []
+    assert len(warnings) == 1
+    assert meter.warned == warnings[0]
+
+
+def test_progress_says_lines_when_not_on_a_terminal(capsys):
+    progress = Progress(10, label="[x] ")
+    progress.step("loss 1")
+    progress.say("epoch 1")
+    assert capsys.readouterr().out == "epoch 1\n"
+    Progress(10, quiet=True).say("nothing")
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_on_a_terminal_has_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    progress = Progress(100)
+    now = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: now + 10)
+    progress.step("loss 0.2")
+    assert "1/100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(42, "0:42"), (725, "12:05"), (11220, "3:07:00"), (59.6, "1:00")])
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_rows_are_json(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        meter.add(1, 0, numbers(), read=True)
+    assert json.loads((tmp_path / "log.jsonl").read_text())["epoch"] == 0

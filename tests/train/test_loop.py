@@ -1,0 +1,167 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from selhn.eval import evaluate
+from selhn.losses import Triplet, TripletHN, TripletSelHN
+from selhn.models import load_model
+from selhn.train.log import read_log
+from selhn.train.loop import choose_device, make_alarm, train
+
+RUN = """
+import sys, torch
+torch.set_num_threads(1)
+from selhn.data import load_data
+from selhn.losses import TripletSelHN
+from selhn.models import create_model
+from selhn.text import Vocabulary
+from selhn.train.loop import train
+import selhn.train.loop as loop
+out, resume, die_at = sys.argv[1], sys.argv[2] == "resume", int(sys.argv[3])
+data = load_data("world", images=100)
+torch.manual_seed(0)
+model = create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
+if die_at:
+    import os, signal
+    step, count = loop.training_step, [0]
+    def mortal(*args):
+        count[0] += 1
+        if count[0] == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*args)
+    loop.training_step = mortal
+settings = {"epochs": 3, "batch_size": 64, "checkpoint_every": 3, "device": "cpu"}
+train(model, data, TripletSelHN(), out=out, resume=resume, quiet=True, **settings)
+"""
+
+
+def run_in_process(out, mode="new", die_at=0):
+    return subprocess.run([sys.executable, "-c", RUN, str(out), mode, str(die_at)], capture_output=True, text=True)
+
+
+def final_state(out):
+    latest = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
+    return {**load_file(latest / "model.safetensors"), **load_file(latest / "training.safetensors")}
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run_in_process(whole).returncode == 0
+    assert run_in_process(killed, die_at=12).returncode == -signal.SIGKILL
+    done = run_in_process(killed, "resume")
+    assert done.returncode == 0, done.stderr
+    assert (killed / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+    expected, actual = final_state(whole), final_state(killed)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
+    assert json.loads((killed / "results.json").read_text()) == json.loads((whole / "results.json").read_text())
+
+
+def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    run = train(model, tiny_data, TripletSelHN(), out=tmp_path / "run", config=tiny_config, quiet=True)
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.yaml", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
+    rows = read_log(tmp_path / "run" / "log.jsonl")
+    steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in steps] == list(range(1, 2 * (500 // 64) + 1))
+    numbers = {"loss", "loss_per_anchor", "delta_s", "separated", "s_p", "s_n", "spread"}
+    gradients = {"grad_image", "grad_text", "grad_image_fc", "grad_text_last"}
+    assert numbers | gradients <= set(steps[0])
+    assert all(row["grad_image"] > 0 and row["grad_text_last"] > 0 for row in steps)
+    assert [row["epoch"] for row in rows if "dev" in row] == [0, 1]
+    again = load_model(tmp_path / "run" / "best")
+    assert evaluate(again, tiny_data.test) == run.test == evaluate(model, tiny_data.test)
+    assert run.dev.rsum == max(row["dev"]["rsum"] for row in rows if "dev" in row)
+
+
+def test_training_learns(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model("vse_fc"), tiny_data, Triplet(), out=tmp_path, config=tiny_config, epochs=10, lr=5e-3, quiet=True)
+    losses = [row["loss"] for row in read_log(tmp_path / "log.jsonl") if "loss" in row]
+    assert sum(losses[-7:]) < 0.6 * sum(losses[:7])
+
+
+def test_the_best_epoch_comes_back_without_a_folder(tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    run = train(model, tiny_data, TripletSelHN(), config=tiny_config, quiet=True)
+    assert evaluate(model, tiny_data.dev) == run.dev
+
+
+def test_a_foreign_loss_works(tiny_model, tiny_data, tiny_config):
+    def cross_entropy(scores):
+        return torch.nn.functional.cross_entropy(scores / 0.05, torch.arange(len(scores)))
+
+    run = train(tiny_model(), tiny_data, cross_entropy, config=tiny_config, quiet=True)
+    assert run.stalled is None
+    assert run.test.rsum > 0
+
+
+def test_seeds_decide_everything(tiny_model, tiny_data, tiny_config):
+    runs = [
+        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, seed=seed, quiet=True) for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_the_sum_reduction_is_logged_per_anchor(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model(), tiny_data, TripletHN.official(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    row = read_log(tmp_path / "log.jsonl")[0]
+    assert row["loss_per_anchor"] == pytest.approx(row["loss"] / 128, rel=1e-4)
+
+
+def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    with pytest.raises(ValueError, match="already holds a run.*resume=True"):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match=r"other settings \(loss was TripletHN.*is Triplet\("):
+        train(tiny_model(), tiny_data, Triplet(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    with pytest.raises(ValueError, match="nothing to resume"):
+        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, resume=True, quiet=True)
+    more = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert more.best_epoch in (0, 1)
+    assert [row["epoch"] for row in read_log(tmp_path / "log.jsonl") if "dev" in row] == [0, 1]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
+    from selhn.train import loop
+
+    step, count = loop.training_step, [0]
+
+    def pressed_at_third(*args):
+        count[0] += 1
+        if count[0] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*args)
+
+    monkeypatch.setattr(loop, "training_step", pressed_at_third)
+    with pytest.raises(KeyboardInterrupt, match="stopped after 3 steps; all of it is saved.*--resume"):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003\n"
+    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert run.test.rsum > 0
+
+
+def test_the_alarm_fits_the_loss():
+    assert make_alarm(TripletHN(), 100).patience == 300
+    assert make_alarm(TripletSelHN(epsilon=0.03), 100).patience == 400
+    assert make_alarm(TripletSelHN(epsilon=0.03), 100).epsilon == 0.03
+    assert make_alarm(lambda scores: scores.sum(), 100) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_no_gpu():
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match="torch sees no GPU: use device=cpu"):
+        choose_device("cuda")
+
+
+def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
+    with pytest.raises(ValueError, match="batch_size 9999 is more than the 500 texts"):
+        train(tiny_model(), tiny_data, TripletHN(), batch_size=9999, device="cpu")

@@ -3,7 +3,7 @@
 A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail: a mean
 that all regions share, a gain along it (strong on things, weak on empty ground), and a code z of what the region's box
 shows: the looks of the things in it, the setting, where it is, a style all regions of a picture share, and noise. The
-constants were set from Flickr8k before any loss was compared; docs/world.md has the table and how it was measured.
+constants were chosen by the statistics of Flickr8k's features alone; docs/world.md has both columns side by side.
 """
 
 import copy

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.data import Split
+from selhn.data import Split, TextBlocks, image_blocks
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.models import AbstractMatcher
@@ -22,30 +22,22 @@ def evaluate(model: AbstractMatcher, split: Split, *, folds: int = 1, extended: 
 
 
 def score_split(model: AbstractMatcher, split: Split, block: int = 512) -> Float[Tensor, "I T"]:
-    """The scores of all images against all texts of a split, on the CPU."""
+    """The scores of all images against all texts of a split, on the model's device."""
     images, texts = encode_split(model, split, block)
-    scores = torch.empty(split.num_images, split.num_texts)
     with in_eval_mode(model):
-        for first in range(0, split.num_images, block):
-            scores[first : first + block] = model.score(images[first : first + block], texts).cpu()
-    return scores
+        return torch.cat([model.score(some, texts) for some in images.split(block)])
 
 
 def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tuple[Tensor, Tensor]:
     """Every image and every text of a split, encoded once, on the model's device."""
+    if model.tokenizer is None:
+        raise ValueError("the model has no tokenizer to read the texts with: set model.tokenizer")
     device = next(model.parameters()).device
-    tokens, token_mask = model.tokenize(list(split.captions))
-    # Texts of like length go together, so that little padding is computed.
-    order = token_mask.sum(dim=1).argsort(stable=True)
-    images, texts = [], []
+    text_blocks = TextBlocks(split, model.tokenizer, block, device)
     with in_eval_mode(model):
-        for rows in torch.arange(split.num_images).split(block):
-            regions, region_mask = split.features.gather(rows)
-            images.append(model.encode_images(regions.to(device), region_mask.to(device)))
-        for rows in order.split(block):
-            longest = int(token_mask[rows].sum(dim=1).max())
-            texts.append(model.encode_texts(tokens[rows, :longest].to(device), token_mask[rows, :longest].to(device)))
-    return torch.cat(images), torch.cat(texts)[order.argsort()]
+        images = [model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device)]
+        texts = [model.encode_texts(tokens, mask) for tokens, mask in text_blocks]
+    return torch.cat(images), torch.cat(texts)[text_blocks.inverse]
 
 
 @contextmanager

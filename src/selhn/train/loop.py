@@ -57,6 +57,7 @@ def train(
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
+    data = on_device(data, device)
     batches = make_batches(model, data, config, device)
     optimizer = make_optimizer(model, config, device)
     folder = RunFolder(out, resume, identity=_identity(model, loss, data, config))
@@ -131,6 +132,18 @@ def training_step(
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     optimizer.step()
     return numbers
+
+
+def on_device(data: Data, device: torch.device) -> Data:
+    """The data with its features on the device where half of the free memory holds them, else as they are."""
+    if device.type != "cuda":
+        return data
+    splits = (data.train, data.dev, data.test)
+    free, _ = torch.cuda.mem_get_info(device)
+    if sum(split.features.num_bytes for split in splits) > free // 2:
+        return data
+    train, dev, test = (replace(split, features=split.features.to(device)) for split in splits)
+    return replace(data, train=train, dev=dev, test=test)
 
 
 def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:

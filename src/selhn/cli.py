@@ -25,7 +25,7 @@ Settings = Annotated[
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the pictures.")] = Path("runs/demo"),
     images: Annotated[int, typer.Option(help="Images in the generated world.")] = 2000,
-    epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 8,
+    epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 12,
 ) -> None:
     """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
     from selhn.demo import run_demo

@@ -11,7 +11,7 @@ def log(offset):
 
 
 def test_a_picture_is_written(tmp_path):
-    path = training_figure({"T-HN": log(0.0), "SelHN": log(-0.05)}, tmp_path / "figure.png")
+    path = training_figure({"T-HN": [log(0.0), log(0.01)], "SelHN": [log(-0.05)]}, tmp_path / "figure.png")
     assert path.stat().st_size > 10_000
 
 

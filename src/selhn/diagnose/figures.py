@@ -9,19 +9,23 @@ COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
 
 
 def training_figure(
-    logs: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, margin: float = 0.2, epsilon: float = 0.01
+    runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]],
+    path: str | Path,
+    margin: float = 0.2,
+    epsilon: float = 0.01,
 ) -> Path:
-    """Loss per anchor, delta_s and RSUM on dev of some runs, side by side."""
+    """Loss per anchor, delta_s and RSUM on dev, side by side; `runs` has the logs of one or more seeds by name."""
     plt = _pyplot()
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
-    for (name, rows), colour in zip(logs.items(), COLOURS):
-        steps = [row for row in rows if "loss_per_anchor" in row]
-        at = [row["step"] for row in steps]
-        line = {"color": colour, "linewidth": 1.8, "label": name}
-        left.plot(at, smooth([row["loss_per_anchor"] for row in steps]), **line)
-        middle.plot(at, smooth([row["delta_s"] for row in steps]), **line)
-        measured = [(row["step"], row["dev"]["rsum"]) for row in rows if "dev" in row]
-        right.plot(*zip(*measured), marker="o", markersize=3.5, **line)
+    for (name, logs), colour in zip(runs.items(), COLOURS):
+        for seed, rows in enumerate(logs):
+            line = {"color": colour, "linewidth": 1.8 if len(logs) == 1 else 1.1, "label": "" if seed else name}
+            steps = [row for row in rows if "loss_per_anchor" in row]
+            at = [row["step"] for row in steps]
+            left.plot(at, smooth([row["loss_per_anchor"] for row in steps]), **line)
+            middle.plot(at, smooth([row["delta_s"] for row in steps]), **line)
+            measured = [(row["step"], row["dev"]["rsum"]) for row in rows if "dev" in row]
+            right.plot(*zip(*measured), marker="o", markersize=3, **line)
     left.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
     left.annotate(f"margin {margin:g}", (0.98, margin), (0, 4), xycoords=("axes fraction", "data"),
                   textcoords="offset points", ha="right", color="#444")  # fmt: skip
@@ -30,7 +34,7 @@ def training_figure(
                     textcoords="offset points", ha="right", color="#444")  # fmt: skip
     middle.set_yscale("log")
     left.set(title="loss per anchor", xlabel="training step", ylim=(0, None))
-    middle.set(title="delta_s: how far the hardest negative is from the positive", xlabel="training step")
+    middle.set(title="delta_s: hardest negative against positive", xlabel="training step")
     right.set(title="RSUM on dev", xlabel="training step", ylim=(0, None))
     middle.title.set_fontsize(10)
     for axis in (left, middle, right):

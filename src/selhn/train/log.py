@@ -118,7 +118,7 @@ class Progress:
 
     def __init__(self, total: int, done: int = 0, quiet: bool = False, label: str = ""):
         self.total, self.done, self.label, self.quiet = total, done, label, quiet
-        self.live = sys.stderr.isatty() and not quiet
+        self.live = sys.stderr.isatty() and not quiet and not label  # labelled runs share the screen
         self._first, self._start, self._last = done, time.monotonic(), 0.0
 
     def step(self, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -63,16 +63,17 @@ def data_check(folder: Path) -> None:
 
 @data_app.command("import")
 def data_import(
-    source: str,
-    destination: Path,
+    source: Annotated[str, typer.Argument(help="A folder or file in any format that can be read, or world.")],
+    destination: Annotated[Path, typer.Argument(help="A new folder.")],
     settings: Settings = None,
-    half: Annotated[bool, typer.Option(help="Store float16.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="Store features as float16.")] = False,
 ) -> None:
-    """Convert a data set that selhn can read into its own simple format."""
-    from selhn.data import import_data
+    """Convert a data set into the simple format of selhn."""
+    from selhn.data import check, import_data
     from selhn.train.config import key_values
 
-    typer.echo(str(import_data(source, destination, half=half, **key_values(settings or []))))
+    dtype: Literal["float32", "float16"] = "float16" if half else "float32"
+    typer.echo(str(check(import_data(source, destination, dtype=dtype, **key_values(settings or [])))))
 
 
 @data_app.command("show")
@@ -107,6 +108,8 @@ def train(
     elif show or recipe is None:
         typer.echo(describe_recipes())
     else:
+        if not all(seed.isdigit() for seed in seeds.split(",") if seed):
+            raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
         numbers = [int(seed) for seed in seeds.split(",") if seed] or None
         typer.echo(run_seeds(override(get_recipe(recipe), settings or []), numbers, out or Path("runs") / recipe))
 

@@ -104,7 +104,7 @@ class WorldFeatures:
         """What image `index` shows, in words."""
         if not 0 <= index < self.num_images:
             raise ValueError(f"there is no scene {index} among {self.num_images}: count from 0")
-        return self.source.draw(torch.tensor([index])).scene(0, scene_name(index))
+        return self.source.draw(torch.tensor([index])).scene(0, scene_name(self.source.split, index))
 
     def to(self, device: torch.device | str) -> "WorldFeatures":
         """The same features, computed on a device."""
@@ -170,15 +170,16 @@ def _seen(regions: Float[Tensor, "B M 4"], things: Float[Tensor, "B K 4"]) -> Fl
     return inside / (things[..., 2:] - things[..., :2]).prod(dim=-1).clamp(min=1e-6)[:, None]
 
 
-def scene_name(index: int) -> str:
-    """What a person calls scene `index`."""
-    return f"scene-{index:06d}"
+def scene_name(split: str, index: int) -> str:
+    """What a person calls scene `index` of a split."""
+    return f"{split}-scene-{index:06d}"
 
 
 @dataclass(frozen=True)
 class SceneNames(Sequence[str]):
-    """The names of the scenes 0 .. size - 1, which need not be stored."""
+    """The names of the scenes 0 .. size - 1 of a split, which need not be stored."""
 
+    split: str
     size: int
 
     def __len__(self) -> int:
@@ -190,7 +191,9 @@ class SceneNames(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         numbers = range(self.size)[index]
-        return [scene_name(i) for i in numbers] if isinstance(numbers, range) else scene_name(numbers)
+        if isinstance(numbers, range):
+            return [scene_name(self.split, i) for i in numbers]
+        return scene_name(self.split, numbers)
 
 
 def make_world(
@@ -236,7 +239,7 @@ def make_world(
         features = WorldFeatures(source, size, regions, width, noise)
         boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(_BLOCK)])
         image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
-        return Split(name, features, WorldCaptions(source, size), image_of_text, SceneNames(size), boxes)
+        return Split(name, features, WorldCaptions(source, size), image_of_text, SceneNames(name, size), boxes)
 
     return Data("world", make_split("train", images), make_split("dev", held_out), make_split("test", held_out))
 

@@ -1,0 +1,56 @@
+import pytest
+import torch
+
+from selhn.data import load_data
+from selhn.eval import Metrics, encode_split, evaluate, folds, recall, score_split
+from selhn.eval.evaluate import in_eval_mode
+from selhn.models import create_model
+from selhn.text import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_data("world", images=100)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    torch.manual_seed(0)
+    return create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
+
+
+def test_blocks_give_what_one_batch_gives(model, data):
+    split = data.test
+    model.eval()
+    with torch.no_grad():
+        images = model.encode_images(*split.features.gather(torch.arange(split.num_images)))
+        texts = model.encode_texts(*model.tokenize(list(split.captions)))
+        expected = model.score(images, texts)
+    for block in (7, 64, 1000):
+        torch.testing.assert_close(score_split(model, split, block), expected, rtol=1e-4, atol=1e-5)
+    encoded = encode_split(model, split, 32)
+    torch.testing.assert_close(encoded[1], texts, rtol=1e-4, atol=1e-5)
+
+
+def test_evaluate_is_recall_of_the_scores(model, data):
+    scores = score_split(model, data.test)
+    assert evaluate(model, data.test) == recall(scores, data.test.image_of_text)
+    assert evaluate(model, data.test, folds=5) == Metrics.mean(folds(scores, data.test.image_of_text, 5))
+    assert evaluate(model, data.test, extended=True).i2t.map_at_r is not None
+
+
+def test_the_mode_of_the_model_is_given_back(model, data):
+    model.train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    evaluate(model, data.dev)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    with pytest.raises(RuntimeError), in_eval_mode(model):
+        raise RuntimeError
+    assert model.training
+
+
+def test_a_model_without_tokenizer(data):
+    model = create_model("rvse", vocab_size=50, feature_dim=data.feature_dim, dim=16)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        evaluate(model, data.test)

@@ -1,0 +1,98 @@
+"""The command line as a person meets it."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from selhn.cli import app, main
+
+RUNNER = CliRunner()
+TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
+
+
+def say(*words):
+    result = RUNNER.invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    result = say("train", "rvse_selhn_world", *TINY, "--out", folder)
+    assert "test  i2t" in result.output
+    return folder
+
+
+def test_help_answers_at_once_and_without_torch():
+    code = (
+        "import sys; sys.argv = ['selhn', '--help']\nfrom selhn.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+    for command in ("demo", "models", "losses", "data", "train", "eval", "search"):
+        assert command in done.stdout
+
+
+def test_the_tables():
+    assert "rvsepp" in say("models").output
+    assert len(say("models", "vse_*").output.splitlines()) == 4
+    assert "selhn" in say("losses", "*hn").output
+    assert "Paper: 498.6" in say("train", "--list").output
+    assert "Paper: 498.6" in say("train").output
+
+
+def test_train_eval_search(run, tmp_path):
+    assert "rsum" in say("eval", run).output
+    assert "rsum" in say("eval", run, "--split", "dev", "--folds", "2").output
+    lines = say("search", run, "a red ball", "-k", "3").output.splitlines()
+    assert len(lines) == 3
+    assert "scene-" in lines[0]
+    assert "rsum" in say("train", "--resume", run).output
+
+
+def test_seeds(tmp_path):
+    output = say("train", "vse_fc_hn_world", *TINY, "--seeds", "0,1", "--out", tmp_path).output
+    assert "seed    1" in output
+    assert "±" in output
+
+
+def test_data(tmp_path):
+    imported = say("data", "import", "world", tmp_path / "own", "images=100", "--half")
+    assert "100 images" in imported.output
+    checked = say("data", "check", tmp_path / "own")
+    assert checked.exit_code == 0
+    assert "train" in checked.output
+    shown = say("data", "show", "world", "images=100", "--number", "2", "--pictures", tmp_path / "pictures")
+    assert "test-scene-000001" in shown.output
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 2
+    assert say("data", "check", tmp_path / "nothing").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "rvse_selhn_worl"], "unknown recipe 'rvse_selhn_worl': did you mean 'rvse_selhn_world'?"),
+        (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
+        (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
+        (["eval", "nowhere"], "nowhere"),
+        (["search", "nowhere", "a dog"], "nowhere"),
+        (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
+        (["train", "--resume", "nowhere"], "nowhere holds no run"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SELHN_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("selhn: ")
+    assert sentence in error
+    assert "Traceback" not in error

@@ -14,8 +14,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)   ## T-HN stuck at its margin beside SelHN, in under a minute
-	$(BIN)/python examples/stall.py
+demo: $(READY)   ## train, measure and search: T-HN beside SelHN, about three minutes
+	$(BIN)/selhn demo
 
 check: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -27,6 +27,7 @@ test: check      ## everything that must hold before a change lands
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/evaluation.py
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,23 +17,27 @@ def test_every_block_has_a_known_language():
     assert len(BLOCKS) > 5
 
 
-def test_python_blocks_run_in_order():
+def test_python_blocks_run_in_order(tmp_path):
     # In a process of its own, as a reader would run them: without the shape checks of this test run.
-    code = "\n".join(block for language, block in BLOCKS if language == "python")
+    code = "import torch\ntorch.set_num_threads(1)\n" + "\n".join(
+        block for language, block in BLOCKS if language == "python"
+    )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.search(r"i2t .* \| t2i .* \| rsum", done.stdout)
+    shown = re.search(r"print\(metrics\) +# (.*)", code).group(1)
+    assert shown in done.stdout, "the row shown is the row printed"
 
 
 SHELL_LINES = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines() if line]
 
 
-@pytest.mark.parametrize("line", SHELL_LINES)
-def test_shell_lines_are_real(line):
+@pytest.mark.parametrize("line", [line for line in SHELL_LINES if not line.startswith("selhn ")])
+def test_set_up_lines_are_real(line):
     program, *arguments = shlex.split(line)
-    if program == "make":  # the targets themselves run this test and the examples
+    if program == "make":  # the targets themselves run this test and the demo
         command = ["make", "--dry-run", *arguments]
     elif program == "pip":
         command = [sys.executable, "-m", "pip", *arguments, "--dry-run", "--no-deps", "--no-build-isolation", "--quiet"]
@@ -41,6 +45,24 @@ def test_shell_lines_are_real(line):
         pytest.fail(f"say here how to test: {line}")
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_selhn_lines_run_in_order(tmp_path, monkeypatch, capsys):
+    from selhn.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    small = ["data.images=100", "epochs=1", "model.dim=16", "batch_size=64", "device=cpu"]
+    lines = ["selhn data import world path/to/f30k_precomp images=100", *SHELL_LINES]
+    for line in [line for line in lines if line.startswith("selhn ")]:
+        _, *arguments = shlex.split(line)
+        if arguments[0] == "train" and "=" in line:  # the same line, on less data: later settings win
+            at = max(i for i, word in enumerate(arguments) if "=" in word) + 1
+            arguments[at:at] = small
+        monkeypatch.setattr(sys, "argv", ["selhn", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code, f"{line}: {capsys.readouterr().err}"
+    assert "scene-" in capsys.readouterr().out
 
 
 def test_the_bibtex_entry_is_the_citation():

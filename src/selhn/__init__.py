@@ -9,21 +9,50 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _HOME = {
+    "Index": "selhn.retrieve",
     "Metrics": "selhn.eval",
     "TripletSelHN": "selhn.losses",
+    "Vocabulary": "selhn.text",
     "create_loss": "selhn.losses",
+    "create_model": "selhn.models",
+    "evaluate": "selhn.eval",
     "list_losses": "selhn.losses",
+    "list_models": "selhn.models",
+    "load_data": "selhn.data",
+    "load_model": "selhn.models",
     "recall": "selhn.eval",
 }
 
-__all__ = ["Metrics", "TripletSelHN", "__version__", "create_loss", "list_losses", "recall"]
+__all__ = [
+    "Index",
+    "Metrics",
+    "TripletSelHN",
+    "Vocabulary",
+    "__version__",
+    "create_loss",
+    "create_model",
+    "evaluate",
+    "list_losses",
+    "list_models",
+    "load_data",
+    "load_model",
+    "recall",
+    "train",
+]
 
 if TYPE_CHECKING:
-    from selhn.eval import Metrics, recall
+    from selhn.data import load_data
+    from selhn.eval import Metrics, evaluate, recall
     from selhn.losses import TripletSelHN, create_loss, list_losses
+    from selhn.models import create_model, list_models, load_model
+    from selhn.retrieve import Index
+    from selhn.text import Vocabulary
+    from selhn.train.loop import train
 
 
 def __getattr__(name: str) -> object:
+    if name == "train":  # a folder that can be called, see there
+        return import_module("selhn.train")
     if name not in _HOME:
         raise AttributeError(f"module 'selhn' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -1,6 +1,6 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.evaluate import encode_split, evaluate, score_split
+from selhn.eval.encoded import encode_split, evaluate, score_split
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selhn.data import Split
-from selhn.eval.evaluate import encode_split, in_eval_mode
+from selhn.eval.encoded import encode_split, in_eval_mode
 from selhn.models import AbstractMatcher, load_model
 
 Kind = Literal["image", "text"]

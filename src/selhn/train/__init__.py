@@ -1,5 +1,9 @@
 """Training: the one loop, its settings, recipes for the paper's runs, checkpoints and the log."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from selhn.train.config import RunConfig, TrainConfig, override
 from selhn.train.log import read_log
 from selhn.train.loop import Run, train
@@ -22,3 +26,13 @@ __all__ = [
     "run_seeds",
     "train",
 ]
+
+
+class _CallableFolder(ModuleType):
+    """`selhn.train(model, data, loss)` and `from selhn.train import get_recipe` are both natural, so both work."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Run:
+        return train(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableFolder

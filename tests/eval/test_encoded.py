@@ -3,7 +3,7 @@ import torch
 
 from selhn.data import load_data
 from selhn.eval import Metrics, encode_split, evaluate, folds, recall, score_split
-from selhn.eval.evaluate import in_eval_mode
+from selhn.eval.encoded import in_eval_mode
 from selhn.models import create_model
 from selhn.text import Vocabulary
 

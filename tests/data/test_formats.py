@@ -59,7 +59,7 @@ def test_unknown_options(precomp, options, sentence):
 
 
 def test_unknown_names_and_folders(tmp_path):
-    with pytest.raises(ValueError, match="no file or folder 'wrold': did you mean 'world'"):
+    with pytest.raises(ValueError, match="no file or folder 'wrold': give a path, or 'world'"):
         load_data("wrold")
     with pytest.raises(ValueError, match="no file or folder '/no/where': give a path"):
         load_data("/no/where")

@@ -25,7 +25,7 @@ def test_sizes(data):
         assert torch.equal(split.image_of_text, torch.arange(split.num_texts) // 5)
         assert split.boxes.shape == (split.num_images, 12, 4)
     assert data.train.image_names[123] == "train-scene-000123"
-    assert data.train.image_names[-2:] == ["scene-000598", "scene-000599"]
+    assert data.train.image_names[-2:] == ["train-scene-000598", "train-scene-000599"]
     regions, mask = data.dev.features.gather(torch.tensor([3, 3, 7]))
     assert regions.shape == (3, 12, 256)
     assert mask.shape == (3, 12)

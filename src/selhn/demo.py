@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +40,13 @@ def run_demo(out: Path, images: int, epochs: int) -> None:
     _train_side_by_side(images, epochs, out)
     _compare(out)
     _search(data, out)
-    print(
-        "\nWhat to type next:\n"
-        f'    selhn search {out / "SelHN"} "a red ball"          ask for something else\n'
-        "    selhn train rvse_selhn_world epochs=3       train by a recipe\n"
-        "    selhn train --list                          every recipe, with the paper's numbers\n"
-        "    selhn data check FOLDER                     look at your own features and captions"
-    )
+    selhn = "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
+    print(f"""
+What to type next:
+    {selhn} search {out / "SelHN"} "a red ball"    ask for something else
+    {selhn} train rvse_selhn_world epochs=3    train by a recipe
+    {selhn} train --list    every recipe, with the paper's numbers
+    {selhn} data check FOLDER    look at your own features and captions""")
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:

@@ -54,7 +54,7 @@ def selhn(p, negatives, f, batch):
 
 
 def warmup(p, negatives, f):
-    if f.epoch < f.warmup_epochs:
+    if f._epoch < f.warmup_epochs:
         return triplet(p, negatives, f)
     return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
 

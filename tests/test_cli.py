@@ -1,5 +1,6 @@
 """The command line as a person meets it."""
 
+import signal
 import subprocess
 import sys
 
@@ -52,11 +53,11 @@ def test_train_eval_search(run, tmp_path):
     lines = say("search", run, "a red ball", "-k", "3").output.splitlines()
     assert len(lines) == 3
     assert "scene-" in lines[0]
-    assert "rsum" in say("train", "--resume", run).output
+    assert "epoch  2/2" in say("train", "--resume", run, "epochs=2").output
 
 
 def test_seeds(tmp_path):
-    output = say("train", "vse_fc_hn_world", *TINY, "--seeds", "0,1", "--out", tmp_path).output
+    output = say("train", "vse_fc_hn_world", *TINY, "seeds=0,1", "--out", tmp_path).output
     assert "seed    1" in output
     assert "±" in output
 
@@ -83,6 +84,9 @@ def test_data(tmp_path):
         (["search", "nowhere", "a dog"], "nowhere"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
+        (["models", "rvze"], "no model matches 'rvze'"),
+        (["data", "show", "world", "images=[1"], "cannot be read"),
+        (["demo", "--epochs", "0"], "epochs must be at least 1"),
     ],
 )
 def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_path):
@@ -96,3 +100,16 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
     assert error.startswith("selhn: ")
     assert sentence in error
     assert "Traceback" not in error
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "selhn.cli", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in child.stdout:
+        if "epoch" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[0]
+    assert child.returncode == 130
+    assert "all of it is saved. Go on with: selhn train --resume run" in said
+    assert "Traceback" not in said

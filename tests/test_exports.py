@@ -17,7 +17,7 @@ EXPORTS = {
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures Features PocketFeatures Projection RaggedFeatures
         Report Split TextBlocks check image_blocks import_data load_data write_native""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds paired_bootstrap
-        ranks recall recall_from_embeddings score_split""",
+        ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes open_run override
         read_log resume_run run_config run_seeds train""",
     "selhn.retrieve": "Hit Index",

@@ -38,6 +38,8 @@ def models(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     """List the models."""
     from selhn.models import MODELS, list_models
 
+    if not list_models(pattern):
+        raise ValueError(f"no model matches {pattern!r}: `selhn models` lists them all")
     for name in list_models(pattern):
         typer.echo(f"{name:16} {MODELS[name].family:24} {MODELS[name].paper}")
 
@@ -47,6 +49,8 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     """List the losses."""
     from selhn.losses import LOSSES, list_losses
 
+    if not list_losses(pattern):
+        raise ValueError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
         typer.echo(f"{name:10} {LOSSES[name].equation:70} {LOSSES[name].paper}")
 
@@ -96,22 +100,26 @@ def train(
     recipe: Annotated[str | None, typer.Argument(help="A recipe such as rvse_selhn_world.")] = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    seeds: Annotated[str, typer.Option(help="Several runs: 0,1,2.")] = "",
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder; epochs=30 makes it longer.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
     show: Annotated[bool, typer.Option("--list", help="List the recipes and what the paper reached.")] = False,
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
     from selhn.train import describe_recipes, get_recipe, override, resume_run, run_seeds
 
-    if resume is not None:
-        typer.echo(f"test  {resume_run(resume).test}")
+    changes = [setting for setting in settings or [] if not setting.startswith("seeds=")]
+    seeds = next((word.removeprefix("seeds=") for word in settings or [] if word.startswith("seeds=")), seeds)
+    if resume is not None:  # the first word after the folder is a setting too
+        typer.echo(f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes]).test}")
     elif show or recipe is None:
         typer.echo(describe_recipes())
     else:
         if not all(seed.isdigit() for seed in seeds.split(",") if seed):
             raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
         numbers = [int(seed) for seed in seeds.split(",") if seed] or None
-        typer.echo(run_seeds(override(get_recipe(recipe), settings or []), numbers, out or Path("runs") / recipe))
+        typer.echo(run_seeds(override(get_recipe(recipe), changes), numbers, out or Path("runs") / recipe))
 
 
 @app.command("eval")

@@ -14,11 +14,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from selhn.data import Data, Split, load_data
 from selhn.data.render import render
-from selhn.data.world import world_scene
+from selhn.data.world import WorldFeatures, world_scene
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
 from selhn.retrieve import Hit, Index
-from selhn.train import get_recipe, open_run, override, read_log, run_config
+from selhn.train import RunConfig, get_recipe, open_run, override, read_log, run_config
 
 LOSSES = {
     "T-HN": ("hn", "every anchor learns from its hardest negative"),
@@ -51,24 +51,31 @@ What to type next:
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
     """Both runs at once, each on one core: their lines come as they come."""
+    small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}", "model.dim=128",
+             "model.word_dim=128", "drop_regions=0", "corrupt_words=0", "decay_at=[]", "device=cpu"]  # fmt: skip
+    configs = {name: override(get_recipe(f"rvse_{loss}_world"), small) for name, (loss, _) in LOSSES.items()}
     context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_train, args=(name, images, epochs, out / name)) for name in LOSSES]
+    children = [context.Process(target=_train, args=(name, config, out / name)) for name, config in configs.items()]
     for child in children:
         child.start()
     for child in children:
         child.join()
     if any(child.exitcode for child in children):
-        raise ValueError("the training did not come to its end; its messages are above")
+        raise ValueError("the training did not come to its end; what it said is above")
 
 
-def _train(name: str, images: int, epochs: int, folder: Path) -> None:
+def _train(name: str, config: RunConfig, folder: Path) -> None:
+    """One run in a process of its own; what a user can mend is one sentence here too."""
     torch.set_num_threads(1)
     if (folder / "config.yaml").exists():  # of an earlier demo
         shutil.rmtree(folder)
-    loss, _ = LOSSES[name]
-    small = ["model.dim=128", "model.word_dim=128", "drop_regions=0", "corrupt_words=0", "decay_at=[]", "device=cpu"]
-    config = override(get_recipe(f"rvse_{loss}_world"), [f"data.images={images}", f"epochs={epochs}", *small])
-    run_config(config, folder, label=f"{name:6} ")
+    try:
+        run_config(config, folder, label=f"{name:6} ")
+    except (ValueError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _compare(out: Path) -> None:
@@ -118,6 +125,8 @@ def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int |
 def show_split(source: str, settings: Mapping[str, Any], name: str, number: int, pictures: Path | None) -> None:
     """Print the texts of the first images of a split; draw them where the data is a generated world."""
     split = load_data(source, **settings)[name]
+    if pictures is not None and not isinstance(split.features, WorldFeatures):
+        raise ValueError("only scenes of the generated world can be drawn: leave out --pictures")
     for image in range(min(number, split.num_images)):
         print(split.image_names[image])
         for text in (split.image_of_text == image).nonzero()[:, 0].tolist():

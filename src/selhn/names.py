@@ -14,8 +14,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def require_settings(owner: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a class or function does not have."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
-    for name in settings:
+    """Refuse settings that a class or function does not have, and text or fractions where it wants numbers."""
+    known = {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
+    for name, value in settings.items():
         if name not in known:
             raise ValueError(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
+        require_kind(owner, name, value, known[name].default)
+
+
+def require_kind(owner: str, name: str, value: Any, default: Any) -> None:
+    """Refuse a value whose kind is not that of the default: words for numbers, one number for several."""
+    wanted = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list such as [3, 6]"}
+    kinds: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), tuple: (tuple, list)}
+    for kind, words in wanted.items():
+        if type(default) is kind:
+            fits = isinstance(value, kinds[kind]) and (kind is bool or not isinstance(value, bool))
+            if not fits:
+                raise ValueError(f"{name} of {owner} takes {words}, got {value!r}")

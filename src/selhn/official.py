@@ -139,7 +139,11 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
         raise ValueError(f"{path} is cut off or no checkpoint ({_first_line(error)}): copy it again") from error
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
-    if isinstance(content, (list, tuple)) and len(content) == len(parts):
+    if (
+        isinstance(content, (list, tuple))
+        and len(content) == len(parts)
+        and all(isinstance(state, Mapping) for state in content)
+    ):
         content = {
             part + key: value for part, state in zip(parts, content, strict=True) for key, value in state.items()
         }
@@ -154,6 +158,11 @@ def _first_line(error: Exception) -> str:
 
 def _flat(state: Mapping[str, Any]) -> State:
     """Tensors, under names without the `module.` of nn.DataParallel."""
+    for key, value in state.items():
+        if not isinstance(key, str) or not isinstance(value, (Tensor, np.ndarray, np.generic, float, int)):
+            raise ValueError(
+                f"{key!r} is no weight ({type(value).__name__}): give names and tensors, as in a state dict"
+            )
     return {
         re.sub(r"(^|\.)module\.", r"\1", key): value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
         for key, value in state.items()

@@ -18,7 +18,7 @@ def test_speaks_after_its_patience_and_once():
     step, said = first_alarm(alarm, [STILL] * 400)
     assert step == 300
     assert "stalled" in said
-    assert "0.2003" in said
+    assert "0.2003, margin 0.2" in said
     assert "TripletSelHN" in said
     assert first_alarm(alarm, [STILL] * 1000) is None
 
@@ -45,3 +45,9 @@ def test_silent_while_the_scores_spread():
 def test_a_plateau_that_ends_and_comes_back():
     rows = [STILL] * 200 + [{**STILL, "delta_s": 0.1}] + [STILL] * 400
     assert first_alarm(StallAlarm(0.2), rows)[0] == 201 + 300
+
+
+def test_silent_on_a_run_that_recovers_from_a_fall():
+    falling = [{**STILL, "spread": 0.06 * 0.95**step} for step in range(70)]
+    rising = [{**STILL, "spread": falling[-1]["spread"] * 1.012**step} for step in range(400)]
+    assert first_alarm(StallAlarm(0.2), falling + rising) is None

@@ -77,12 +77,17 @@ def test_more_asked_than_there_is(model, split):
     assert len(Index.build(model, split).search("a ball", k=10_000)) == split.num_images
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_bad_queries(model, split):
     index = Index.build(model, split)
     with pytest.raises(ValueError, match="the query is empty"):
         index.search("   ")
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         index.search("a ball", k=0)
+    with pytest.raises(ValueError, match='find must be "image" or "text", got .images'):
+        index.search("a ball", find="images")
+    with pytest.raises(ValueError, match=r"by its regions, \(M, 256\) for this model; got shape \(3, 17\)"):
+        index.search(torch.rand(3, 17))
 
 
 def test_what_is_no_index(tmp_path, model, split):
@@ -94,6 +99,10 @@ def test_what_is_no_index(tmp_path, model, split):
     with pytest.raises(ValueError, match="exists and is no index"):
         index.save(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
+    names = tmp_path / "i" / "images.jsonl"
+    names.write_text("".join(names.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match="names and embeddings differ in number"):
+        Index.load(tmp_path / "i")
     weights = tmp_path / "i" / "embeddings.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(ValueError, match="damaged"):

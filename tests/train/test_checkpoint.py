@@ -43,7 +43,7 @@ def test_only_the_latest_is_kept(tmp_path):
     model, optimizer = trained()
     for step in (1, 2, 3):
         save_checkpoint(tmp_path, model, optimizer, Position(step=step), IDENTITY, None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000003_epoch_0000"]
 
 
 def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
@@ -58,7 +58,7 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
         save_checkpoint(tmp_path, model, optimizer, Position(step=2), IDENTITY, None)
     position, _ = load_checkpoint(tmp_path, *trained(), IDENTITY)
     assert position.step == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000001_epoch_0000"]
 
 
 def test_what_cannot_be_resumed(tmp_path):
@@ -67,7 +67,31 @@ def test_what_cannot_be_resumed(tmp_path):
     save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
     with pytest.raises(ValueError, match="lr was 0.1, is 0.2"):
         load_checkpoint(tmp_path, *trained(), {**IDENTITY, "lr": "0.2"})
-    weights = tmp_path / "step_00000001" / "model.safetensors"
+    weights = tmp_path / "step_00000001_epoch_0000" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     with pytest.raises(ValueError, match="is damaged"):
         load_checkpoint(tmp_path, *trained(), IDENTITY)
+
+
+def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path, monkeypatch):
+    model, optimizer = trained()
+    save_checkpoint(tmp_path, model, optimizer, Position(epoch=0, step=5, step_in_epoch=5), IDENTITY, None)
+    removed = []
+    monkeypatch.setattr(module.shutil, "rmtree", lambda path, **kwargs: removed.append(path.name))
+    save_checkpoint(tmp_path, model, optimizer, Position(epoch=1, step=5), IDENTITY, None)
+    complete = removed.index(".step_00000005_epoch_0001.partial")
+    assert "step_00000005_epoch_0000" in removed[complete + 1 :], "the old one goes last"
+
+
+def test_a_checkpoint_with_parts_missing(tmp_path):
+    save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
+    (tmp_path / "step_00000001_epoch_0000" / "training.json").write_text("{}")
+    with pytest.raises(ValueError, match="is damaged"):
+        load_checkpoint(tmp_path, *trained(), IDENTITY)
+
+
+def test_weights_of_another_model(tmp_path):
+    save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
+    other = torch.nn.Linear(4, 2)
+    with pytest.raises(ValueError, match="weights of another model"):
+        load_checkpoint(tmp_path, other, torch.optim.AdamW(other.parameters()), IDENTITY)

@@ -38,6 +38,7 @@ def test_overrides_reach_their_place():
         ("decay_at=soon", "decay_at takes a list"),
         ("precision=fp8", "precision must be auto, fp32 or bf16"),
         ("modell.dim=3", "unknown setting 'modell.dim'"),
+        ("decay_at=[1", "the value of 'decay_at=.1' cannot be read"),
     ],
 )
 def test_wrong_settings(setting, message):
@@ -50,12 +51,22 @@ def test_yaml_round_trip():
     assert RunConfig.from_yaml(config.to_yaml()) == config
 
 
-@pytest.mark.parametrize("text", ["epochs: 3", "train: {epoch: 3}", "- a"])
+@pytest.mark.parametrize("text", ["epochs: 3", "train: {epoch: 3}", "- a", "train: ["])
 def test_yaml_with_unknown_keys(text):
-    with pytest.raises(ValueError, match="unknown setting|holds no settings"):
+    with pytest.raises(ValueError, match="unknown setting|holds no settings|not YAML"):
         RunConfig.from_yaml(text)
 
 
 def test_integers_become_floats_where_floats_are_meant():
     assert with_values(TrainConfig(), {"clip": 2}).clip == 2.0
-    assert key_values(["a=1", "b=x", "c=1e-3", "d=[1, 2]"]) == {"a": 1, "b": "x", "c": 0.001, "d": [1, 2]}
+    assert key_values(["a=1", "b=x", "c=1e-3", "d=[1, 2]", "e=1e2"]) == {
+        "a": 1,
+        "b": "x",
+        "c": 0.001,
+        "d": [1, 2],
+        "e": 100,
+    }
+
+
+def test_an_empty_section():
+    assert RunConfig.from_yaml("model: rvse\ntrain:\n") == RunConfig()

@@ -3,7 +3,6 @@ import os
 import signal
 
 import pytest
-import yaml
 
 from selhn.train.folder import RunFolder, environment, interruptible
 
@@ -13,14 +12,34 @@ def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
     folder = RunFolder(None, resume=False, identity={})
     assert (folder.path, folder.log, folder.checkpoints) == (None, None, None)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(KeyboardInterrupt, match="nothing was saved"):
-        folder.stop(3)
+    assert "nothing was saved" in folder.how_to_go_on(3)
 
 
 def test_a_folder_says_what_it_is(tmp_path):
-    RunFolder(tmp_path / "run", resume=False, identity={"model": "x"})
-    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()) == {"model": "x"}
+    folder = RunFolder(tmp_path / "run", resume=False, identity={"model": "x"})
+    assert json.loads((tmp_path / "run" / "identity.json").read_text()) == {"model": "x"}
     assert json.loads((tmp_path / "run" / "env.json").read_text())["torch"] == environment()["torch"]
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    assert "resume=True" in folder.how_to_go_on(3)
+    named = RunFolder(tmp_path / "named", resume=False, identity={}, config="model: rvse\n")
+    assert (tmp_path / "named" / "config.yaml").read_text() == "model: rvse\n"
+    assert "selhn train --resume" in named.how_to_go_on(3)
+
+
+def test_a_refused_run_leaves_the_old_one_as_it_was(tmp_path):
+    RunFolder(tmp_path, resume=False, identity={}, config="model: rvse\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "latest").write_text("x\n")
+    with pytest.raises(ValueError, match="already holds a run"):
+        RunFolder(tmp_path, resume=False, identity={}, config="model: vse_mlp\n")
+    RunFolder(tmp_path, resume=True, identity={}, config="model: vse_mlp\n")
+    assert (tmp_path / "config.yaml").read_text() == "model: rvse\n"
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ValueError, match="is a file: choose a folder"):
+        RunFolder(tmp_path / "run", resume=False, identity={})
 
 
 def test_the_first_ctrl_c_waits_and_the_second_does_not():

@@ -51,7 +51,7 @@ def test_the_alarm_hears_every_step():
         meter.add(step, 0, numbers(), read=False)
         warnings += [meter.warning] if meter.warning else []
     assert len(warnings) == 1
-    assert meter.warned == warnings[0]
+    assert meter.alarm.said == warnings[0]
 
 
 def test_progress_says_lines_when_not_on_a_terminal(capsys):
@@ -81,3 +81,10 @@ def test_rows_are_json(tmp_path):
     with Meter(tmp_path / "log.jsonl", 0, None) as meter:
         meter.add(1, 0, numbers(), read=True)
     assert json.loads((tmp_path / "log.jsonl").read_text())["epoch"] == 0
+
+
+def test_a_log_shorter_than_its_checkpoint_says(tmp_path):
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="shorter than when its checkpoint was written"):
+        Meter(tmp_path / "log.jsonl", 100, None)
+    assert (tmp_path / "log.jsonl").read_text() == "{}\n"

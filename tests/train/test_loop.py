@@ -3,11 +3,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from selhn.data import DenseFeatures, load_data
 from selhn.eval import evaluate
 from selhn.losses import Triplet, TripletHN, TripletSelHN
 from selhn.models import load_model
@@ -67,7 +69,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_c
     model = tiny_model()
     run = train(model, tiny_data, TripletSelHN(), out=tmp_path / "run", config=tiny_config, quiet=True)
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"config.yaml", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
+    assert {"identity.json", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
     rows = read_log(tmp_path / "run" / "log.jsonl")
     steps = [row for row in rows if "loss" in row]
     assert [row["step"] for row in steps] == list(range(1, 2 * (500 // 64) + 1))
@@ -120,7 +122,7 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
     train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
     with pytest.raises(ValueError, match="already holds a run.*resume=True"):
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
-    with pytest.raises(ValueError, match=r"other settings \(loss was TripletHN.*is Triplet\("):
+    with pytest.raises(ValueError, match=r"another run \(loss was TripletHN.*is Triplet\("):
         train(tiny_model(), tiny_data, Triplet(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
     with pytest.raises(ValueError, match="nothing to resume"):
         train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, resume=True, quiet=True)
@@ -129,7 +131,7 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
     assert [row["epoch"] for row in read_log(tmp_path / "log.jsonl") if "dev" in row] == [0, 1]
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys):
     from selhn.train import loop
 
     step, count = loop.training_step, [0]
@@ -141,9 +143,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
         return step(*args)
 
     monkeypatch.setattr(loop, "training_step", pressed_at_third)
-    with pytest.raises(KeyboardInterrupt, match="stopped after 3 steps; all of it is saved.*--resume"):
-        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
-    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003\n"
+    with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*resume=True"):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
+    assert "all of it is saved" in capsys.readouterr().out, "click swallows the exception, so the loop says it too"
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"
     run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
     assert run.test.rsum > 0
 
@@ -165,3 +168,59 @@ def test_no_gpu():
 def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
     with pytest.raises(ValueError, match="batch_size 9999 is more than the 500 texts"):
         train(tiny_model(), tiny_data, TripletHN(), batch_size=9999, device="cpu")
+
+
+def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model("rvse"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    with pytest.raises(ValueError, match=r"another run \(model was rvse .* is vse_mlp "):
+        train(tiny_model("vse_mlp"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    other = load_data("world", images=100, seed=5)
+    with pytest.raises(ValueError, match=r"another run \(data was world, 100 images"):
+        train(tiny_model("rvse"), other, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+
+
+def test_a_run_that_died_before_its_first_checkpoint_may_begin_again(tmp_path, tiny_model, tiny_data, tiny_config):
+    assert run_in_process(tmp_path, die_at=2).returncode == -signal.SIGKILL
+    assert (tmp_path / "log.jsonl").exists()
+    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    assert run.best_epoch == 0
+
+
+def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
+    from selhn.diagnose import StallAlarm
+    from selhn.train import loop
+
+    # With such a margin the loss per anchor is always within 2 % of it.
+    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0, patience=0))
+    setting = {"out": tmp_path, "config": tiny_config, "quiet": True}
+    first = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=1, **setting)
+    assert first.stalled is not None
+    again = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=2, resume=True, **setting)
+    assert again.stalled == first.stalled
+
+
+def test_a_model_of_ones_own(tmp_path, tiny_model, tiny_data, tiny_config):
+    def make():
+        model = tiny_model()
+        model.name, model.settings = None, {}
+        return model
+
+    train(make(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    model = make()
+    run = train(model, tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert evaluate(model, tiny_data.test) == run.test
+
+
+def test_features_that_do_not_fit(tiny_model, tiny_data, tiny_config):
+    narrow = load_data("world", images=100, width=64)
+    with pytest.raises(ValueError, match="features of train are 64 wide and the model was made for 256"):
+        train(tiny_model(), narrow, TripletHN(), config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match="features of test are 64 wide"):
+        evaluate(tiny_model(), narrow.test)
+    features, _ = tiny_data.train.features.gather(torch.arange(100))
+    features[17, 2, 3] = torch.nan
+    spoilt = replace(tiny_data, train=replace(tiny_data.train, features=DenseFeatures(features)))
+    with pytest.raises(ValueError, match=r"image 17 of train \(train-scene-000017\) hold NaN.*data check"):
+        train(tiny_model(), spoilt, TripletHN(), config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match="image 17 of train"):
+        evaluate(tiny_model(), spoilt.train)

@@ -146,6 +146,8 @@ class Batches:
         for step in range(start, len(self)):
             pairs = slice(step * self.batch_size, (step + 1) * self.batch_size)
             regions, region_mask = self.split.features.gather(rows[pairs])
+            if regions.device.type == "cpu":  # elsewhere a look at the values would hold up every step
+                refuse_not_finite(self.split, rows[pairs], regions)
             tokens, token_mask = self.texts.take(order[pairs], order_there[pairs], self.pad_to)
             batch = Batch(regions.to(self.device), region_mask.to(self.device), tokens, token_mask, images_there[pairs])
             yield batch if self.augmentation is None else self.augmented(batch, self.augmentation, epoch, step)
@@ -169,7 +171,19 @@ def image_blocks(
     """Every image of a split once, in its order: regions and mask."""
     for rows in torch.arange(split.num_images).split(block_size):
         regions, mask = split.features.gather(rows)
+        refuse_not_finite(split, rows, regions)
         yield regions.to(device), mask.to(device)
+
+
+def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"]) -> None:
+    """Name the first image whose features are NaN or infinite: it would spoil every score of its batch."""
+    bad = (~regions.flatten(1).isfinite().all(dim=1)).nonzero()
+    if len(bad):
+        image = int(rows[int(bad[0, 0])])
+        raise ValueError(
+            f"the features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
+            "`selhn data check` on the folder lists all such rows; mend or remove them"
+        )
 
 
 class TextBlocks:

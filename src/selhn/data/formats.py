@@ -13,7 +13,7 @@ from selhn.data.pocket import read_pocket
 from selhn.data.precomp import precomp_folder, read_precomp
 from selhn.data.splits import Data
 from selhn.data.tsv import read_tsv
-from selhn.names import did_you_mean
+from selhn.names import did_you_mean, require_kind
 
 SPLITS = ("train", "dev", "test")
 
@@ -73,10 +73,11 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], owne
     """Refuse an option the function does not have, with the nearest it has."""
     parameters = inspect.signature(function).parameters.values()
     # What comes before the options (a path, an inspection) has no default.
-    known = [parameter.name for parameter in parameters if parameter.default is not inspect.Parameter.empty]
-    for name in options:
+    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    for name, value in options.items():
         if name not in known:
             raise ValueError(f"{owner} has no option {name!r}: {did_you_mean(name, known)}")
+        require_kind(owner, name, value, known[name])
 
 
 def load_data(source: Path | str, **options: Any) -> Data:
@@ -93,8 +94,8 @@ def load_data(source: Path | str, **options: Any) -> Data:
     path, name = find_format(source)
     if name == "tsv":
         raise ValueError(
-            f"{path} is a TSV file, too slow to train from: convert it once with selhn.data.import_data({str(path)!r}, "
-            "'a/new/folder') and load that folder"
+            f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
+            "and load that folder"
         )
     return read_data(path, name, options)
 

@@ -19,8 +19,10 @@ class StallAlarm:
     remedy: str = "train with TripletSelHN (loss=selhn), which averages over the negatives until they are told apart"
     since: int | None = None
     """The step at which the present still stretch began."""
-    spread_then: float = 0.0
-    rung: bool = False
+    least_spread: float = 0.0
+    """The smallest spread of the scores in that stretch."""
+    said: str | None = None
+    """What the alarm said, once it has gone off."""
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
         """Take the numbers of one step; a sentence the moment the alarm goes off, else None."""
@@ -28,14 +30,14 @@ class StallAlarm:
         if not still:
             self.since = None
             return None
-        if self.since is None or row["spread"] > 1.5 * self.spread_then:
-            self.since, self.spread_then = step, row["spread"]
-        if self.rung or step - self.since < self.patience:
+        if self.since is None or row["spread"] > 1.5 * self.least_spread:
+            self.since, self.least_spread = step, row["spread"]
+        self.least_spread = min(self.least_spread, row["spread"])
+        if self.said is not None or step - self.since < self.patience:
             return None
-        self.rung = True
-        return (
-            f"Training has stalled: for {step - self.since} steps the loss per anchor has been "
-            f"{row['loss_per_anchor']:.4f}, its margin ({self.margin:g}), and the hardest negative scores within "
-            f"{row['delta_s']:.4f} of the positive, so all embeddings have fallen together. "
-            f"What helps: {self.remedy}."
+        self.said = (
+            f"Training has stalled: for {step - self.since} steps the loss per anchor has sat at its margin "
+            f"({row['loss_per_anchor']:.4f}, margin {self.margin:g}): the hardest negative scores within "
+            f"{row['delta_s']:.4f} of the positive, and the scores do not spread. What helps: {self.remedy}."
         )
+        return self.said

@@ -1,6 +1,6 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.encoded import encode_split, evaluate, score_split
+from selhn.eval.encoded import encode_split, evaluate, require_width, score_split
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap
@@ -18,5 +18,6 @@ __all__ = [
     "ranks",
     "recall",
     "recall_from_embeddings",
+    "require_width",
     "score_split",
 ]

@@ -15,6 +15,8 @@ from selhn.models import AbstractMatcher
 
 def evaluate(model: AbstractMatcher, split: Split, *, folds: int = 1, extended: bool = False) -> Metrics:
     """Recall of a model on a split; with `folds=5`, the mean over five folds of its images (COCO 1K)."""
+    if folds < 1:
+        raise ValueError(f"folds must be at least 1, got {folds}")
     scores = score_split(model, split)
     if folds > 1:
         return Metrics.mean(fold_metrics(scores, split.image_of_text, folds, extended=extended))
@@ -32,12 +34,24 @@ def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tupl
     """Every image and every text of a split, encoded once, on the model's device."""
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer to read the texts with: set model.tokenizer")
+    require_width(model, split)
     device = next(model.parameters()).device
     text_blocks = TextBlocks(split, model.tokenizer, block, device)
     with in_eval_mode(model):
         images = [model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device)]
         texts = [model.encode_texts(tokens, mask) for tokens, mask in text_blocks]
     return torch.cat(images), torch.cat(texts)[text_blocks.inverse]
+
+
+def require_width(model: AbstractMatcher, split: Split) -> None:
+    """Refuse features of another width than the model was made for."""
+    wanted = model.settings.get("feature_dim")
+    if wanted is not None and wanted != split.features.width:
+        raise ValueError(
+            f"the features of {split.name} are {split.features.width} wide and the model was made for {wanted}: "
+            "use the features it was trained on, or train a model with feature_dim="
+            f"{split.features.width}"
+        )
 
 
 @contextmanager

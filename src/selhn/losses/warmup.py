@@ -35,19 +35,19 @@ class TripletWarmUp(AbstractLoss):
         if warmup_epochs < 0:
             raise ValueError(f"warmup_epochs must be at least 0, got {warmup_epochs}")
         self.warmup_epochs = warmup_epochs
-        self.epoch = 0
+        self._epoch = 0  # where a schedule stands is no setting of it
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch number `epoch`, counted from 0, begins."""
-        self.epoch = epoch
+        self._epoch = epoch
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The sum of hinges while warming up, then the hardest negative."""
-        return ("hinge_sum",) if self.epoch < self.warmup_epochs else ("hardest",)
+        return ("hinge_sum",) if self._epoch < self.warmup_epochs else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2 or 3, one anchor."""
-        if self.epoch < self.warmup_epochs:
+        if self._epoch < self.warmup_epochs:
             return anchors.hinge_sum
         return hinge(anchors.hardest, anchors.positive, self.margin)

@@ -45,8 +45,10 @@ def write_folder(
         # safetensors makes its file readable for the owner alone; a model is for all who may read the folder.
         (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
         _replace(partial, folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # how safetensors reports a full disk
+            raise OSError(f"{folder} could not be written ({error}); what was there before is untouched") from None
         raise
 
 

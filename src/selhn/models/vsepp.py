@@ -73,8 +73,9 @@ class VSEpp(AbstractMatcher):
         return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
 
     def watched(self) -> dict[str, nn.Module]:
-        """The FC of the images, and the GRU of the texts; both encoders have little else."""
-        return {"image_fc": self.fc, "text_last": self.rnn}
+        """Both encoders, the FC of the images, and the GRU of the texts."""
+        text = nn.ModuleList([self.embed, self.rnn])
+        return {"image": self.fc, "text": text, "image_fc": self.fc, "text_last": self.rnn}
 
     def resolved_settings(self) -> dict[str, Any]:
         """The size of the vocabulary."""

@@ -18,6 +18,7 @@ from selhn.eval.encoded import encode_split, in_eval_mode
 from selhn.models import AbstractMatcher, load_model
 
 Kind = Literal["image", "text"]
+EMBEDDINGS = "embeddings.safetensors"
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Index:
     @classmethod
     def build(cls, model: AbstractMatcher, items: Split, path: str | Path | None = None) -> "Index":
         """Encode a split; with `path`, save the index there too."""
+        if path is not None:
+            _refuse_foreign(Path(path))
         images, texts = encode_split(model, items)
         index = cls(model, images.cpu(), texts.cpu(), items.image_names, items.captions, items.image_of_text.cpu())
         if path is not None:
@@ -67,6 +70,8 @@ class Index:
         """The k best answers to a text (images, unless `find="text"`) or to an image's regions (texts)."""
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
+        if find not in (None, "image", "text"):
+            raise ValueError(f'find must be "image" or "text", got {find!r}')
         device = next(self.model.parameters()).device
         with in_eval_mode(self.model):
             if isinstance(query, str):
@@ -75,6 +80,12 @@ class Index:
                 tokens, mask = self.model.tokenize([query])
                 encoded, asked = self.model.encode_texts(tokens.to(device), mask.to(device)), "text"
             else:
+                wanted_width = self.model.settings.get("feature_dim", query.shape[-1])
+                if query.ndim != 2 or query.shape[1] != wanted_width:
+                    raise ValueError(
+                        f"an image is asked for by its regions, (M, {wanted_width}) for this model; "
+                        f"got shape {tuple(query.shape)}"
+                    )
                 regions = query.to(device)[None]
                 mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=device)
                 encoded, asked = self.model.encode_images(regions, mask), "image"
@@ -108,19 +119,21 @@ class Index:
     def save(self, path: str | Path) -> None:
         """Write the index; an index that was there is replaced only when the new one is complete."""
         path = Path(path)
+        _refuse_foreign(path)
         partial = path.with_name(f".{path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         tensors = {"images": self.images, "texts": self.texts, "image_of_text": self.image_of_text}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / "embeddings.safetensors")
-        for name, lines in (("images.jsonl", self.image_names), ("texts.jsonl", self.captions)):
-            with (partial / name).open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        self.model.save(partial / "model")
-        if path.exists():
-            if not (path / "embeddings.safetensors").exists():
-                raise ValueError(f"{path} exists and is no index: choose another name")
-            shutil.rmtree(path)
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / EMBEDDINGS)
+            for name, lines in (("images.jsonl", self.image_names), ("texts.jsonl", self.captions)):
+                with (partial / name).open("w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            self.model.save(partial / "model")
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise OSError(f"the index {path} could not be written ({error}); one that was there is untouched") from None
+        shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
 
     @classmethod
@@ -128,8 +141,10 @@ class Index:
         """Open an index that `save` or `build` wrote."""
         path = Path(path)
         try:
-            tensors = load_file(path / "embeddings.safetensors")
+            tensors = load_file(path / EMBEDDINGS)
             names, captions = (list(_read_lines(path / name)) for name in ("images.jsonl", "texts.jsonl"))
+            if (len(names), len(captions)) != (len(tensors["images"]), len(tensors["texts"])):
+                raise ValueError("names and embeddings differ in number")
         except (OSError, ValueError, SafetensorError) as error:
             raise ValueError(
                 f"{path} is no index, or a damaged one ({error}): build it again with Index.build"
@@ -137,6 +152,12 @@ class Index:
         return cls(
             load_model(path / "model"), tensors["images"], tensors["texts"], names, captions, tensors["image_of_text"]
         )
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Never replace what is not an index."""
+    if path.exists() and not (path / EMBEDDINGS).exists():
+        raise ValueError(f"{path} exists and is no index: choose another name")
 
 
 def _read_lines(path: Path) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Exact resume: weights, optimiser, random state and position, in safetensors and JSON.
 
-`checkpoints/step_00000123/` is written under another name and renamed when complete; `checkpoints/latest` then names
-it. Whatever happens in between, a full disk or kill -9, the checkpoint before is still there.
+`checkpoints/step_00000123_epoch_0004/` is written under another name and renamed when complete; `checkpoints/latest`
+then names it. Whatever happens in between, a full disk or kill -9, the checkpoint before is still there.
 """
 
 import json
@@ -46,14 +46,15 @@ def save_checkpoint(
     alarm: Mapping[str, Any] | None,
 ) -> None:
     """Write the whole training state; the previous checkpoint is removed only when this one is complete."""
-    name = f"step_{position.step:08}"
+    # The epoch is in the name because the end of an epoch and its last step are two positions at one step.
+    name = f"step_{position.step:08}_epoch_{position.epoch:04}"
     temporary, final = folder / f".{name}.partial", folder / name
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
         moments, groups = _flatten(optimizer)
         written = {"position": asdict(position), "identity": identity, "groups": groups, "alarm": alarm}
-        save_file(_weights(model), temporary / "model.safetensors")
+        save_weights(model, temporary / "model.safetensors")
         save_file({**moments, **_random_state()}, temporary / "training.safetensors")
         (temporary / "training.json").write_text(json.dumps(written, indent=1))
         shutil.rmtree(final, ignore_errors=True)
@@ -80,21 +81,38 @@ def load_checkpoint(
     latest = folder / (folder / "latest").read_text().strip()
     try:
         written = json.loads((latest / "training.json").read_text())
-        weights, state = load_file(latest / "model.safetensors"), load_file(latest / "training.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
+        state = load_file(latest / "training.safetensors")
+        position, there, groups, alarm = (written[key] for key in ("position", "identity", "groups", "alarm"))
+        position = Position(**position)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
-    there = written["identity"]
     changed = [f"{key} was {there.get(key)}, is {value}" for key, value in identity.items() if there.get(key) != value]
     if changed:
-        raise ValueError(
-            f"{latest} belongs to a run with other settings ({'; '.join(changed)}): resume with the same ones"
-        )
-    model.load_state_dict(weights, strict=False)
-    _unflatten(optimizer, state, written["groups"])
+        raise ValueError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
+    load_weights(model, latest / "model.safetensors")
+    _unflatten(optimizer, state, groups)
     torch.set_rng_state(state["rng.cpu"])
     if "rng.cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["rng.cuda"])
-    return Position(**written["position"]), written["alarm"]
+    return position, alarm
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Every parameter and buffer of any module."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(_weights(model), path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """What `save_weights` wrote, into a module of the same shape."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} is damaged ({error}): remove the run and start it again") from None
+    own = _weights(model)
+    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+        raise ValueError(f"{path} has the weights of another model: resume with the model the run began with")
+    model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -61,11 +61,14 @@ class RunConfig:
     @classmethod
     def from_yaml(cls, text: str) -> "RunConfig":
         """The inverse of `to_yaml`; unknown keys are errors."""
-        values = yaml.safe_load(text)
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"this is not YAML: {str(error).splitlines()[0]}") from None
         if not isinstance(values, dict):
             raise ValueError("config.yaml holds no settings: it must be a list of `name: value` lines")
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
-        training = dict(values.pop("train", {}))
+        training = dict(values.pop("train", None) or {})
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
 
@@ -98,7 +101,10 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise ValueError(f"{setting!r} is no setting: write key=value, for example epochs=3")
-        values[key] = _number(yaml.safe_load(text) if text else "")
+        try:
+            values[key] = _number(yaml.safe_load(text) if text else "")
+        except yaml.YAMLError:
+            raise ValueError(f"the value of {setting!r} cannot be read: close its brackets and quotes") from None
     return values
 
 
@@ -144,8 +150,9 @@ def _number(value: Any) -> Any:
     """YAML reads 5e-4 as text; people mean a number."""
     if isinstance(value, str):
         try:
-            return float(value)
-        except ValueError:
+            number = float(value)
+            return int(number) if number.is_integer() and "." not in value else number
+        except (ValueError, OverflowError):
             return value
     return value
 

@@ -9,37 +9,53 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from torch import Tensor
 
 import selhn
 from selhn.models import AbstractMatcher, load_model
+from selhn.train.checkpoint import load_weights, save_weights
 
 if TYPE_CHECKING:
     from selhn.train.loop import Run
 
 
 class RunFolder:
-    """`config.yaml`, `env.json`, `log.jsonl`, `checkpoints/`, `best/`, `results.json`; or nothing, without a path."""
+    """`config.yaml`, `env.json`, `log.jsonl`, `checkpoints/`, `best/`, `results.json`; or nothing, without a path.
 
-    def __init__(self, path: str | Path | None, resume: bool, identity: Mapping[str, str]):
+    `identity` is what must be the same when the run is resumed. `config` is the text of `config.yaml`, which a run that
+    was started from objects and not from a configuration does not have.
+    """
+
+    def __init__(self, path: str | Path | None, resume: bool, identity: Mapping[str, str], config: str | None = None):
         self.identity = dict(identity)
         self.path = None if path is None else Path(path)
+        self._config = config
         self._best: dict[str, Tensor] = {}
         if self.path is None:
             if resume:
                 raise ValueError("nothing to resume: name the run's folder with out=")
             return
-        if (self.path / "log.jsonl").exists() and not resume:
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file: choose a folder for out=")
+        # A run that died before its first checkpoint has nothing to resume; it may begin again.
+        if (self.path / "checkpoints" / "latest").exists() and not resume:
             raise ValueError(
                 f"{self.path} already holds a run: go on with it by resume=True, or choose another folder for out="
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        if not (self.path / "config.yaml").exists():
-            (self.path / "config.yaml").write_text(yaml.safe_dump(self.identity, sort_keys=False))
+        if not resume:
+            self.describe()
+
+    def describe(self) -> None:
+        """Write down what the run is; on resume, only once the checkpoint has been found to be of the same run."""
+        if self.path is None:
+            return
+        if self._config is not None:
+            (self.path / "config.yaml").write_text(self._config)
+        (self.path / "identity.json").write_text(json.dumps(self.identity, indent=1) + "\n")
         (self.path / "env.json").write_text(json.dumps(environment(), indent=1) + "\n")
 
     @property
@@ -53,16 +69,22 @@ class RunFolder:
         return self.path and self.path / "checkpoints"
 
     def keep_best(self, model: AbstractMatcher) -> None:
-        """These weights are the best so far."""
-        if self.path is not None:
+        """These weights are the best so far; a model of someone's own, which is in no table, keeps only weights."""
+        if self.path is None:
+            self._best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        elif model.name is not None:
             model.save(self.path / "best")
         else:
-            self._best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            save_weights(model, self.path / "best" / "model.safetensors")
 
     def restore_best(self, model: AbstractMatcher) -> None:
         """Give the model the best weights back."""
-        best = self._best or load_model(self.path / "best").state_dict() if self.path else self._best
-        model.load_state_dict(best)
+        if self.path is None:
+            model.load_state_dict(self._best)
+        elif model.name is not None:
+            model.load_state_dict(load_model(self.path / "best").state_dict())
+        else:
+            load_weights(model, self.path / "best" / "model.safetensors")
 
     def write_results(self, run: "Run") -> None:
         """What came out, as data."""
@@ -76,15 +98,16 @@ class RunFolder:
         }
         (self.path / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 
-    def stop(self, step: int) -> NoReturn:
-        """After Ctrl-C: say where the run stands and how to go on."""
+    def how_to_go_on(self, step: int) -> str:
+        """What to say after Ctrl-C."""
         if self.path is None:
-            raise KeyboardInterrupt(
-                f"stopped after {step} steps; nothing was saved, because the run has no folder (out=)"
-            )
-        raise KeyboardInterrupt(
-            f"stopped after {step} steps; all of it is saved. Go on with: selhn train --resume {self.path}"
+            return f"Stopped after {step} steps; nothing was saved, because the run has no folder (out=)."
+        how = (
+            f"selhn train --resume {self.path}"
+            if self._config is not None
+            else f'train(..., out="{self.path}", resume=True)'
         )
+        return f"Stopped after {step} steps; all of it is saved. Go on with: {how}"
 
 
 def environment() -> dict[str, Any]:

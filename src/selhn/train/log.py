@@ -27,8 +27,6 @@ class Meter:
         self.alarm = alarm
         self.warning = ""
         """What the alarm said at this step."""
-        self.warned: str | None = None
-        """What the alarm said in this run."""
         self.summary = ""
         """The last numbers read, for a person."""
         self._unread: list[tuple[int, int, dict[str, Tensor]]] = []
@@ -36,6 +34,10 @@ class Meter:
         self._board: Any = None
         if path is not None:
             if position:
+                if not path.exists() or path.stat().st_size < position:
+                    raise ValueError(
+                        f"{path} is shorter than when its checkpoint was written: remove the run, start again"
+                    )
                 os.truncate(path, position)
             self._file = path.open("a" if position else "w", encoding="utf-8")
             self._board = _tensorboard(path.parent)
@@ -68,7 +70,7 @@ class Meter:
             self.write({"step": step, "epoch": epoch, **row})
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:
-                self.warning = self.warned = said
+                self.warning = said
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
 

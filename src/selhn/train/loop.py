@@ -1,5 +1,6 @@
 """The one training loop."""
 
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from selhn.data import Augmentation, Batches, Data
 from selhn.diagnose import StallAlarm, gradient_norms, probe_scores
-from selhn.eval import Metrics, evaluate
+from selhn.eval import Metrics, evaluate, require_width
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
 from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
@@ -45,13 +46,15 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     label: str = "",
+    config_text: str | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on `data.train`, keep the epoch with the best RSUM on `data.dev`, measure it once on `data.test`.
 
     `settings` are fields of `TrainConfig`, such as `epochs=20, lr=5e-4`. `loss` is any function of the scores; one of
     ours is also told which pairs show the same image. With `out` the run writes its log, checkpoints and results
-    there, and `resume=True` takes it up again to the same end, bit for bit on the CPU.
+    there, and `resume=True` takes it up again to the same end, bit for bit on the CPU. `config_text` is what to write
+    as its `config.yaml`, where the run comes from a configuration.
     """
     config = with_values(config or TrainConfig(), settings)
     device = choose_device(config.device)
@@ -60,11 +63,12 @@ def train(
     data = on_device(data, device)
     batches = make_batches(model, data, config, device)
     optimizer = make_optimizer(model, config, device)
-    folder = RunFolder(out, resume, identity=_identity(model, loss, data, config))
+    folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
     position, alarm = Position(), make_alarm(loss, len(batches))
     if resume:
         position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity)
         alarm = StallAlarm(**alarm_state) if alarm_state else None
+        folder.describe()
     meter = Meter(folder.log, position.log_position, alarm)
     progress = Progress(config.epochs * len(batches), position.step, quiet, label)
 
@@ -89,7 +93,8 @@ def train(
                 progress.step(meter.summary)
                 if interrupted():
                     checkpoint()
-                    folder.stop(position.step)
+                    progress.say(folder.how_to_go_on(position.step))
+                    raise KeyboardInterrupt(folder.how_to_go_on(position.step))
                 if config.checkpoint_every and position.step % config.checkpoint_every == 0:
                     checkpoint()
             dev = evaluate(model, data.dev)
@@ -101,7 +106,8 @@ def train(
             position = position.after_epoch()
             checkpoint()
     folder.restore_best(model)
-    run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, meter.warned)
+    stalled = None if alarm is None else alarm.said
+    run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, stalled)
     folder.write_results(run)
     return run
 
@@ -150,6 +156,7 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
+    require_width(model, data.train)
     if config.batch_size > data.train.num_texts:
         raise ValueError(
             f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "
@@ -177,7 +184,10 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}: use auto, cpu or cuda") from None
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
@@ -203,10 +213,13 @@ def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, c
     settings = {
         key: value for key, value in asdict(config).items() if key not in ("epochs", "device", "checkpoint_every")
     }
+    made_of = ", ".join(f"{key}={value}" for key, value in model.settings.items())
     weights = sum(parameter.numel() for parameter in model.parameters())
+    texts = "\n".join([*data.train.captions[:100], *data.dev.captions[:100]])
     return {
-        "model": f"{type(model).__name__} with {weights:,} weights",
+        "model": f"{model.name or type(model).__name__} ({made_of}), {weights:,} weights",
         "loss": repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__),
-        "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts",
+        "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts, "
+        f"which begin as {zlib.crc32(texts.encode()):08x}",
         **{key: repr(value) for key, value in settings.items()},
     }

@@ -11,7 +11,7 @@ from selhn.data import Data, load_data
 from selhn.losses import create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
 from selhn.text import Vocabulary
-from selhn.train.config import RunConfig
+from selhn.train.config import RunConfig, override
 from selhn.train.loop import Run, train
 from selhn.train.recipes import find_data
 
@@ -23,18 +23,27 @@ def run_config(
     data = load_data(find_data(config.data), **config.data_settings)
     loss = create_loss(config.loss, **config.loss_settings)
     model = make_model(config, data)
-    if out is not None:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        (Path(out) / "config.yaml").write_text(config.to_yaml())
-    return train(model, data, loss, out=out, config=config.train, resume=resume, quiet=quiet, label=label)
+    text = config.to_yaml()
+    return train(
+        model, data, loss, out=out, config=config.train, resume=resume, quiet=quiet, label=label, config_text=text
+    )
 
 
-def resume_run(out: str | Path, quiet: bool = False) -> Run:
-    """Take up a run where its last checkpoint left it."""
-    path = Path(out) / "config.yaml"
+def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
+    """Take up a run where its last checkpoint left it; `epochs`, `device` and `checkpoint_every` may be changed."""
+    config = override(read_config(Path(out)), settings)
+    return run_config(config, out, resume=True, quiet=quiet)
+
+
+def read_config(run: Path) -> RunConfig:
+    """The configuration a run was started with."""
+    path = run / "config.yaml"
     if not path.exists():
-        raise ValueError(f"{out} holds no run: there is no config.yaml in it")
-    return run_config(RunConfig.from_yaml(path.read_text()), out, resume=True, quiet=quiet)
+        raise ValueError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
+    try:
+        return RunConfig.from_yaml(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
 
 
 def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
@@ -48,25 +57,31 @@ def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
 
 def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
     """One run in `out`, or one for each seed in a folder of its own; a table of what came out."""
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise ValueError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
     if seeds is None:
         run = run_config(config, out)
         return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
     runs = {}
     for seed in seeds:
         seeded = replace(config, train=replace(config.train, seed=seed))
-        runs[seed] = run_config(seeded, out / f"seed{seed}", label=f"[seed {seed}] ")
+        folder = out / f"seed{seed}"
+        begun = (folder / "checkpoints" / "latest").exists()
+        runs[seed] = run_config(seeded, folder, resume=begun, label=f"[seed {seed}] ")
     rows = [f"seed {seed:4}  test  {run.test}" for seed, run in runs.items()]
     return "\n".join([*rows, f"RSUM {mean_and_deviation([run.test.rsum for run in runs.values()])}"])
 
 
 def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
     """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
+    if (run / "checkpoints").is_dir() and not (run / "best").is_dir():
+        raise ValueError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
     model = load_model(run / "best" if (run / "best").is_dir() else run)
     if data is not None:
         return model, load_data(find_data(data))
     if not (run / "config.yaml").exists():
         raise ValueError(f"{run} does not say what data it was trained on: name some with --data")
-    config = RunConfig.from_yaml((run / "config.yaml").read_text())
+    config = read_config(run)
     return model, load_data(find_data(config.data), **config.data_settings)
 
 

@@ -51,7 +51,7 @@ def test_several_files_coco_ids_and_python_3_bytes(tsv, tsv_line, tmp_path):
 
 def test_it_is_no_source_to_train_from(tsv):
     folder, _ = tsv
-    with pytest.raises(ValueError, match="convert it once with selhn.data.import_data"):
+    with pytest.raises(ValueError, match="convert it once with `selhn data import .* NEW_FOLDER`"):
         load_data(folder)
     opened = tsv_module.read_tsv(folder, tsv_module.Inspection())
     features = opened.splits["train"].features

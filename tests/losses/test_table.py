@@ -190,7 +190,7 @@ def test_bad_image_ids(ids, message):
     ("name", "settings", "message"),
     [
         ("hn", {"margin": -0.1}, "margin must be a number >= 0, got -0.1"),
-        ("hn", {"margin": "0.2"}, "margin must be a number >= 0, got '0.2'"),
+        ("hn", {"margin": "0.2"}, "margin of hn takes a number, got '0.2'"),
         ("triplet", {"reduction": "avg"}, "reduction must be one of 'mean', 'sum', 'none', got 'avg'"),
         ("selhn", {"epsilon": math.nan}, "epsilon must be a number"),
         ("selhn", {"average_over": "all"}, "average_over must be one of 'negatives', 'batch'"),

@@ -2,7 +2,8 @@
 
 A plain PyTorch loop over two small encoders, on generated pictures and captions whose features look like those of an
 object detector: never negative, and with a large mean that all regions share. T-HN sits still at its margin, 0.200;
-SelHN starts the same way, and leaves.
+SelHN starts the same way, and leaves. (A first version with a GRU on the words did the same more slowly: after
+600 steps RSUM 16 for T-HN and 40 for SelHN. Seeds 1 and 2 look like seed 0.)
 
     python examples/stall.py            about half a minute on two cores; writes stall.png
     python examples/stall.py --steps 20 --out /tmp/quick.png

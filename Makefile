@@ -27,7 +27,10 @@ test: check      ## everything that must hold before a change lands
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py
+	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/search.py
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

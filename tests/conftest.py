@@ -13,6 +13,14 @@ settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=T
 settings.load_profile("selhn")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests marked `gpu` are left out, visibly, where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
 @pytest.fixture
 def as_a_user():
     """Switch the shape checks of the test run off, so that a wrong call meets the message a user would meet."""

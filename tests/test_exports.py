@@ -14,14 +14,15 @@ EXPORTS = {
     "selhn.losses": """LOSSES SCT AbstractLoss LossEntry Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp
         create_loss list_losses""",
     "selhn.models": "MODELS VSE AbstractMatcher ModelEntry VSEpp create_model list_models load_model",
-    "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures Features PocketFeatures Projection RaggedFeatures
-        Report Split TextBlocks check image_blocks import_data load_data write_native""",
+    "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
+        Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
+        load_data make_resident resident_bytes write_native""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds paired_bootstrap
         ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes open_run override
         read_log resume_run run_config run_seeds train""",
     "selhn.retrieve": "Hit Index",
-    "selhn.diagnose": "StallAlarm gradient_norms probe_scores training_figure",
+    "selhn.diagnose": "Norms StallAlarm gradient_norms parameter_norms probe_scores total_norm training_figure",
     "selhn.kernels": "AnchorStatistics Statistic dense_statistics tiled_statistics",
 }
 

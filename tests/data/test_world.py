@@ -173,7 +173,7 @@ def test_wrong_rows(data):
 class FewFeatures:
     num_images, num_regions, width, num_bytes = 0, 1, 1, 0
 
-    def gather(self, rows):
+    def gather(self, rows, dtype=None):
         raise NotImplementedError
 
     def to(self, device):

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from selhn.diagnose import StallAlarm
-from selhn.train.log import READ_EVERY, Meter, Progress, clock, read_log
+from selhn.train.log import READ_EVERY, Meter, Numbers, Progress, clock, read_log
 
 
 def numbers(loss=0.2, delta_s=0.001, spread=0.01):
     named = {"loss": loss, "loss_per_anchor": loss, "delta_s": delta_s, "spread": spread}
-    return {name: torch.tensor(value) for name, value in named.items()}
+    return Numbers.of({name: torch.tensor(value) for name, value in named.items()})
 
 
 def test_one_line_a_step(tmp_path):

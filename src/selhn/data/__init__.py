@@ -6,7 +6,9 @@ from selhn.data.features import DenseFeatures, PocketFeatures, Projection, Ragge
 from selhn.data.formats import FORMATS, import_data, load_data
 from selhn.data.inspection import Report
 from selhn.data.native import write_native
+from selhn.data.resident import FeaturePrecision, QuantizedFeatures, make_resident, resident_bytes
 from selhn.data.splits import Data, Features, Split
+from selhn.data.steps import Pairs, Step
 
 __all__ = [
     "FORMATS",
@@ -14,16 +16,22 @@ __all__ = [
     "Batches",
     "Data",
     "DenseFeatures",
+    "FeaturePrecision",
     "Features",
+    "Pairs",
     "PocketFeatures",
     "Projection",
+    "QuantizedFeatures",
     "RaggedFeatures",
     "Report",
     "Split",
+    "Step",
     "TextBlocks",
     "check",
     "image_blocks",
     "import_data",
     "load_data",
+    "make_resident",
+    "resident_bytes",
     "write_native",
 ]

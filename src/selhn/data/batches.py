@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.data.splits import Split
+from selhn.data.steps import Pairs, Step, prefetched
 from selhn.text import Tokenizer, corrupt_words
 from selhn.types import Batch
 
@@ -49,13 +50,10 @@ class EncodedTexts:
         lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
         return cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
 
-    def take(
-        self, texts: Int[Tensor, " B"], texts_on_device: Int[Tensor, " B"], pad_to: int | None = None
-    ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """Some texts, trimmed to the longest of them or padded to a fixed number of tokens."""
-        kept = int(self.lengths[texts].max()) if pad_to is None else pad_to
-        tokens = self.tokens[:, :kept].index_select(0, texts_on_device)
-        return tokens, self.mask[:, :kept].index_select(0, texts_on_device)
+    def take(self, texts: Int[Tensor, " B"], num_tokens: int) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+        """The first tokens of some texts, which are named on the device where the tokens lie."""
+        tokens = self.tokens[:, :num_tokens].index_select(0, texts)
+        return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
     def padded(self, num_tokens: int, pad_id: int) -> "EncodedTexts":
         """The same with room for a fixed number of tokens."""
@@ -71,10 +69,9 @@ class EncodedTexts:
         return EncodedTexts(tokens, torch.nn.functional.pad(self.mask, (0, missing)), self.lengths)
 
 
-def generator_for(device: torch.device, *numbers: int) -> torch.Generator:
-    """A generator that depends on these whole numbers and nothing else."""
-    seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-    return torch.Generator(device).manual_seed(seed)
+def seed_for(*numbers: int) -> int:
+    """A seed that depends on these whole numbers and nothing else."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator) -> Bool[Tensor, "B M"]:
@@ -87,12 +84,17 @@ def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Gener
 class Batches:
     """A split as batches of pairs, one for each caption, in a new order every epoch.
 
+    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes that only
+    `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
+
     Args:
         drop_last: leave out the last pairs of an epoch that do not fill a batch.
         augmentation: what is changed at random; None for nothing.
-        device: where batches appear. Features are gathered where their store lies, so move the store there first
-            (`split.features.to(device)`) when it fits.
-        pad_to: a fixed number of tokens for all batches, where shapes must not change; None trims each batch.
+        device: where batches appear. Features that lie there already are gathered there (`split.features.to(device)`
+            moves them); others are brought over while the step before is computed.
+        pad_to: a fixed number of tokens for all batches; None trims each batch to its longest text.
+        dtype: the precision in which regions are given.
+        token_step: round the number of tokens up to a multiple of this, so that there are few different shapes.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class Batches:
         seed: int = 0,
         device: torch.device | str = "cpu",
         pad_to: int | None = None,
+        token_step: int = 1,
+        dtype: torch.dtype = torch.float32,
     ):
         if batch_size < 1 or (drop_last and batch_size > split.num_texts):
             raise ValueError(
@@ -117,13 +121,16 @@ class Batches:
             raise ValueError(f"seed is {seed}: choose a whole number from 0 up")
         self.split, self.tokenizer = split, tokenizer
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
-        self.augmentation, self.seed, self.pad_to = augmentation, seed, pad_to
+        self.augmentation, self.seed, self.pad_to, self.token_step = augmentation, seed, pad_to, token_step
+        self.dtype = dtype
         self.device = torch.device(device)
         texts = EncodedTexts.of(split, tokenizer, self.device)
         self.texts = texts if pad_to is None else texts.padded(pad_to, tokenizer.pad_id)
         self.image_of_text = split.image_of_text.cpu()
-        # Rows are handed to the store on its own device: from another one, every step would wait for a copy.
-        self.store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
+        store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
+        self.resident = store_device.type == self.device.type
+        """Whether the features lie where batches appear."""
+        self.generator = torch.Generator(self.device)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -134,35 +141,55 @@ class Batches:
         """The captions in the order of an epoch, the same on every machine."""
         if not self.shuffle:
             return torch.arange(self.split.num_texts)
-        generator = generator_for(torch.device("cpu"), self.seed, ORDER, epoch)
+        generator = torch.Generator().manual_seed(seed_for(self.seed, ORDER, epoch))
         return torch.randperm(self.split.num_texts, generator=generator)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from a step on."""
+        return map(self.assemble, self.steps(epoch, start))
+
+    def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
+        """What the batches of an epoch are made of, from a step on."""
+        steps = self._steps(epoch, start)
+        return steps if self.resident else prefetched(steps, self.device)
+
+    def _steps(self, epoch: int, start: int) -> Iterator[Step]:
         order = self.order(epoch)
         images = self.image_of_text[order]
         order_there, images_there = order.to(self.device), images.to(self.device)
-        rows = images_there if self.store_device == images_there.device else images.to(self.store_device)
+        longest = [int(lengths.max()) for lengths in self.texts.lengths[order].split(self.batch_size)]
         for step in range(start, len(self)):
             pairs = slice(step * self.batch_size, (step + 1) * self.batch_size)
-            regions, region_mask = self.split.features.gather(rows[pairs])
-            if regions.device.type == "cpu":  # elsewhere a look at the values would hold up every step
-                refuse_not_finite(self.split, rows[pairs], regions)
-            tokens, token_mask = self.texts.take(order[pairs], order_there[pairs], self.pad_to)
-            batch = Batch(regions.to(self.device), region_mask.to(self.device), tokens, token_mask, images_there[pairs])
-            yield batch if self.augmentation is None else self.augmented(batch, self.augmentation, epoch, step)
+            named = Pairs(order_there[pairs], images_there[pairs])
+            if not self.resident or self.device.type == "cpu":
+                regions, mask = self.split.features.gather(images[pairs], dtype=None)
+                refuse_not_finite(self.split, images[pairs], regions)  # on a GPU the look would hold up every step
+                named = named._replace(regions=regions, region_mask=mask)
+            yield Step(named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step))
 
-    def augmented(self, batch: Batch, augmentation: Augmentation, epoch: int, step: int) -> Batch:
-        """The batch with regions and words changed at random, the same whenever this step is reached."""
-        generator = generator_for(self.device, self.seed, AUGMENTATION, epoch, step)
-        region_mask, tokens, token_mask = batch.region_mask, batch.tokens, batch.token_mask
-        if augmentation.drop_regions:
-            region_mask = drop_regions(region_mask, augmentation.drop_regions, generator)
-        if augmentation.corrupt_words:
-            tokens, token_mask = corrupt_words(
-                tokens, token_mask, self.tokenizer, augmentation.corrupt_words, generator
-            )
-        return Batch(batch.regions, region_mask, tokens.to(torch.int32), token_mask, batch.image_ids)
+    def _num_tokens(self, longest: int) -> int:
+        if self.pad_to is not None:
+            return self.pad_to
+        return min(self.token_step * -(-longest // self.token_step), self.texts.tokens.shape[1])
+
+    def assemble(self, step: Step) -> Batch:
+        """The batch of a step, with regions and words changed at random as its seed says."""
+        self.generator.manual_seed(step.seed)
+        return self.assemble_seeded(step.pairs, step.num_tokens)
+
+    def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
+        """The same with the random numbers that `generator` stands at."""
+        regions, region_mask = pairs.regions, pairs.region_mask
+        if regions is None or region_mask is None:
+            regions, region_mask = self.split.features.gather(pairs.images, dtype=None)
+        tokens, token_mask = self.texts.take(pairs.texts, num_tokens)
+        change = self.augmentation
+        if change is not None and change.drop_regions:
+            region_mask = drop_regions(region_mask, change.drop_regions, self.generator)
+        if change is not None and change.corrupt_words:
+            tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, change.corrupt_words, self.generator)
+            tokens = tokens.to(torch.int32)
+        return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images)
 
 
 def image_blocks(
@@ -204,4 +231,4 @@ class TextBlocks:
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]]:
         for texts in self.order.split(self.block_size):
-            yield self.texts.take(texts, texts.to(self.texts.tokens.device))
+            yield self.texts.take(texts.to(self.texts.tokens.device), int(self.texts.lengths[texts].max()))

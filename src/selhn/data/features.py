@@ -34,6 +34,11 @@ def take(store: Store, rows: Int[Tensor, " *shape"]) -> Shaped[Tensor, "..."]:
     return torch.from_numpy(np.ascontiguousarray(taken))
 
 
+def converted(features: Shaped[Tensor, "*S"], dtype: torch.dtype | None) -> Shaped[Tensor, "*S"]:
+    """In the precision asked for, or as they are."""
+    return features if dtype is None else features.to(dtype)
+
+
 def bytes_of(store: Store) -> int:
     """Size of a store where it lies."""
     return store.numel() * store.element_size() if isinstance(store, Tensor) else store.nbytes
@@ -87,11 +92,13 @@ class DenseFeatures:
         """F."""
         return self.store.shape[-1]
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (float32) and mask of some images, on the device where the store lies."""
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device where the store lies; None leaves them as they are kept."""
         if self.rows is not None:
             rows = self.rows[rows.to(self.rows.device)]
-        regions = take(self.store, rows).float()
+        regions = converted(take(self.store, rows), dtype)
         if self.store.ndim == 2:
             regions = regions.unsqueeze(1)
         if self.mask is None:
@@ -150,18 +157,21 @@ class RaggedFeatures:
         """F."""
         return self.store.shape[-1]
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (float32, zero where an image has fewer regions) and mask of some images."""
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features (zero where an image has fewer regions) and mask of some images."""
         rows = rows.to(self.offsets.device)
         first, end = self.offsets[rows], self.offsets[rows + 1]
         position = first[:, None] + torch.arange(self.num_regions, device=rows.device)
         mask = position < end[:, None]
         if isinstance(self.store, Tensor):
             # A place that is masked reads the image's first region: no shape depends on the data, so nothing waits.
-            regions = take(self.store, torch.where(mask, position, first[:, None])).float()
+            regions = converted(take(self.store, torch.where(mask, position, first[:, None])), dtype)
             return regions * mask[..., None], mask
-        regions = torch.zeros(*mask.shape, self.width)
-        regions[mask] = take(self.store, position[mask]).float()
+        present = converted(take(self.store, position[mask]), dtype)
+        regions = present.new_zeros(*mask.shape, self.width)
+        regions[mask] = present
         return regions, mask
 
     def to(self, device: torch.device | str) -> "RaggedFeatures":
@@ -217,14 +227,16 @@ class PocketFeatures:
         """F: 1280 in full, 256 in the PCA form."""
         return len(self.projection.mean if self.form == "full" else self.projection.scale)
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (float32) and mask of some images, on the device where the store lies."""
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device where the store lies."""
         codes, mask = self.codes.gather(rows)
         coordinates = codes * self.projection.scale
         if self.form == "pca":
-            return coordinates, mask
+            return converted(coordinates, dtype), mask
         flat = torch.addmm(self.projection.mean, coordinates.flatten(0, 1), self.projection.components.T)
-        return flat.relu_().unflatten(0, mask.shape), mask
+        return converted(flat.relu_().unflatten(0, mask.shape), dtype), mask
 
     def to(self, device: torch.device | str) -> "PocketFeatures":
         """The codes and the projection on a device: they are never unpacked as a whole."""

@@ -28,8 +28,10 @@ class Features(Protocol):
         """F."""
         ...
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (float32) and mask of some images, on the device where the store lies."""
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device where the store lies; None leaves them as they are kept."""
         ...
 
     def to(self, device: torch.device | str) -> "Features":

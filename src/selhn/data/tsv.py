@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.data.features import converted
 from selhn.data.inspection import Inspection, Opened
 from selhn.data.karpathy import (
     MAX_CAPTIONS,
@@ -67,7 +68,9 @@ class TsvFeatures:
         """I."""
         return len(self.rows)
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
         """Features (zero where an image has fewer regions) and mask of some images."""
         regions = torch.zeros(len(rows), self.num_regions, self.width)
         mask = torch.zeros(regions.shape[:2], dtype=torch.bool)
@@ -79,7 +82,7 @@ class TsvFeatures:
                 )
             regions[n, : len(found)] = torch.from_numpy(found)
             mask[n, : len(found)] = True
-        return regions, mask
+        return converted(regions, dtype), mask
 
     def to(self, device: torch.device | str) -> "TsvFeatures":
         """Refused: such a file is converted first."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from selhn.data.counter import Draws
+from selhn.data.features import converted
 from selhn.data.grammar import NUM_CAPTIONS, WorldCaptions
 from selhn.data.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
 from selhn.data.splits import Data, Split
@@ -78,7 +79,9 @@ class WorldFeatures:
         self.noise = noise
         self._tables = _make_tables(width)
 
-    def gather(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
         """Features and mask of some images, on the device where the tables lie."""
         # Looking at numbers on a device would wait for it; there the caller is trusted.
         if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
@@ -94,7 +97,8 @@ class WorldFeatures:
         strength = (1 + GAIN_CONTENT * gain).clamp(min=0)
         features = torch.addcmul(self._tables["mean"] * (1 + gain), strength, content).relu_()
         features = torch.addcmul(features, features, features, value=SKEW)
-        return features, torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
+        return converted(features, dtype), mask
 
     def boxes(self, rows: Int[Tensor, " B"]) -> Float[Tensor, "B M 4"]:
         """x1, y1, x2, y2 of every region of some images."""

@@ -1,6 +1,7 @@
 """What a training step says about itself: cheap numbers from the scores and the gradients, left on the device."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -33,14 +34,29 @@ def probe_scores(
     }
 
 
+Norms: TypeAlias = Mapping[nn.Parameter, Float[Tensor, ""]]
+"""The norm of every gradient there is."""
+
+
 @torch.no_grad()
-def gradient_norms(watched: Mapping[str, nn.Module]) -> dict[str, Float[Tensor, ""]]:
-    """The norm of the gradient over all weights of each module, as `grad_NAME`."""
-    return {f"grad_{name}": _norm(module.parameters()) for name, module in watched.items()}
+def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
+    """The norm of the gradient of every parameter that has one, in one pass over them."""
+    having = [parameter for parameter in parameters if parameter.grad is not None]
+    grads = [parameter.grad for parameter in having if parameter.grad is not None]
+    return dict(zip(having, torch._foreach_norm(grads, dtype=torch.float32))) if grads else {}
 
 
-def _norm(parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
-    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if not grads:
-        return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)).float())
+@torch.no_grad()
+def gradient_norms(watched: Mapping[str, nn.Module], norms: Norms | None = None) -> dict[str, Float[Tensor, ""]]:
+    """The norm of the gradient over all weights of each module, as `grad_NAME`, from `norms` where they are known."""
+    if norms is None:
+        norms = parameter_norms(parameter for module in watched.values() for parameter in module.parameters())
+    return {
+        f"grad_{name}": total_norm([norms[parameter] for parameter in module.parameters() if parameter in norms])
+        for name, module in watched.items()
+    }
+
+
+def total_norm(norms: Sequence[Float[Tensor, ""]]) -> Float[Tensor, ""]:
+    """The norm of a vector from the norms of its parts."""
+    return torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())

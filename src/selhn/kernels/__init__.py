@@ -1,6 +1,18 @@
-"""Row and column statistics of a batch's scores, from the scores or straight from the embeddings."""
+"""Where the time goes: statistics of scores, pooling, recurrence; plain torch, and Triton on a GPU."""
 
+from selhn.kernels.pooling import pool_sorted
+from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import AnchorStatistics, Statistic, dense_statistics
+from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
 
-__all__ = ["AnchorStatistics", "Statistic", "dense_statistics", "tiled_statistics"]
+__all__ = [
+    "AnchorStatistics",
+    "Statistic",
+    "can_scan",
+    "dense_statistics",
+    "gru_scan",
+    "pool_sorted",
+    "side_by_side",
+    "tiled_statistics",
+]

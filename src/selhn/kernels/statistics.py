@@ -72,8 +72,9 @@ def count_negatives(image_ids: Int[Tensor, " B"] | None, batch: int, device: tor
     """How many pairs of the batch show another image than pair i, for every i."""
     if image_ids is None:
         return torch.full((batch,), batch - 1, device=device)
-    _, group, group_size = image_ids.unique(return_inverse=True, return_counts=True)
-    return batch - group_size[group]
+    # Not by unique, whose result has a size that the host would have to wait for.
+    ordered = image_ids.sort().values
+    return batch - (torch.searchsorted(ordered, image_ids, right=True) - torch.searchsorted(ordered, image_ids))
 
 
 def dense_statistics(

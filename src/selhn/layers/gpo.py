@@ -1,11 +1,14 @@
 """The generalized pooling operator: Chen et al., Learning the Best Pooling Strategy for VSE, CVPR 2021."""
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.kernels import pool_sorted, side_by_side
 from selhn.layers.gru import BiGRU, mirror_positions
 
 
@@ -27,11 +30,14 @@ class GPO(nn.Module):
 
     def forward(self, features: Float[Tensor, "B M d"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B d"]:
         """One vector for every set of features."""
-        lengths = mask.sum(1)
-        weights = self.weights(lengths, mask.shape[1])
-        ordered = features.masked_fill(~mask[:, :, None], -torch.inf).sort(dim=1, descending=True).values
-        ordered = ordered.masked_fill(~first_positions(lengths, mask.shape[1])[:, :, None], 0)
-        return torch.einsum("bm,bmd->bd", weights.to(ordered.dtype), ordered)
+        return self.pool(lambda: features, mask)
+
+    def pool(
+        self, make_features: Callable[[], Float[Tensor, "B M d"]], mask: Bool[Tensor, "B M"]
+    ) -> Float[Tensor, "B d"]:
+        """The same for features yet to be computed: the weights do not depend on them, so both can run at once."""
+        features, weights = side_by_side(make_features, lambda: self.weights(mask.sum(1), mask.shape[1]))
+        return pool_sorted(features, mask, weights)
 
     def weights(self, lengths: Int[Tensor, " B"], size: int) -> Float[Tensor, "B M"]:
         """The weights of the `size` sorted positions for sets of these lengths; they add up to 1."""
@@ -40,10 +46,11 @@ class GPO(nn.Module):
             if len(lengths) <= size:
                 return self._weights(lengths.clamp(min=1), size)
             every_length = torch.arange(1, size + 1, device=lengths.device)
-            return self._weights(every_length, size)[(lengths - 1).clamp(min=0)]
+            return self._weights(every_length, size).index_select(0, (lengths - 1).clamp(min=0))
 
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
-        positions = self._positions(size)[None]
+        weight = self.linear.weight
+        positions = _positions(size, self.position_dim, weight.device, weight.dtype)[None]
         ahead, _ = self.gru.ahead(positions)  # the same for all lengths: a state never sees what follows it
         mirror = mirror_positions(lengths, size)
         back, _ = self.gru.back(positions[0][mirror])
@@ -52,13 +59,14 @@ class GPO(nn.Module):
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / self.temperature
         return scores.masked_fill(~first_positions(lengths, size), -torch.inf).softmax(dim=1)
 
-    def _positions(self, size: int) -> Float[Tensor, "M p"]:
-        """PE(k, 2j) = sin(k / 10000^(2j/p)), PE(k, 2j+1) = cos of the same; k counts from 0."""
-        weight = self.linear.weight
-        exponents = torch.arange(0, self.position_dim, 2, device=weight.device) / self.position_dim
-        frequencies = torch.exp(-math.log(10000.0) * exponents)
-        angles = torch.arange(size, device=weight.device)[:, None] * frequencies
-        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(weight.dtype)
+
+@lru_cache(maxsize=64)
+def _positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "M p"]:
+    """PE(k, 2j) = sin(k / 10000^(2j/p)), PE(k, 2j+1) = cos of the same; k counts from 0."""
+    exponents = torch.arange(0, dim, 2, device=device) / dim
+    frequencies = torch.exp(-math.log(10000.0) * exponents)
+    angles = torch.arange(size, device=device)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(dtype)
 
 
 def first_positions(lengths: Int[Tensor, " B"], size: int) -> Bool[Tensor, "B M"]:

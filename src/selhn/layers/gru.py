@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.kernels import can_scan, gru_scan
+
 
 class BiGRU(nn.Module):
     """A GRU from both ends; the two states of a position are averaged.
@@ -22,8 +24,12 @@ class BiGRU(nn.Module):
     def forward(self, sequences: Float[Tensor, "B N e"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N h"]:
         """The states of every position."""
         mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
-        ahead, _ = self.ahead(sequences)
-        back, _ = self.back(sequences.gather(1, mirror.expand_as(sequences)))
+        mirrored = sequences.gather(1, mirror.expand_as(sequences))
+        if can_scan(sequences):
+            both = torch.stack([sequences.transpose(0, 1), mirrored.transpose(0, 1)])
+            ahead, back = gru_scan(both, (self.ahead, self.back)).transpose(1, 2)
+        else:
+            ahead, back = self.ahead(sequences)[0], self.back(mirrored)[0]
         back = back.gather(1, mirror.expand_as(back))
         return ((ahead + back) / 2).masked_fill(~mask[:, :, None], 0)
 
@@ -38,7 +44,15 @@ class WordGRU(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
         """A state for every word."""
-        return self.rnn(self.embed(tokens), mask)
+        return self.rnn(look_up(self.embed, tokens), mask)
+
+
+def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T N e"]:
+    """The vectors of some words."""
+    if not tokens.is_cuda:
+        return table(tokens)
+    # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up once.
+    return table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
 
 
 def word_embedding(vocab_size: int, word_dim: int) -> nn.Embedding:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeVar, get_args
 
 import torch
@@ -50,6 +50,11 @@ class AbstractLoss(nn.Module, ABC):
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """The anchors that a mean is taken over; None means all of them."""
+        return None
+
+    @property
+    def phase(self) -> Hashable:
+        """What a scheduled loss computes now: steps recorded in one phase are not replayed in another."""
         return None
 
     def set_epoch(self, epoch: int) -> None:

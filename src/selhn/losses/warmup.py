@@ -42,12 +42,17 @@ class TripletWarmUp(AbstractLoss):
         self._epoch = epoch
 
     @property
+    def phase(self) -> bool:
+        """Whether all negatives are seen."""
+        return self._epoch < self.warmup_epochs
+
+    @property
     def needs(self) -> tuple[Statistic, ...]:
         """The sum of hinges while warming up, then the hardest negative."""
-        return ("hinge_sum",) if self._epoch < self.warmup_epochs else ("hardest",)
+        return ("hinge_sum",) if self.phase else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2 or 3, one anchor."""
-        if self._epoch < self.warmup_epochs:
+        if self.phase:
             return anchors.hinge_sum
         return hinge(anchors.hardest, anchors.positive, self.margin)

@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.kernels import side_by_side
 from selhn.models.folder import write_folder
 from selhn.text import Tokenizer
 from selhn.types import Batch, Match
@@ -22,6 +23,9 @@ class AbstractMatcher(nn.Module, ABC):
 
     is_embedding: bool = False
     """Whether an image and a text are one vector each, (I, d) and (T, d), and their score is the dot product."""
+
+    capturable: bool = True
+    """Whether a training step is the same work whatever the values are, so that a GPU can record and replay it."""
 
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
@@ -61,8 +65,10 @@ class AbstractMatcher(nn.Module, ABC):
 
     def forward(self, batch: Batch) -> Match:
         """The scores of a batch of pairs, positives on the diagonal."""
-        images = self.encode_images(batch.regions, batch.region_mask)
-        texts = self.encode_texts(batch.tokens, batch.token_mask)
+        images, texts = side_by_side(
+            lambda: self.encode_images(batch.regions, batch.region_mask),
+            lambda: self.encode_texts(batch.tokens, batch.token_mask),
+        )
         return Match(self.score(images, texts), self.auxiliary(batch, images, texts))
 
     def tokenize(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:

@@ -35,14 +35,17 @@ class ImageEncoder(nn.Module):
 
     def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
         """One unit vector an image."""
+        return unit(self.gpo.pool(lambda: self._features(regions, mask), mask))
+
+    def _features(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I M d"]:
         features = self.fc(regions)
         if self.body == "mlp":
-            features = self.mlp(features, mask)
-        elif self.body == "residual":
-            features = features + self.mlp(features, mask)
-        elif self.body == "parallel":
-            features = features + self.mlp(regions, mask)
-        return unit(self.gpo(features, mask))
+            return self.mlp(features, mask)
+        if self.body == "residual":
+            return features + self.mlp(features, mask)
+        if self.body == "parallel":
+            return features + self.mlp(regions, mask)
+        return features
 
 
 class TextEncoder(nn.Module):
@@ -58,7 +61,7 @@ class TextEncoder(nn.Module):
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
         """One unit vector a text."""
-        return self.head(self.words(tokens, mask), mask)
+        return unit(self.gpo.pool(lambda: self.fc(self.words(tokens, mask)), mask))
 
     def head(self, states: Float[Tensor, "T N h"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
         """From the states of the words to the text."""

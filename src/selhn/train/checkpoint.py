@@ -134,7 +134,11 @@ def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[
         for index, values in state["state"].items()
         for key, value in values.items()
     }
-    return tensors, state["param_groups"]
+    groups = [
+        {key: float(value) if isinstance(value, Tensor) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return tensors, groups
 
 
 def _unflatten(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> None:
@@ -144,6 +148,9 @@ def _unflatten(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], 
         if kind == "optimizer":
             index, _, key = rest.partition(".")
             state.setdefault(int(index), {})[key] = tensor
+    for saved, own in zip(groups, optimizer.param_groups):
+        # A rate that lives on the device stays there.
+        saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

@@ -34,6 +34,12 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    features: Literal["auto", "fp32", "fp16", "bf16", "int8"] = "auto"
+    """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
+    feature_bytes: int = 0
+    """Most memory of the GPU that features may take; 0 means half of what is free. What does not fit stays outside."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """Whether steps are recorded as a CUDA graph and replayed; auto does so on a GPU for losses and models of ours."""
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 means at its end only."""
 

@@ -6,15 +6,29 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from selhn.diagnose import StallAlarm
 
 READ_EVERY = 20
 """Steps between two readings of the numbers on the device: reading waits until the device has computed them."""
+
+
+class Numbers(NamedTuple):
+    """What a step says about itself: one vector on the device, and what its entries are called."""
+
+    names: tuple[str, ...]
+    values: Float[Tensor, " numbers"]
+
+    @classmethod
+    def of(cls, named: Mapping[str, Tensor]) -> "Numbers":
+        """Scalars by name."""
+        device = next(iter(named.values())).device
+        return cls(tuple(named), torch.stack([value.to(device).float() for value in named.values()]))
 
 
 class Meter:
@@ -29,7 +43,7 @@ class Meter:
         """What the alarm said at this step."""
         self.summary = ""
         """The last numbers read, for a person."""
-        self._unread: list[tuple[int, int, dict[str, Tensor]]] = []
+        self._unread: list[tuple[int, int, Numbers]] = []
         self._file: TextIO | None = None
         self._board: Any = None
         if path is not None:
@@ -50,7 +64,7 @@ class Meter:
             if resource is not None:
                 resource.close()
 
-    def add(self, step: int, epoch: int, numbers: dict[str, Tensor], read: bool) -> None:
+    def add(self, step: int, epoch: int, numbers: Numbers, read: bool) -> None:
         """The numbers of one step; they are read every few steps, or now."""
         self.warning = ""
         self._unread.append((step, epoch, numbers))
@@ -60,13 +74,9 @@ class Meter:
     def _read(self) -> None:
         if not self._unread:
             return
-        names = list(self._unread[0][2])
-        device = self._unread[0][2][names[0]].device
-        columns = torch.stack(
-            [torch.stack([row[name].to(device).float() for name in names]) for *_, row in self._unread]
-        )
-        for (step, epoch, _), values in zip(self._unread, columns.tolist()):
-            row = dict(zip(names, values))
+        columns = torch.stack([numbers.values for *_, numbers in self._unread])
+        for (step, epoch, numbers), values in zip(self._unread, columns.tolist()):
+            row = dict(zip(numbers.names, values))
             self.write({"step": step, "epoch": epoch, **row})
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:

@@ -9,17 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selhn.data import Augmentation, Batches, Data
-from selhn.diagnose import StallAlarm, gradient_norms, probe_scores
+from selhn.data import Augmentation, Batches, Data, Pairs
+from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import Metrics, evaluate, require_width
+from selhn.kernels import side_by_side
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
+from selhn.train.capture import Stepper, recording_stream
 from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
 from selhn.train.config import TrainConfig, with_values
 from selhn.train.folder import RunFolder, interruptible
 from selhn.train.log import Meter, Progress
-from selhn.train.optim import make_optimizer, set_learning_rate
+from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
+from selhn.train.resident import on_device
 from selhn.types import Batch
+
+FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "checkpoint_every")
+"""Settings that a resumed run may have otherwise than when it began."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,10 @@ def train(
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
-    data = on_device(data, device)
+    data = on_device(data, config, device, half=uses_bfloat16(config, device.type))
     batches = make_batches(model, data, config, device)
     optimizer = make_optimizer(model, config, device)
+    stepper = make_stepper(model, batches, loss, optimizer, config)
     folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
     position, alarm = Position(), make_alarm(loss, len(batches))
     if resume:
@@ -78,14 +85,14 @@ def train(
             heard = None if alarm is None else asdict(alarm)
             save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard)
 
-    with meter, interruptible() as interrupted:
+    with meter, interruptible() as interrupted, recording_stream(device):
         for epoch in range(position.epoch, config.epochs):
             set_learning_rate(optimizer, epoch, config)
             if isinstance(loss, AbstractLoss):
                 loss.set_epoch(epoch)
             model.train()
-            for batch in batches.epoch(epoch, start=position.step_in_epoch):
-                numbers = training_step(model, batch, loss, optimizer, config)
+            for step in batches.steps(epoch, start=position.step_in_epoch):
+                numbers = stepper(step, loss.phase if isinstance(loss, AbstractLoss) else None)
                 position = position.after_step()
                 meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
                 if meter.warning:
@@ -126,30 +133,41 @@ def training_step(
     image_ids = batch.image_ids if config.mask_same_image else None
     value = loss(match.scores, image_ids=image_ids) if isinstance(loss, AbstractLoss) else loss(match.scores)
     optimizer.zero_grad(set_to_none=True)
-    sum(match.aux.values(), start=value).backward()
+    total = sum(match.aux.values(), start=value)
+    _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, _epsilon(loss)))
+    norms = parameter_norms(model.parameters())
     numbers = {
         "loss": value.detach(),
         "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, value.detach()),
-        **probe_scores(match.scores, image_ids, _epsilon(loss)),
-        **gradient_norms(model.watched()),
+        **probes,
+        **gradient_norms(model.watched(), norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
     }
-    if config.clip:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-    optimizer.step()
+    clipped_step(optimizer, norms, config.clip)
     return numbers
 
 
-def on_device(data: Data, device: torch.device) -> Data:
-    """The data with its features on the device where half of the free memory holds them, else as they are."""
-    if device.type != "cuda":
-        return data
-    splits = (data.train, data.dev, data.test)
-    free, _ = torch.cuda.mem_get_info(device)
-    if sum(split.features.num_bytes for split in splits) > free // 2:
-        return data
-    train, dev, test = (replace(split, features=split.features.to(device)) for split in splits)
-    return replace(data, train=train, dev=dev, test=test)
+def make_stepper(
+    model: AbstractMatcher,
+    batches: Batches,
+    loss: Callable[..., Tensor],
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+) -> Stepper:
+    """All steps of a run; recorded where the settings and the device allow it."""
+    if config.capture == "always" and batches.device.type != "cuda":
+        raise ValueError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
+    record = config.capture == "always" or (
+        config.capture == "auto"
+        and batches.device.type == "cuda"
+        and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
+        and model.capturable
+    )
+
+    def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
+        return training_step(model, batches.assemble_seeded(pairs, num_tokens), loss, optimizer, config)
+
+    return Stepper(compute, batches.generator, record)
 
 
 def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:
@@ -163,8 +181,17 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
             "lower batch_size"
         )
     augmentation = Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words)
+    # On a GPU a few more tokens cost little, and every number of tokens is recorded anew.
+    token_step = 4 if device.type == "cuda" else 1
     return Batches(
-        data.train, model.tokenizer, config.batch_size, augmentation=augmentation, seed=config.seed, device=device
+        data.train,
+        model.tokenizer,
+        config.batch_size,
+        augmentation=augmentation,
+        seed=config.seed,
+        device=device,
+        token_step=token_step,
+        dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
     )
 
 
@@ -210,9 +237,7 @@ def _epsilon(loss: Callable[..., Tensor]) -> float:
 
 def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:
     """What must be the same when a run is resumed; the number of epochs may grow."""
-    settings = {
-        key: value for key, value in asdict(config).items() if key not in ("epochs", "device", "checkpoint_every")
-    }
+    settings = {key: value for key, value in asdict(config).items() if key not in FREE_TO_CHANGE}
     made_of = ", ".join(f"{key}={value}" for key, value in model.settings.items())
     weights = sum(parameter.numel() for parameter in model.parameters())
     texts = "\n".join([*data.train.captions[:100], *data.dev.captions[:100]])

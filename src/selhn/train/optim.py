@@ -1,22 +1,42 @@
 """The optimiser and its learning rate."""
 
 import torch
+from torch import Tensor
 
+from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.train.config import TrainConfig
 
 
 def make_optimizer(model: AbstractMatcher, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
     """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate."""
+    on_gpu = device.type == "cuda"
     groups = model.parameter_groups(config.lr, text_lr_factor=config.text_lr_factor)
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=device.type == "cuda")
-    for group in optimizer.param_groups:
+    for group in groups:
         group["initial_lr"] = group["lr"]
-    return optimizer
+        if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed
+            group["lr"] = torch.tensor(group["lr"], device=device)
+    return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, epoch: int, config: TrainConfig) -> None:
     """Step decay: a function of the epoch alone, so that a resumed run cannot miss a step."""
     factor = config.decay_by ** sum(epoch >= at for at in config.decay_at)
     for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
+        rate = group["initial_lr"] * factor
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) -> None:
+    """One update, with all gradients scaled down together where their norm is above `clip`; 0 turns that off."""
+    if clip:
+        norm = total_norm(list(norms.values()))
+        if optimizer.defaults.get("fused"):
+            # The fused update divides by this as it reads the gradients, which saves a pass over them.
+            optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1)  # type: ignore[attr-defined]
+        else:
+            torch.nn.utils.clip_grads_with_norm_(list(norms), clip, norm)
+    optimizer.step()

@@ -1,0 +1,96 @@
+"""What the batch of a step is made of, and how that is brought to a device while the step before is computed."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+DEPTH = 3
+"""Steps that are prepared ahead: one on its way, one waiting, one being gathered."""
+
+ItemT = TypeVar("ItemT")
+
+
+class Pairs(NamedTuple):
+    """The numbers of B texts and of their images, and the images' features where the device does not have them."""
+
+    texts: Int[Tensor, " B"]
+    images: Int[Tensor, " B"]
+    regions: Float[Tensor, "B M F"] | None = None
+    region_mask: Bool[Tensor, "B M"] | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Pairs":
+        """The same with every tensor changed."""
+        return Pairs._make(None if tensor is None else change(tensor) for tensor in self)
+
+
+class Step(NamedTuple):
+    """All that a batch is made of."""
+
+    pairs: Pairs
+    num_tokens: int
+    """N: as many as the longest text of the batch has, or a few more."""
+    seed: int
+    """Of everything that is changed at random."""
+
+
+def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
+    """The same steps with all they need on the device: gathered in a thread, copied on a stream of their own."""
+    if device.type != "cuda":
+        yield from (step._replace(pairs=step.pairs.each(lambda tensor: tensor.to(device))) for step in steps)
+        return
+    stream = torch.cuda.Stream(device)
+
+    def send(tensor: Tensor) -> Tensor:
+        # From pinned memory the copy runs beside everything else.
+        return tensor if tensor.is_cuda else tensor.pin_memory().to(device, non_blocking=True)
+
+    def sent(step: Step) -> tuple[Step, torch.Event]:
+        with torch.cuda.stream(stream):
+            return step._replace(pairs=step.pairs.each(send)), stream.record_event()
+
+    for step, arrived in in_background(map(sent, steps)):
+        here = torch.cuda.current_stream(device)
+        here.wait_event(arrived)
+        for tensor in step.pairs:
+            if tensor is not None:
+                tensor.record_stream(here)  # its memory must not go back to the copying stream while it is in use
+        yield step
+
+
+def in_background(items: Iterator[ItemT], depth: int = DEPTH) -> Iterator[ItemT]:
+    """The items of an iterator that runs ahead in a thread; what it raises is raised here."""
+    ready: queue.Queue[list[ItemT] | BaseException | None] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def hand_over(thing: list[ItemT] | BaseException | None) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                ready.put(thing, timeout=0.1)
+                break
+
+    def work() -> None:
+        try:
+            for item in items:
+                hand_over([item])
+                if stopped.is_set():
+                    return
+            hand_over(None)
+        except BaseException as error:
+            hand_over(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (thing := ready.get()) is not None:
+            if isinstance(thing, BaseException):
+                raise thing
+            yield from thing
+    finally:
+        stopped.set()
+        thread.join()

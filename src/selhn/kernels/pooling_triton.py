@@ -1,0 +1,96 @@
+"""The Triton kernels of `pooling`; imported only where they run."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+NOWHERE = 255
+"""The place of a masked member."""
+LOWEST = tl.constexpr(-(2**31))
+
+
+@triton.jit
+def _key(value):
+    """Whole numbers in the order of the values: they are cheaper to compare, and a tie is broken by adding one."""
+    bits = value.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit(do_not_specialize=["M"])
+def _pool(
+    features, mask, weights, pooled, places, ordered, M, D,
+    MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,
+):  # fmt: skip
+    """A block of channels of one set: count for every value how many come before it."""
+    row = tl.program_id(0).to(tl.int64)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    member = tl.arange(0, MEMBERS)
+    inside = (member[:, None] < M) & (channel[None, :] < D)
+    at = features + row * M * D + member[:, None] * D + channel[None, :]
+    present = tl.load(mask + row * M + member, mask=member < M, other=0) != 0
+    value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    key = tl.where(present[:, None], _key(value), LOWEST)
+    place = tl.zeros([MEMBERS, CHANNELS], tl.int32)
+    for other in range(0, M):
+        there = tl.load(mask + row * M + other) != 0
+        rival = tl.load(features + row * M * D + other * D + channel, mask=channel < D, other=0.0).to(tl.float32)
+        rival = tl.where(there, _key(rival), LOWEST)
+        # A rival is ahead if it is larger, or equal and earlier in the set.
+        place += (rival[None, :] + (other < member).to(tl.int32)[:, None] > key).to(tl.int32)
+    real = present[:, None] & inside
+    weight = tl.load(weights + row * M + place, mask=real, other=0.0)
+    tl.store(pooled + row * D + channel, tl.sum(tl.where(real, weight * value, 0.0), axis=0), mask=channel < D)
+    tl.store(places + row * M * D + member[:, None] * D + channel[None, :], tl.where(real, place, NOWHERE), mask=inside)
+    tl.store(ordered + row * M * D + place * D + channel[None, :], value, mask=real)
+
+
+@triton.jit(do_not_specialize=["M"])
+def _pool_backward(
+    grad, places, ordered, weights, grad_features, grad_weights, M, D,
+    MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,
+):  # fmt: skip
+    """A set: the gradient of each value is the weight of its place; that of a weight, a sum over the channels."""
+    row = tl.program_id(0).to(tl.int64)
+    member = tl.arange(0, MEMBERS)
+    total = tl.zeros([MEMBERS], tl.float32)
+    for first in range(0, D, CHANNELS):
+        channel = first + tl.arange(0, CHANNELS)
+        inside = (member[:, None] < M) & (channel[None, :] < D)
+        at = row * M * D + member[:, None] * D + channel[None, :]
+        pull = tl.load(grad + row * D + channel, mask=channel < D, other=0.0)
+        place = tl.load(places + at, mask=inside, other=NOWHERE).to(tl.int32)
+        weight = tl.load(weights + row * M + place, mask=place != NOWHERE, other=0.0)
+        tl.store(grad_features + at, weight * pull[None, :], mask=inside)
+        value = tl.load(ordered + at, mask=inside, other=0.0).to(tl.float32)
+        total += tl.sum(value * pull[None, :], axis=1)
+    tl.store(grad_weights + row * M + member, total, mask=member < M)
+
+
+def pool(features: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pooled (B, d) in float32, the place of every value (B, M, d), and the values in order (B, M, d)."""
+    batch, size, dim = features.shape
+    pooled = torch.empty(batch, dim, device=features.device)
+    places = torch.empty(features.shape, dtype=torch.uint8, device=features.device)
+    ordered = torch.zeros_like(features)
+    members = max(16, triton.next_power_of_2(size))
+    channels = max(16, 4096 // members)
+    _pool[(batch, triton.cdiv(dim, channels))](
+        features, mask, weights, pooled, places, ordered, size, dim, members, channels, NOWHERE
+    )
+    return pooled, places, ordered
+
+
+def pool_backward(
+    grad: Tensor, places: Tensor, ordered: Tensor, weights: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the features (B, M, d) and of the weights (B, M)."""
+    batch, size, dim = places.shape
+    grad_features = torch.empty(places.shape, dtype=dtype, device=places.device)
+    grad_weights = torch.empty(batch, size, device=places.device)
+    members = max(16, triton.next_power_of_2(size))
+    _pool_backward[(batch,)](
+        grad, places, ordered, weights, grad_features, grad_weights, size, dim, members, 8192 // members, NOWHERE,
+        num_warps=8,
+    )  # fmt: skip
+    return grad_features, grad_weights

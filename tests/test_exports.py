@@ -23,7 +23,8 @@ EXPORTS = {
         read_log resume_run run_config run_seeds train""",
     "selhn.retrieve": "Hit Index",
     "selhn.diagnose": "Norms StallAlarm gradient_norms parameter_norms probe_scores total_norm training_figure",
-    "selhn.kernels": "AnchorStatistics Statistic dense_statistics tiled_statistics",
+    "selhn.kernels": """AnchorStatistics LayerSettings LayerWeights Statistic can_scan dense_statistics gru_scan
+        pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 
 

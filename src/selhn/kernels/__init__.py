@@ -1,13 +1,16 @@
-"""Where the time goes: statistics of scores, pooling, recurrence; plain torch, and Triton on a GPU."""
+"""Where the time goes: statistics of scores, pooling, recurrence, transformer layers; torch, and Triton on a GPU."""
 
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import AnchorStatistics, Statistic, dense_statistics
 from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
+from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
 __all__ = [
     "AnchorStatistics",
+    "LayerSettings",
+    "LayerWeights",
     "Statistic",
     "can_scan",
     "dense_statistics",
@@ -15,4 +18,5 @@ __all__ = [
     "pool_sorted",
     "side_by_side",
     "tiled_statistics",
+    "transformer_layers",
 ]

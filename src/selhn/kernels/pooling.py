@@ -23,7 +23,9 @@ def pool_sorted(
 
     The weights past the number of members are not read. Half-precision features are summed in float32 on a GPU.
     """
-    if fusable(features, mask, weights) and features.shape[1] <= MOST_MEMBERS and features.dtype != torch.float64:
+    # Without gradients sorting is fast enough, and compiling a kernel would take longer.
+    trains = torch.is_grad_enabled() and features.dtype != torch.float64
+    if trains and fusable(features, mask, weights) and features.shape[1] <= MOST_MEMBERS:
         return _PoolSorted.apply(features, mask, weights)
     ordered = features.masked_fill(~mask[:, :, None], -torch.inf).sort(dim=1, descending=True).values
     present = torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)

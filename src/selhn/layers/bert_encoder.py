@@ -1,0 +1,157 @@
+"""BERT without its heads: Devlin et al., BERT, 2019. Its weights have the names under which they are published.
+
+x_0 = dropout(LayerNorm(word + position + kind of text)),  then the layers of `selhn.kernels.transformer_layers`
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from selhn.kernels import LayerSettings, LayerWeights, transformer_layers
+
+_ONE_WAY = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+}
+"""Settings that would make it another computation than the one here."""
+_ORDER = (
+    "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+    "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes and dropouts, under the names and with the default values of a published config.json."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} heads: "
+                "choose num_attention_heads so that it divides hidden_size"
+            )
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "BertConfig":
+        """From the content of a config.json, where much else may stand that concerns other parts of a model."""
+        for name, value in _ONE_WAY.items():
+            if config.get(name, value) != value:
+                raise ValueError(f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}")
+        return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, which `read` takes."""
+        return {"model_type": "bert", **asdict(self)}
+
+
+class BertEncoder(nn.Module):
+    """Tokens to hidden states. New weights are normal with `initializer_range`, biases and the padding word zero."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.config = config
+        self.embeddings = _Embeddings(config)
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
+        self.apply(self._initialise)
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+        """The hidden state of every token after the last layer."""
+        config, training = self.config, self.training
+        settings = LayerSettings(
+            heads=config.num_attention_heads,
+            eps=config.layer_norm_eps,
+            dropout=config.hidden_dropout_prob if training else 0.0,
+            attention_dropout=config.attention_probs_dropout_prob if training else 0.0,
+        )
+        weights = [layer.weights() for layer in self.encoder.modules() if isinstance(layer, _Layer)]
+        return transformer_layers(self.embeddings(tokens), mask, weights, settings)
+
+    @torch.no_grad()
+    def _initialise(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.normal_(0.0, self.config.initializer_range)
+        if isinstance(module, nn.Linear):
+            module.bias.zero_()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            module.weight[module.padding_idx].zero_()
+
+
+class _Embeddings(nn.Module):
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width = config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm = nn.LayerNorm(width, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+        words = _LookUp.apply(self.word_embeddings.weight, tokens, self.word_embeddings.padding_idx)
+        # A caption is one text, so every token is of the first kind.
+        places = self.position_embeddings.weight[: tokens.shape[1]] + self.token_type_embeddings.weight[0]
+        return self.dropout(self.LayerNorm(words + places))
+
+
+class _LookUp(torch.autograd.Function):
+    """`F.embedding`, with a gradient that a GPU adds up several times faster."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
+        ctx.save_for_backward(tokens)
+        ctx.rows, ctx.padding = len(table), padding
+        return table.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (tokens,) = ctx.saved_tensors
+        grad_table = grad.new_zeros(ctx.rows, grad.shape[2]).index_add_(0, tokens.flatten(), grad.flatten(0, 1))
+        if ctx.padding is not None:
+            grad_table[ctx.padding] = 0
+        return grad_table, None, None
+
+
+class _Layer(nn.Module):
+    """The weights of a layer, under their published names."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
+        self.attention = nn.ModuleDict(
+            {
+                "self": nn.ModuleDict({name: nn.Linear(width, width) for name in ("query", "key", "value")}),
+                "output": _dense_and_norm(width, width, eps),
+            }
+        )
+        self.intermediate = nn.ModuleDict({"dense": nn.Linear(width, inner)})
+        self.output = _dense_and_norm(inner, width, eps)
+
+    def weights(self) -> LayerWeights:
+        """In the order of the computation."""
+        return LayerWeights(*(self.get_parameter(f"{name}.{kind}") for name in _ORDER for kind in ("weight", "bias")))
+
+
+def _dense_and_norm(input_dim: int, output_dim: int, eps: float) -> nn.ModuleDict:
+    return nn.ModuleDict({"dense": nn.Linear(input_dim, output_dim), "LayerNorm": nn.LayerNorm(output_dim, eps)})

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -33,6 +34,21 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name + ("+" if changed.strip() else "")
+
+
+def matmul_rate(device: str, dtype: torch.dtype, size: int | None = None, repeats: int = 10) -> float:
+    """Operations a second of one large product of random matrices: what can be had here, and no datasheet's number."""
+    size = size or (8192 if device == "cuda" else 1024)
+    left, right = torch.randn(2, size, size, device=device).to(dtype)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times = []
+    for _ in range(repeats + 3):
+        wait()
+        start = time.perf_counter()
+        left @ right
+        wait()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / sorted(times[3:])[repeats // 2]
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

@@ -2,7 +2,7 @@
 
 import torch
 
-from selhn.losses import SCT, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
+from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 
 
 def warmed_up():
@@ -25,6 +25,10 @@ CASES = {
     "sct-nca": ("sct", lambda: SCT(variant="nca", weight=0.7, hard_threshold=0.4)),
     "warmup": ("warmup", TripletWarmUp),
     "warmup-over": ("warmup", warmed_up),
+    "infonce": ("infonce", InfoNCE),
+    "infonce-soft": ("infonce", lambda: InfoNCE(temperature=0.5, reduction="sum")),
+    "siglip": ("siglip", SigLIP),
+    "siglip-even": ("siglip", lambda: SigLIP(temperature=0.25, bias=0.5)),
 }
 
 KINDS = ("spread", "collapsed", "trained", "ties", "large")

@@ -7,9 +7,12 @@ def hinge(negative, positive, margin):
     return max(negative - positive + margin, 0.0)
 
 
-def softmax_triplet(negative, positive, temperature):
-    x = (negative - positive) / temperature
+def softplus(x):
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def softmax_triplet(negative, positive, temperature):
+    return softplus((negative - positive) / temperature)
 
 
 def triplet(p, negatives, f):
@@ -59,11 +62,26 @@ def warmup(p, negatives, f):
     return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
 
 
+def infonce(p, negatives, f):
+    logits = [s / f.temperature for s in [p, *negatives]]
+    largest = max(logits)
+    return math.log(sum(math.exp(x - largest) for x in logits)) + largest - p / f.temperature, True
+
+
+def siglip(p, negatives, f):
+    if not negatives:
+        return 0.0, True
+    return softplus(-(p / f.temperature + f.bias)) + sum(softplus(s / f.temperature + f.bias) for s in negatives), True
+
+
 def per_anchor(name, loss_fn, scores, image_ids=None):
     """(2, B) losses and (2, B) flags of the anchors that count in a mean."""
     batch = len(scores)
     ids = list(range(batch)) if image_ids is None else [int(i) for i in image_ids]
-    formula = {"triplet": triplet, "hn": hn, "shn": shn, "sct": sct, "selhn": selhn, "warmup": warmup}[name]
+    formula = {
+        "triplet": triplet, "hn": hn, "shn": shn, "sct": sct, "selhn": selhn, "warmup": warmup,
+        "infonce": infonce, "siglip": siglip,
+    }[name]  # fmt: skip
     extra = {"batch": batch} if name == "selhn" else {}
     losses, counted = [], []
     for row_of in (lambda i, j: scores[i][j], lambda i, j: scores[j][i]):

@@ -11,8 +11,8 @@ import selhn
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """LOSSES SCT AbstractLoss LossEntry Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp
-        create_loss list_losses""",
+    "selhn.losses": """LOSSES SCT AbstractLoss InfoNCE LossEntry SigLIP Triplet TripletHN TripletSHN TripletSelHN
+        TripletWarmUp create_loss list_losses""",
     "selhn.models": "MODELS VSE AbstractMatcher ModelEntry VSEpp create_model list_models load_model",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
@@ -23,8 +23,8 @@ EXPORTS = {
         read_log resume_run run_config run_seeds train""",
     "selhn.retrieve": "Hit Index",
     "selhn.diagnose": "Norms StallAlarm gradient_norms parameter_norms probe_scores total_norm training_figure",
-    "selhn.kernels": """AnchorStatistics LayerSettings LayerWeights Statistic can_scan dense_statistics gru_scan
-        pool_sorted side_by_side tiled_statistics transformer_layers""",
+    "selhn.kernels": """AnchorStatistics LayerSettings LayerWeights Statistic Terms can_scan dense_statistics
+        gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 
 

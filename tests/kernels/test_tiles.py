@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import CASES, make_embeddings, make_ids
 
-from selhn.kernels import tiles
+from selhn.kernels import torch_tiles
 from selhn.losses import Triplet, TripletHN, TripletSelHN
 
 every_case = pytest.mark.parametrize("case", CASES)
@@ -83,13 +83,13 @@ def test_gradcheck():
 @pytest.fixture
 def products(monkeypatch):
     """The shapes of all tile products that are computed."""
-    shapes, compute = [], tiles._product
+    shapes, compute = [], torch_tiles.product
 
     def spy(left, right):
         shapes.append((len(left), right.shape[1]))
         return compute(left, right)
 
-    monkeypatch.setattr(tiles, "_product", spy)
+    monkeypatch.setattr(torch_tiles, "product", spy)
     return shapes
 
 

@@ -196,6 +196,9 @@ def test_bad_image_ids(ids, message):
         ("selhn", {"average_over": "all"}, "average_over must be one of 'negatives', 'batch'"),
         ("hn", {"variant": "softmax"}, "variant must be one of 'hinge', 'nca'"),
         ("sct", {"temperature": 0}, "temperature must be a number > 0, got 0"),
+        ("infonce", {"temperature": -0.07}, "temperature must be a number > 0, got -0.07"),
+        ("infonce", {"margin": 0.2}, "infonce has no setting 'margin'"),
+        ("siglip", {"bias": math.nan}, "bias must be a number, got nan"),
         ("warmup", {"warmup_epochs": -1}, "warmup_epochs must be at least 0, got -1"),
     ],
 )
@@ -205,7 +208,7 @@ def test_bad_settings(name, settings, message):
 
 
 def test_names():
-    assert list_losses() == ["triplet", "hn", "selhn", "shn", "sct", "warmup"]
+    assert list_losses() == ["triplet", "hn", "selhn", "shn", "sct", "warmup", "infonce", "siglip"]
     assert list_losses("*hn") == ["hn", "selhn", "shn"]
     assert isinstance(create_loss("selhn", epsilon=0.5), AbstractLoss)
     with pytest.raises(ValueError, match="unknown loss 'sellhn': did you mean 'selhn'"):

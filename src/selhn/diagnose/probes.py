@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from selhn.kernels import dense_statistics
+from selhn.kernels import Terms, dense_statistics
 
 
 @torch.no_grad()
@@ -21,7 +21,7 @@ def probe_scores(
     when the embeddings have fallen together.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    anchors = dense_statistics(scores, image_ids, margin=0.0, needs=("hardest",))
+    anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
     has_negative = (anchors.num_negatives > 0).expand_as(anchors.hardest)
     count = has_negative.sum().clamp(min=1)
     gap = torch.where(has_negative, (anchors.hardest - anchors.positive).abs(), 0)

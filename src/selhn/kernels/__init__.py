@@ -2,7 +2,7 @@
 
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
-from selhn.kernels.statistics import AnchorStatistics, Statistic, dense_statistics
+from selhn.kernels.statistics import AnchorStatistics, Statistic, Terms, dense_statistics
 from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
@@ -12,6 +12,7 @@ __all__ = [
     "LayerSettings",
     "LayerWeights",
     "Statistic",
+    "Terms",
     "can_scan",
     "dense_statistics",
     "gru_scan",

@@ -11,16 +11,26 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-Statistic = Literal["hardest", "hardest_below", "hardest_up_to", "hinge_sum"]
+Statistic = Literal["hardest", "hardest_below", "hardest_up_to", "hinge_sum", "log_sum_exp", "softplus_sum"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The constants inside the statistics."""
+
+    margin: float = 0.0
+    temperature: float = 1.0
+    bias: float = 0.0
 
 
 @dataclass(frozen=True)
 class AnchorStatistics:
     """Statistics of the 2B anchors of a batch; axis -2 is (image anchors, text anchors).
 
-    Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf.
-    Where negatives tie, the one with the lowest index is taken and receives all of the gradient.
+    Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf, and a
+    sum of 0. Where negatives tie, the one with the lowest index is taken and receives all of the gradient.
     """
 
     positive: Float[Tensor, "*K 1 B"]
@@ -47,9 +57,19 @@ class AnchorStatistics:
         """Sum over the negatives of `[s_n - s_p + margin]+`."""
         return self.values["hinge_sum"]
 
+    @property
+    def log_sum_exp(self) -> Float[Tensor, "*K 2 B"]:
+        """`log sum exp(s_n / temperature)` over the negatives."""
+        return self.values["log_sum_exp"]
 
-# What is left of a row's negatives before the maximum is taken. The comparisons are written so that a NaN stays in
-# and shows in the loss, rather than being dropped by a comparison that is always false.
+    @property
+    def softplus_sum(self) -> Float[Tensor, "*K 2 B"]:
+        """Sum over the negatives of `log(1 + exp(s_n / temperature + bias))`."""
+        return self.values["softplus_sum"]
+
+
+# The maxima: what is left of a row's negatives before the maximum is taken. The comparisons are written so that a NaN
+# stays in and shows in the loss, rather than being dropped by a comparison that is always false.
 CANDIDATES: Mapping[Statistic, Callable[[Tensor, Tensor], Tensor]] = {
     "hardest": lambda negatives, positive: negatives,
     "hardest_below": lambda negatives, positive: negatives.masked_fill(negatives >= positive, -torch.inf),
@@ -58,38 +78,74 @@ CANDIDATES: Mapping[Statistic, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def row_statistic(
-    name: Statistic, negatives: Float[Tensor, "*K A C"], positive: Float[Tensor, "*K A"], margin: float
+    name: Statistic, negatives: Float[Tensor, "*K A C"], positive: Float[Tensor, "*K A"], terms: Terms
 ) -> Float[Tensor, "*K A"]:
     """One statistic of A anchors over C candidates, where `negatives` is -inf at pairs that are not negatives."""
-    positive = positive.unsqueeze(-1)
     if name == "hinge_sum":
         # relu, not clamp: its gradient is 0 where the hinge is exactly 0. A pair at -inf adds nothing.
-        return (negatives - positive + margin).relu().sum(dim=-1)
-    return CANDIDATES[name](negatives, positive).max(dim=-1).values
+        return (negatives - positive.unsqueeze(-1) + terms.margin).relu().sum(dim=-1)
+    if name == "log_sum_exp":
+        return (negatives / terms.temperature).logsumexp(dim=-1)
+    if name == "softplus_sum":
+        # Not softplus: torch's turns into the identity above 20.
+        return -logsigmoid(-(negatives / terms.temperature + terms.bias)).sum(dim=-1)
+    return CANDIDATES[name](negatives, positive.unsqueeze(-1)).max(dim=-1).values
 
 
-def count_negatives(image_ids: Int[Tensor, " B"] | None, batch: int, device: torch.device) -> Int[Tensor, " B"]:
-    """How many pairs of the batch show another image than pair i, for every i."""
+def merge_sums(name: Statistic, first: Tensor, second: Tensor) -> Tensor:
+    """A statistic over all candidates, not a maximum, from the statistics of two parts of them."""
+    return torch.logaddexp(first, second) if name == "log_sum_exp" else first + second
+
+
+def pull(name: Statistic, negatives: Float[Tensor, "A C"], level: Float[Tensor, " A"], terms: Terms) -> Tensor:
+    """The derivative of a statistic, not a maximum, by every score of a tile, in units of `steepness`: from 0 to 1.
+
+    `level` is what must be known of an anchor besides its scores, as `pull_level` gives it.
+    """
+    if name == "hinge_sum":
+        return (negatives - level[:, None] + terms.margin > 0).to(negatives.dtype)
+    if name == "log_sum_exp":
+        return (negatives / terms.temperature - level[:, None]).exp()
+    return (negatives / terms.temperature + terms.bias).sigmoid()
+
+
+def pull_level(name: Statistic, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B"]:
+    """The positive, or the value of the statistic itself where it is a log-sum-exp."""
+    if name == "log_sum_exp":
+        # An anchor without negatives pulls at nothing: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
+        return value.masked_fill(value == -torch.inf, torch.inf)
+    return positive.expand(2, -1)
+
+
+def steepness(name: Statistic, terms: Terms) -> float:
+    """The largest derivative of a statistic, not a maximum, by a score."""
+    return 1.0 if name == "hinge_sum" else 1 / terms.temperature
+
+
+def label_images(
+    image_ids: Int[Tensor, " B"] | None, batch: int, device: torch.device
+) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"]]:
+    """A number below B for every pair, the same for the pairs of one image; and how many pairs show another image."""
     if image_ids is None:
-        return torch.full((batch,), batch - 1, device=device)
-    # Not by unique, whose result has a size that the host would have to wait for.
-    ordered = image_ids.sort().values
-    return batch - (torch.searchsorted(ordered, image_ids, right=True) - torch.searchsorted(ordered, image_ids))
+        return torch.arange(batch, dtype=torch.int32, device=device), torch.full((batch,), batch - 1, device=device)
+    # Where its id stands among the sorted ids: unlike `unique`, this never waits for the device.
+    in_order = image_ids.sort().values
+    labels = torch.searchsorted(in_order, image_ids, out_int32=True)
+    return labels, batch - torch.searchsorted(in_order, image_ids, right=True) + labels
 
 
 def dense_statistics(
     scores: Float[Tensor, "*K B B"],
     image_ids: Int[Tensor, " B"] | None,
-    margin: float,
     needs: tuple[Statistic, ...],
+    terms: Terms,
 ) -> AnchorStatistics:
     """Statistics of a score matrix that is there; plain differentiable torch."""
-    batch = scores.shape[-1]
-    labels = torch.arange(batch, device=scores.device) if image_ids is None else image_ids
+    labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
     negatives = scores.masked_fill(labels[:, None] == labels, -torch.inf)
     positive = scores.diagonal(dim1=-2, dim2=-1)
     values = {
-        name: torch.stack([row_statistic(name, rows, positive, margin) for rows in (negatives, negatives.mT)], dim=-2)
+        name: torch.stack([row_statistic(name, rows, positive, terms) for rows in (negatives, negatives.mT)], dim=-2)
         for name in needs
     }
-    return AnchorStatistics(positive.unsqueeze(-2), count_negatives(image_ids, batch, scores.device), values)
+    return AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)

@@ -1,11 +1,13 @@
 """The same statistics straight from two embedding matrices, without the B x B scores: O(B d + tile^2) memory.
 
 One traversal of tiles of V @ T' serves both directions. The backward pass costs O(B d) for the maxima, whose winners
-were remembered, and recomputes tiles only where an anchor's `hinge_sum` received a gradient: a loss that mines all
-of its anchors touches none.
+were remembered, and recomputes tiles only where an anchor's sum over all negatives received a gradient: a loss that
+mines all of its anchors touches none. The numbers of a tile come from `fused` on a GPU that has it, else from
+`torch_tiles`.
 """
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,28 +15,62 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from selhn.kernels.statistics import CANDIDATES, AnchorStatistics, Statistic, count_negatives, row_statistic
+from selhn.kernels import torch_tiles
+from selhn.kernels.statistics import (
+    CANDIDATES,
+    AnchorStatistics,
+    Statistic,
+    Terms,
+    label_images,
+    merge_sums,
+    pull_level,
+    steepness,
+)
+from selhn.kernels.torch_tiles import HALF, Side, add_product
+from selhn.kernels.triton_support import fusable
 
-HALF = (torch.float16, torch.bfloat16)
+PART = 8192
+"""The anchors whose embeddings are worked on at a time where there are no tiles, to need no further B x d matrix."""
 
 
 def tiled_statistics(
     image_emb: Float[Tensor, "B d"],
     text_emb: Float[Tensor, "B d"],
     image_ids: Int[Tensor, " B"] | None,
-    margin: float,
     needs: tuple[Statistic, ...],
+    terms: Terms,
     tile: int | None = None,
 ) -> AnchorStatistics:
     """Statistics of `image_emb @ text_emb.T`: values, gradients and tie rule of `dense_statistics`.
 
-    Half-precision embeddings are multiplied exactly and compared in float32. `index_add_` on CUDA adds in any order;
-    `torch.use_deterministic_algorithms(True)` makes the gradients repeatable.
+    Half-precision embeddings are multiplied exactly and compared in float32; on NVIDIA GPUs from Hopper on that is done
+    by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set to do. `index_add_`
+    on CUDA adds in any order; `torch.use_deterministic_algorithms(True)` makes the gradients repeatable.
     """
-    tile = tile or (8192 if image_emb.is_cuda else 1024)
-    positive, *values = _TiledStatistics.apply(image_emb, text_emb, image_ids, margin, needs, tile)
-    counts = count_negatives(image_ids, len(image_emb), image_emb.device)
-    return AnchorStatistics(positive.unsqueeze(0), counts, dict(zip(needs, values)))
+    if tile is None and not can_fuse(image_emb):
+        tile = 8192 if image_emb.is_cuda else 1024
+    if tile is None:
+        image_emb, text_emb = (_arithmetic(tile).aligned(emb) for emb in (image_emb, text_emb))
+    labels, num_negatives = label_images(image_ids, len(image_emb), image_emb.device)
+    positive, *values = _TiledStatistics.apply(image_emb, text_emb, labels, needs, terms, tile)
+    return AnchorStatistics(positive.unsqueeze(0), num_negatives, dict(zip(needs, values)))
+
+
+def can_fuse(emb: Float[Tensor, "B d"]) -> bool:
+    """Whether the fused kernels serve these embeddings."""
+    if not (fusable(emb) and emb.dtype in HALF and torch.version.cuda):
+        return False
+    # Older GPUs lack the copy engine and the shared memory that the kernels are laid out for.
+    return torch.cuda.get_device_capability(emb.device) >= (9, 0)
+
+
+def _arithmetic(tile: int | None) -> ModuleType:
+    """Where the numbers of a tile come from: torch for tiles of a given size, Triton for tiles of its own."""
+    if tile is not None:
+        return torch_tiles
+    from selhn.kernels import fused
+
+    return fused
 
 
 class _TiledStatistics(torch.autograd.Function):
@@ -45,58 +81,48 @@ class _TiledStatistics(torch.autograd.Function):
         ctx: Any,
         image_emb: Tensor,
         text_emb: Tensor,
-        image_ids: Tensor | None,
-        margin: float,
+        labels: Tensor,
         needs: tuple[Statistic, ...],
-        tile: int,
+        terms: Terms,
+        tile: int | None,
     ) -> tuple[Tensor, ...]:
         with torch.autocast(image_emb.device.type, enabled=False):
-            positive, values, winners = _traverse(image_emb, text_emb, image_ids, margin, needs, tile)
-        ctx.save_for_backward(image_emb, text_emb, image_ids, positive, *winners.values())
-        ctx.winner_names, ctx.margin, ctx.needs, ctx.tile = tuple(winners), margin, needs, tile
+            positive, values, winners = _traverse(image_emb, text_emb, labels, needs, terms, tile)
+        remembered = [winners[name] if name in CANDIDATES else values[name] for name in needs]
+        ctx.save_for_backward(image_emb, text_emb, labels, positive, *remembered)
+        ctx.needs, ctx.terms, ctx.tile = needs, terms, tile
         ctx.set_materialize_grads(False)
         return positive, *(values[name] for name in needs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_positive: Tensor | None, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        image_emb, text_emb, image_ids, positive, *winners = ctx.saved_tensors
-        winner_of = dict(zip(ctx.winner_names, winners))
-        images, texts = _Side(image_emb, positive.dtype), _Side(text_emb, positive.dtype)
+        image_emb, text_emb, labels, positive, *remembered = ctx.saved_tensors
+        embs = image_emb, text_emb
+        emb_grads = torch.zeros_like(image_emb, dtype=positive.dtype), torch.zeros_like(text_emb, dtype=positive.dtype)
         grad_positive = torch.zeros_like(positive) if grad_positive is None else grad_positive.clone()
+        arrived = [(name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None]
+        sums = [(name, grad, value) for name, grad, value in arrived if name not in CANDIDATES]
         with torch.autocast(image_emb.device.type, enabled=False):
-            for name, grad in zip(ctx.needs, grads):
-                if grad is None:
-                    continue
-                if name == "hinge_sum":
-                    grad_positive -= _hinge_backward(images, texts, image_ids, positive, grad, ctx.margin, ctx.tile)
-                    continue
-                # The winner of an image anchor is a text, that of a text anchor an image.
-                for anchors, candidates, weight, winner in zip((images, texts), (texts, images), grad, winner_of[name]):
-                    weight = torch.where(winner < 0, 0, weight)[:, None]
-                    winner = winner.clamp(min=0)
-                    anchors.grad += weight * candidates.emb[winner]
-                    candidates.grad.index_add_(0, winner, weight * anchors.emb)
-            images.grad += grad_positive[:, None] * text_emb
-            texts.grad += grad_positive[:, None] * image_emb
-        return images.grad.to(image_emb.dtype), texts.grad.to(text_emb.dtype), None, None, None, None
-
-
-class _Side:
-    """The embeddings of one modality and the gradient that gathers for them, the latter in the accumulating dtype."""
-
-    def __init__(self, emb: Float[Tensor, "B d"], dtype: torch.dtype):
-        self.emb = emb
-        self.grad = torch.zeros_like(emb, dtype=dtype)
-
-
-def _product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Tensor, "A C"]:
-    """A matrix product that is never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
-    if right.dtype not in HALF:
-        return left @ right
-    if right.is_cuda:
-        return torch.mm(left.to(right.dtype), right, out_dtype=torch.float32)
-    return left.float() @ right.float()
+            if sums:
+                # In one unit in which the largest is 1024: half precision holds it, and what is far below it.
+                pulled = torch.stack([grad * steepness(name, ctx.terms) for name, grad, _ in sums])
+                unit = pulled.abs().max().clamp(min=torch.finfo(pulled.dtype).tiny) / 1024
+                for (name, _, value), weight in zip(sums, pulled / unit):
+                    levels = pull_level(name, positive, value)
+                    images, texts = (Side(emb, labels, level) for emb, level in zip(embs, levels))
+                    lost = _add_sum_gradients(name, images, texts, weight, emb_grads, ctx.terms, ctx.tile)
+                    if name == "hinge_sum":  # the only sum in which the positive stands
+                        grad_positive -= lost * unit
+                for emb_grad in emb_grads:
+                    emb_grad *= unit
+            for name, grad, winners in arrived:
+                if name in CANDIDATES:
+                    _add_winner_gradients(embs, emb_grads, grad, winners)
+            for part in _spans(len(positive), PART):
+                emb_grads[0][part].addcmul_(grad_positive[part, None], text_emb[part])
+                emb_grads[1][part].addcmul_(grad_positive[part, None], image_emb[part])
+        return *(grad.to(emb.dtype) for grad, emb in zip(emb_grads, embs)), None, None, None, None
 
 
 def _spans(length: int, tile: int) -> Iterator[slice]:
@@ -107,79 +133,99 @@ def _spans(length: int, tile: int) -> Iterator[slice]:
 def _traverse(
     image_emb: Float[Tensor, "B d"],
     text_emb: Float[Tensor, "B d"],
-    image_ids: Int[Tensor, " B"] | None,
-    margin: float,
+    labels: Int[Tensor, " B"],
     needs: tuple[Statistic, ...],
-    tile: int,
+    terms: Terms,
+    tile: int | None,
 ) -> tuple[Tensor, dict[Statistic, Tensor], dict[Statistic, Tensor]]:
     """Positive scores, statistics (2, B), and the index (2, B) of the winner of every maximum, -1 for none."""
-    batch = len(image_emb)
-    # The positives come from the same products as the negatives, so that equal pairs stay exactly equal.
-    positive = torch.cat([_product(image_emb[s], text_emb[s].mT).diagonal().clone() for s in _spans(batch, tile)])
-    values = {name: positive.new_full((2, batch), 0.0 if name == "hinge_sum" else -torch.inf) for name in needs}
+    batch, arithmetic = len(image_emb), _arithmetic(tile)
+    height, width = (tile, tile) if tile else arithmetic.forward_tile(batch)
+    positive = torch.cat([arithmetic.positives(image_emb[s], text_emb[s]) for s in _spans(batch, height)])
+    values = {name: positive.new_full((2, batch), 0.0 if name.endswith("_sum") else -torch.inf) for name in needs}
     winners: dict[Statistic, Tensor] = {
-        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name != "hinge_sum"
+        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name in CANDIDATES
     }
-    for rows in _spans(batch, tile):
-        for columns in _spans(batch, tile):
-            negatives = _product(image_emb[rows], text_emb[columns].mT)
-            if image_ids is not None:
-                negatives.masked_fill_(image_ids[rows, None] == image_ids[columns], -torch.inf)
-            elif rows == columns:
-                negatives.fill_diagonal_(-torch.inf)
-            for direction, (block, anchors, first) in enumerate(
-                [(negatives, rows, columns.start), (negatives.mT, columns, rows.start)]
-            ):
-                for name in needs:
-                    if name == "hinge_sum":
-                        values[name][direction, anchors] += row_statistic(name, block, positive[anchors], margin)
-                        continue
-                    best, index = CANDIDATES[name](block, positive[anchors, None]).max(dim=-1)
-                    # Strictly better, or NaN: tiles come in rising order, so the lowest index keeps a tie.
+    images, texts = Side(image_emb, labels, positive), Side(text_emb, labels, positive)
+    for rows in _spans(batch, height):
+        for columns in _spans(batch, width):
+            reduced = arithmetic.reduce_tile(images[rows], texts[columns], needs, terms)
+            for direction, (anchors, first) in enumerate([(rows, columns.start), (columns, rows.start)]):
+                for name, (value, winner) in reduced[direction].items():
                     so_far = values[name][direction, anchors]
-                    better = (best > so_far) | best.isnan()
-                    values[name][direction, anchors] = torch.where(better, best, so_far)
+                    if winner is None:
+                        values[name][direction, anchors] = merge_sums(name, so_far, value)
+                        continue
+                    # Strictly better, or NaN: tiles come in rising order, so the lowest index keeps a tie.
+                    better = (value > so_far) | value.isnan()
+                    values[name][direction, anchors] = torch.where(better, value, so_far)
                     winners[name][direction, anchors] = torch.where(
-                        better, index + first, winners[name][direction, anchors]
+                        better, winner + first, winners[name][direction, anchors]
                     )
     return positive, values, winners
 
 
-def _hinge_backward(
-    images: _Side,
-    texts: _Side,
-    image_ids: Int[Tensor, " B"] | None,
-    positive: Float[Tensor, " B"],
+def _add_winner_gradients(
+    embs: tuple[Tensor, Tensor],
+    emb_grads: tuple[Tensor, Tensor],
     weight: Float[Tensor, "2 B"],
-    margin: float,
-    tile: int,
-) -> Float[Tensor, " B"]:
-    """Add the gradient of `hinge_sum` to both sides; return what every positive score loses by it.
+    winner: Int[Tensor, "2 B"],
+) -> None:
+    """Add the gradient of a maximum to both sides: every anchor pulls at its winner, and is pulled by it."""
+    weight = torch.where(winner < 0, 0, weight)
+    winner = winner.clamp(min=0)
+    for direction in (0, 1):
+        # The winner of an image anchor is a text, that of a text anchor an image.
+        anchors, candidates = direction, 1 - direction
+        for part in _spans(winner.shape[1], PART):
+            pulls, at = weight[direction, part, None], winner[direction, part]
+            emb_grads[anchors][part].addcmul_(pulls, embs[candidates][at])
+            emb_grads[candidates].index_add_(0, at, pulls * embs[anchors][part])
 
-    Only pairs whose image or text anchor has a weight are visited, each once: the images that average against all
-    texts, then the other images against the texts that average.
+
+def _add_sum_gradients(
+    name: Statistic,
+    images: Side,
+    texts: Side,
+    weight: Float[Tensor, "2 B"],
+    emb_grads: tuple[Tensor, Tensor],
+    terms: Terms,
+    tile: int | None,
+) -> Float[Tensor, " B"]:
+    """Add the gradient of a sum over all negatives to both sides; return how hard the anchors of every pair pull.
+
+    Only pairs whose image or text anchor has a weight are visited, each once: the images that have one against all
+    texts, then the other images against the texts that have one. How many there are is all that the host waits for.
     """
-    batch = len(positive)
-    labels = torch.arange(batch, device=positive.device) if image_ids is None else image_ids
-    peak = weight.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
-    weight = weight / peak  # so that weights such as 1 / B^2 survive a product in half precision
-    everyone = torch.arange(batch, device=positive.device)
-    averaging, others = (weight[0] != 0).nonzero()[:, 0], (weight[0] == 0).nonzero()[:, 0]
-    lost = torch.zeros_like(positive)
-    for all_rows, all_columns in ((averaging, everyone), (others, (weight[1] != 0).nonzero()[:, 0])):
-        for row_span in _spans(len(all_rows), tile):
-            rows = all_rows[row_span]
-            row_emb = images.emb[rows]
-            for column_span in _spans(len(all_columns), tile):
-                columns = all_columns[column_span]
-                column_emb = texts.emb[columns]
-                scores = _product(row_emb, column_emb.mT)
-                scores.masked_fill_(labels[rows, None] == labels[columns], -torch.inf)
-                pull = torch.where(scores - positive[rows, None] + margin > 0, weight[0, rows, None], 0)
-                lost[rows] += pull.sum(dim=1)
-                text_pull = torch.where(scores - positive[columns] + margin > 0, weight[1, columns], 0)
-                lost[columns] += text_pull.sum(dim=0)
-                pull += text_pull
-                images.grad.index_add_(0, rows, _product(pull, column_emb) * peak)
-                texts.grad.index_add_(0, columns, _product(pull.mT, row_emb) * peak)
-    return lost * peak
+    arithmetic = _arithmetic(tile)
+    tile = tile or arithmetic.BACKWARD_TILE
+    batch, (num_images, num_texts) = weight.shape[1], (weight != 0).sum(dim=1).tolist()
+    if num_images == num_texts == 0:
+        return torch.zeros_like(weight[0])
+    chosen_images, chosen_texts = (weight == 0).to(torch.uint8).argsort(dim=1, stable=True)  # those with a weight first
+    image_sums, text_sums = torch.zeros(2, 2, batch, dtype=weight.dtype, device=weight.device)
+    for all_rows, all_columns in (
+        (_parts(chosen_images[:num_images], batch, tile), list(_spans(batch, tile))),
+        (_parts(chosen_images[num_images:], batch, tile), _parts(chosen_texts[:num_texts], batch, tile)),
+    ):
+        for rows in all_rows:
+            row_side = images[rows]
+            for columns in all_columns:
+                column_side = texts[columns]
+                weights = weight[0, rows], weight[1, columns]
+                pulls, row_sums, column_sums = arithmetic.pull_tile(name, row_side, column_side, *weights, terms)
+                add_product(emb_grads[0], rows, pulls, column_side.emb)
+                add_product(emb_grads[1], columns, pulls.mT, row_side.emb)
+                image_sums[:, rows] += row_sums
+                text_sums[:, columns] += column_sums
+    # Near collapse the pulls at an anchor cancel but for the small differences of the embeddings. What rounding took
+    # from all pulls alike would outweigh them: it is given back, at the mean of the embeddings.
+    emb_grads[0].addr_(image_sums[1], texts.emb.mean(dim=0, dtype=weight.dtype))
+    emb_grads[1].addr_(text_sums[1], images.emb.mean(dim=0, dtype=weight.dtype))
+    return image_sums[0] + text_sums[0]
+
+
+def _parts(chosen: Int[Tensor, " A"], batch: int, tile: int) -> list[slice] | list[Tensor]:
+    """The chosen of a batch in parts of a tile; slices, which need no gathering, where all are chosen."""
+    spans = list(_spans(len(chosen), tile))
+    return spans if len(chosen) == batch else [chosen[span] for span in spans]

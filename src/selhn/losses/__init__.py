@@ -7,9 +7,11 @@ from typing import Any
 
 from selhn.losses.base import AbstractLoss
 from selhn.losses.hardest import TripletHN
+from selhn.losses.infonce import InfoNCE
 from selhn.losses.sct import SCT
 from selhn.losses.selhn import TripletSelHN
 from selhn.losses.semihard import TripletSHN
+from selhn.losses.siglip import SigLIP
 from selhn.losses.triplet import Triplet
 from selhn.losses.warmup import TripletWarmUp
 from selhn.names import did_you_mean, require_settings
@@ -18,7 +20,9 @@ __all__ = [
     "LOSSES",
     "SCT",
     "AbstractLoss",
+    "InfoNCE",
     "LossEntry",
+    "SigLIP",
     "Triplet",
     "TripletHN",
     "TripletSHN",
@@ -50,6 +54,15 @@ LOSSES: Mapping[str, LossEntry] = {
     "sct": LossEntry(SCT, "hn if max_n s_n < s_p else max_n s_n", "Xuan et al., ECCV 2020", shift_invariant=False),
     "warmup": LossEntry(
         TripletWarmUp, "triplet for the first epochs, then hn", "Chen et al. (VSE-infinity), CVPR 2021"
+    ),
+    "infonce": LossEntry(
+        InfoNCE, "-log(e^(s_p/t) / (e^(s_p/t) + sum_n e^(s_n/t)))", "Radford et al. (CLIP), ICML 2021"
+    ),
+    "siglip": LossEntry(
+        SigLIP,
+        "softplus(-s_p/t - bias) + sum_n softplus(s_n/t + bias)",
+        "Zhai et al. (SigLIP), ICCV 2023",
+        shift_invariant=False,
     ),
 }
 

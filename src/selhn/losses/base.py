@@ -1,5 +1,6 @@
 """What all losses share: checking the input, both directions, the reduction, and the way from embeddings."""
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from selhn.kernels import AnchorStatistics, Statistic, dense_statistics, tiled_statistics
+from selhn.kernels import AnchorStatistics, Statistic, Terms, dense_statistics, tiled_statistics
 from selhn.types import Reduction
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
@@ -22,7 +23,7 @@ class AbstractLoss(nn.Module, ABC):
     direction it works in. Everything else is here.
 
     Args:
-        margin: the paper's lambda, by how much a positive should beat its negatives.
+        margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss that has none.
         reduction: "mean" over the 2B anchors, "sum" over them, or "none" for shape (2, B): image anchors, text
             anchors. An anchor without negatives counts as 0.
     """
@@ -43,6 +44,11 @@ class AbstractLoss(nn.Module, ABC):
     @abstractmethod
     def needs(self) -> tuple[Statistic, ...]:
         """The statistics that `anchor_loss` reads."""
+
+    @property
+    def terms(self) -> Terms:
+        """The constants inside those statistics."""
+        return Terms(margin=self.margin)
 
     @abstractmethod
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
@@ -91,20 +97,21 @@ class AbstractLoss(nn.Module, ABC):
         """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix: for batches of many thousand pairs.
 
         Value, gradients and tie rule are those of the dense form. The embeddings are taken as they are: normalise
-        them first if the scores are to be cosines. `tile` is the side of the blocks worked on at a time.
+        them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from Hopper on go through
+        fused kernels; `tile` asks for plain torch instead, on blocks of that side.
         """
         _check_embeddings(image_emb, text_emb)
         ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
-        return self._reduce(tiled_statistics(image_emb, text_emb, ids, self.margin, self.needs, tile))
+        return self._reduce(tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile))
 
     def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None) -> AnchorStatistics:
         _check_scores(scores)
         ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
         # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return dense_statistics(scores, ids, self.margin, self.needs)
+        return dense_statistics(scores, ids, self.needs, self.terms)
 
     def _reduce(self, anchors: AnchorStatistics) -> Tensor:
         losses = self.anchor_loss(anchors)
@@ -117,8 +124,8 @@ class AbstractLoss(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """The settings, for printing."""
-        public = {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
-        return ", ".join(f"{name}={value!r}" for name, value in public.items())
+        settings = inspect.signature(type(self)).parameters
+        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if name in settings)
 
 
 def hinge(
@@ -136,11 +143,12 @@ def softmax_triplet(
     return -nn.functional.logsigmoid((positive - negative) / temperature)
 
 
-def require_number(name: str, value: float, *, above: float | None = None) -> None:
-    """Refuse a setting that is not a number of at least 0, or not above `above`."""
+def require_number(name: str, value: float, *, above: float | None = None, signed: bool = False) -> None:
+    """Refuse a setting that is not a number of at least 0 (of any sign where `signed`), or not above `above`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    if not is_number or value < 0 or (above is not None and value <= above):
-        raise ValueError(f"{name} must be a number {'>= 0' if above is None else f'> {above}'}, got {value!r}")
+    if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
+        limit = "" if signed else " >= 0" if above is None else f" > {above}"
+        raise ValueError(f"{name} must be a number{limit}, got {value!r}")
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -197,7 +197,7 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
     """The stall alarm for a loss with a margin; SelHN, which averages on its way out, gets several epochs."""
-    if not isinstance(loss, AbstractLoss):
+    if not isinstance(loss, AbstractLoss) or loss.margin == 0:
         return None
     if isinstance(loss, TripletSelHN):
         remedy = "a larger batch of different images, less dropout, or a larger epsilon"

@@ -1,0 +1,123 @@
+"""The numbers of a tile of scores in one Triton kernel each: for half-precision embeddings on a Hopper GPU or newer.
+
+A tile may hold a billion pairs here: the kernels cut it into blocks, multiply a block, accumulating in float32, and
+reduce it along both axes before it leaves the registers. Every block leaves one number an anchor; these are reduced
+afterwards in a fixed order, so that the statistics are the same in every run.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from selhn.kernels import fused_triton
+from selhn.kernels.statistics import CANDIDATES, Statistic, Terms
+from selhn.kernels.torch_tiles import Side
+
+# The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a multiprocessor of
+# an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for a bare product, took twice
+# the time.
+ROWS, COLUMNS, DEPTH = 128, 128, 64
+LAUNCH = {"num_warps": 4, "num_stages": 3}
+SCORES_PER_LAUNCH = 2**30
+"""Bounds what the blocks of a launch leave behind: 192 MiB for a maximum and a sum."""
+BACKWARD_TILE = 8192
+"""The pulls of a tile are kept, in half precision: 128 MiB."""
+
+
+def forward_tile(batch: int) -> tuple[int, int]:
+    """The height and width of the tiles that a batch is traversed in."""
+    return max(ROWS, SCORES_PER_LAUNCH // batch // ROWS * ROWS), batch
+
+
+def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
+    """Embeddings as the copy engine wants them, rows at multiples of 16 bytes; zeros are added to d where it is odd."""
+    if emb.shape[1] % 8:
+        emb = pad(emb, (0, -emb.shape[1] % 8))
+    emb = emb.contiguous()
+    return emb.clone() if emb.data_ptr() % 16 else emb
+
+
+def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
+    """The scores of A pairs, from the same blocks as the negatives, so that equal pairs stay exactly equal."""
+    batch, width = image_emb.shape
+    positive = torch.empty(batch, dtype=torch.float32, device=image_emb.device)
+    _launch(
+        fused_triton.positive_scores, triton.cdiv(batch, ROWS), _blocks(image_emb, ROWS), _blocks(text_emb, COLUMNS),
+        positive, batch, width, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
+    )  # fmt: skip
+    return positive
+
+
+def reduce_tile(
+    rows: Side, columns: Side, needs: tuple[Statistic, ...], terms: Terms
+) -> list[dict[Statistic, tuple[Tensor, Tensor | None]]]:
+    """For rows, then columns: every statistic with the index of its winner in the tile, None where there is none."""
+    (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
+    row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
+    maxima = [name for name in needs if name in CANDIDATES]
+    names = tuple(maxima + [name for name in needs if name not in CANDIDATES])
+    left = [
+        torch.empty(len(kept), *shape, dtype=dtype, device=rows.emb.device)
+        for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
+        for kept, dtype in ((names, torch.float32), (maxima, torch.int32))
+    ]
+    _launch(
+        fused_triton.reduce_scores, row_blocks * column_blocks, _blocks(rows.emb, ROWS), _blocks(columns.emb, COLUMNS),
+        rows.label, columns.label, rows.level, columns.level, *left,
+        num_rows, num_columns, width, terms.margin, 1 / terms.temperature, terms.bias,
+        NAMES=names, MAXIMA=len(maxima), ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
+    )  # fmt: skip
+    return [_reduce_blocks(names, *left[:2]), _reduce_blocks(names, *left[2:])]
+
+
+def _reduce_blocks(
+    names: tuple[Statistic, ...], values: Float[Tensor, "S N A"], winners: Tensor
+) -> dict[Statistic, tuple[Tensor, Tensor | None]]:
+    """Statistics of A anchors from those over N blocks of candidates each."""
+    reduced: dict[Statistic, tuple[Tensor, Tensor | None]] = {}
+    for name, value, winner in zip(names, values, [*winners, *[None] * (len(values) - len(winners))]):
+        if winner is not None:
+            best, block = value.max(dim=0)  # of equal ones the first, which holds the lower indices
+            reduced[name] = best, winner.gather(0, block[None])[0]
+        else:
+            reduced[name] = value.logsumexp(dim=0) if name == "log_sum_exp" else value.sum(dim=0), None
+    return reduced
+
+
+def pull_tile(
+    name: Statistic,
+    rows: Side,
+    columns: Side,
+    row_weight: Float[Tensor, " R"],
+    column_weight: Float[Tensor, " C"],
+    terms: Terms,
+) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
+    """As in `torch_tiles`; the first of the sums is left at zero but for "hinge_sum", where alone it is needed."""
+    (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
+    row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
+    pulls = rows.emb.new_empty(num_rows, triton.cdiv(num_columns, 8) * 8)[:, :num_columns]
+    row_sums, column_sums = (
+        torch.zeros(2, *shape, dtype=torch.float32, device=pulls.device)
+        for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
+    )
+    _launch(
+        fused_triton.pull_scores, row_blocks * column_blocks, _blocks(rows.emb, ROWS), _blocks(columns.emb, COLUMNS),
+        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, row_weight, column_weight,
+        row_sums, column_sums, num_rows, num_columns, width, terms.margin, 1 / terms.temperature, terms.bias,
+        NAME=name, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
+    )  # fmt: skip
+    return pulls, row_sums.sum(dim=1), column_sums.sum(dim=1)
+
+
+def _blocks(matrix: Float[Tensor, "A C"], height: int, width: int = DEPTH) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(matrix, [height, width])
+
+
+def _launch(kernel: Any, programs: int, images: TensorDescriptor, *arguments: Any, **settings: Any) -> None:
+    with torch.cuda.device_of(images.base):
+        kernel[(programs,)](images, *arguments, **settings, **LAUNCH)

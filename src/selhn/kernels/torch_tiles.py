@@ -1,0 +1,104 @@
+"""The numbers of one tile of scores in plain torch: for any device and any precision."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from selhn.kernels.statistics import CANDIDATES, Statistic, Terms, pull, row_statistic
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The anchors along one side of a tile: their embeddings, image labels, and what their scores are measured by.
+
+    `level` is the positive score on the way forward, and as `pull_level` gives it on the way back.
+    """
+
+    emb: Float[Tensor, "A d"]
+    label: Int[Tensor, " A"]
+    level: Float[Tensor, " A"]
+
+    def __getitem__(self, part: slice | Tensor) -> "Side":
+        return Side(self.emb[part], self.label[part], self.level[part])
+
+
+def product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Tensor, "A C"]:
+    """A matrix product that is never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
+    if right.dtype not in HALF:
+        return left @ right
+    if right.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
+
+
+def add_product(
+    total: Float[Tensor, "B d"], part: slice | Tensor, left: Float[Tensor, "A C"], right: Float[Tensor, "C d"]
+) -> None:
+    """`total[part] += left @ right`, accumulated in the precision of `total`."""
+    if not isinstance(part, slice):
+        total.index_add_(0, part, product(left, right))
+    elif right.dtype in HALF and right.is_cuda:
+        torch.addmm(total[part], left, right, torch.float32, out=total[part])
+    else:
+        total[part] += product(left, right)
+
+
+def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
+    """The scores of A pairs, from the same products as the negatives, so that equal pairs stay exactly equal."""
+    return product(image_emb, text_emb.mT).diagonal().clone()
+
+
+def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
+    """A tile of scores, -inf at pairs of one image."""
+    scores = product(rows.emb, columns.emb.mT)
+    # Labels rise with the pairs unless ids are given, so most tiles need no mask. Looking would stall a device.
+    if scores.is_cuda or (rows.label.max() >= columns.label.min() and columns.label.max() >= rows.label.min()):
+        scores.masked_fill_(rows.label[:, None] == columns.label, -torch.inf)
+    return scores
+
+
+def reduce_tile(
+    rows: Side, columns: Side, needs: tuple[Statistic, ...], terms: Terms
+) -> list[dict[Statistic, tuple[Tensor, Tensor | None]]]:
+    """For rows, then columns: every statistic with the index of its winner in the tile, None where there is none."""
+    scores = negative_scores(rows, columns)
+    return [
+        {name: _reduce(name, block, side.level, terms) for name in needs}
+        for block, side in ((scores, rows), (scores.mT, columns))
+    ]
+
+
+def _reduce(
+    name: Statistic, negatives: Float[Tensor, "A C"], positive: Float[Tensor, " A"], terms: Terms
+) -> tuple[Tensor, Tensor | None]:
+    if name not in CANDIDATES:
+        return row_statistic(name, negatives, positive, terms), None
+    best, winner = CANDIDATES[name](negatives, positive[:, None]).max(dim=-1)
+    return best, winner
+
+
+def pull_tile(
+    name: Statistic,
+    rows: Side,
+    columns: Side,
+    row_weight: Float[Tensor, " R"],
+    column_weight: Float[Tensor, " C"],
+    terms: Terms,
+) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
+    """The gradient by every score of a tile, in the embeddings' precision; for rows, then columns, two sums over it.
+
+    The weights are what arrived at the anchors' statistics. The sums are over what an anchor's own statistic pulls at,
+    and over what all pulls at it lost by rounding.
+    """
+    scores = negative_scores(rows, columns)
+    of_rows = pull(name, scores, rows.level, terms) * row_weight[:, None]
+    of_columns = pull(name, scores.mT, columns.level, terms).mT * column_weight
+    exact = of_rows + of_columns
+    pulls = exact.to(rows.emb.dtype)
+    lost = exact - pulls
+    row_sums, column_sums = (of_rows.sum(1), lost.sum(1)), (of_columns.sum(0), lost.sum(0))
+    return pulls, torch.stack(row_sums), torch.stack(column_sums)

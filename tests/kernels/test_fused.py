@@ -1,0 +1,154 @@
+"""`from_embeddings` in Triton against the dense form in float64, on a GPU; what it waits for, and what it keeps."""
+
+import math
+
+import pytest
+import torch
+from loss_cases import CASES, make_embeddings, make_ids
+
+from selhn.kernels import Terms, tiled_statistics, tiles
+from selhn.losses import LOSSES, InfoNCE, TripletHN, TripletSelHN, create_loss
+
+CANNOT = torch.cuda.is_available() and not tiles.can_fuse(torch.zeros(1, 8, dtype=torch.bfloat16, device="cuda"))
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(CANNOT, reason="needs Triton and a GPU of the Hopper generation")]
+SIZES = [(1, 8, False), (2, 3, False), (127, 40, True), (129, 64, False), (300, 13, True), (1000, 100, True)]
+
+
+def on_gpu(kind, batch, width, seed=0, dtype=torch.bfloat16):
+    return tuple(emb.detach().to("cuda", dtype).requires_grad_() for emb in make_embeddings(kind, batch, width, seed))
+
+
+def value_and_grads(loss, embs):
+    return loss, torch.autograd.grad(loss, embs)
+
+
+def dense_in_float64(loss_fn, embs, ids=None):
+    exact = [emb.detach().double().requires_grad_() for emb in embs]
+    return value_and_grads(loss_fn(exact[0] @ exact[1].T, ids), exact)
+
+
+def assert_like_dense(loss_fn, embs, ids=None):
+    assert tiles.can_fuse(embs[0])
+    loss, grads = value_and_grads(loss_fn.from_embeddings(*embs, ids), embs)
+    expected, expected_grads = dense_in_float64(loss_fn, embs, ids)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=2e-6, atol=2e-6)
+    for grad, expected_grad, emb in zip(grads, expected_grads, embs, strict=True):
+        assert grad.dtype == emb.dtype
+        scale = expected_grad.abs().max().item()
+        torch.testing.assert_close(grad.double(), expected_grad, rtol=0.005, atol=0.005 * scale)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["spread", "collapsed", "trained", "ties"])
+def test_equals_dense(case, kind):
+    for seed, (batch, width, with_ids) in enumerate(SIZES):
+        ids = make_ids(batch, seed).cuda() if with_ids else None
+        assert_like_dense(CASES[case][1](), on_gpu(kind, batch, width, seed), ids)
+
+
+@pytest.mark.parametrize("kind", ["collapsed", "trained"])
+def test_float16(kind):
+    for batch, width, with_ids in SIZES:
+        ids = make_ids(batch, 0).cuda() if with_ids else None
+        assert_like_dense(TripletSelHN(), on_gpu(kind, batch, width, dtype=torch.float16), ids)
+
+
+def test_several_launches_and_tiles(monkeypatch):
+    from selhn.kernels import fused
+
+    monkeypatch.setattr(fused, "SCORES_PER_LAUNCH", 1000 * 256)
+    monkeypatch.setattr(fused, "BACKWARD_TILE", 300)
+    assert fused.forward_tile(1000) == (256, 1000)
+    for loss_fn in (TripletSelHN(epsilon=0.05), TripletSelHN(epsilon=math.inf), InfoNCE()):
+        assert_like_dense(loss_fn, on_gpu("trained", 1000, 24), make_ids(1000, 0).cuda())
+
+
+def test_equal_pairs_have_equal_scores_wherever_they_stand():
+    images, texts = on_gpu("spread", 3000, 1000)
+    order = torch.randperm(3000, generator=torch.Generator().manual_seed(0)).cuda()
+    texts = texts.detach().clone()
+    texts[order[1500:]] = texts[order[:1500]]
+    anchors = tiled_statistics(images, texts, None, ("hardest_below", "hardest_up_to"), Terms())
+    assert torch.equal(anchors.hardest_up_to[0], anchors.positive[0])
+    assert (anchors.hardest_below[0] < anchors.positive[0]).all()
+
+
+def test_the_lowest_of_equal_negatives_has_all_of_the_gradient():
+    images, texts = on_gpu("spread", 1000, 16)
+    texts = texts.detach()[:1].repeat(1000, 1).requires_grad_()
+    tiled_statistics(images, texts, None, ("hardest",), Terms()).hardest[0].sum().backward()
+    assert texts.grad.any(dim=1).nonzero()[:, 0].tolist() == [0, 1]
+
+
+def test_near_collapse_rounded_pulls_still_cancel():
+    # The gradient is what is left of pulls that differ, with the number of negatives, by more than bfloat16 holds.
+    ids = torch.arange(500).clamp(min=150)
+    images, texts = make_embeddings("collapsed", 500, 64, 0)
+    images = images + torch.tensor([0.1, -0.1]).repeat(32)  # two points at an angle, not one
+    embs = [emb.detach().to("cuda", torch.bfloat16).requires_grad_() for emb in (images, texts)]
+    assert_like_dense(TripletSelHN(epsilon=math.inf), embs, ids.cuda())
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("name", LOSSES)
+def test_repeatable_and_without_waiting_for_the_device(name):
+    loss_fn, embs, ids = create_loss(name), on_gpu("trained", 1000, 32), make_ids(1000, 0).cuda()
+    first = loss_fn.from_embeddings(*embs, ids)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        second = loss_fn.from_embeddings(*embs, ids)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "sct-nca"])
+def test_nan_shows(case):
+    for place in ((0, 0), (299, 5)):
+        images, texts = on_gpu("trained", 300, 16)
+        with torch.no_grad():
+            texts[place] = math.nan
+        loss = CASES[case][1]().from_embeddings(images, texts)
+        loss.sum().backward()
+        assert loss.isnan()
+        torch.cuda.synchronize()
+
+
+def test_rows_of_a_wider_matrix():
+    wide = on_gpu("trained", 400, 41)
+    embs = [emb[::2, 1:] for emb in wide]
+    loss, grads = value_and_grads(TripletSelHN().from_embeddings(*embs), wide)
+    expected, expected_grads = dense_in_float64(TripletSelHN(), embs)
+    torch.testing.assert_close(loss.double(), expected, rtol=2e-6, atol=2e-6)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(
+            grad[::2, 1:].double(), expected_grad, rtol=0.005, atol=0.005 * expected_grad.max().item()
+        )
+
+
+def test_which_embeddings_are_fused():
+    images, texts = on_gpu("trained", 64, 16)
+    assert tiles.can_fuse(images)
+    assert not tiles.can_fuse(images.float())
+    assert not tiles.can_fuse(images.cpu())
+    fused, in_torch = (TripletHN().from_embeddings(images, texts, tile=tile) for tile in (None, 16))
+    torch.testing.assert_close(fused, in_torch)
+
+
+def test_backward_of_mined_anchors_touches_no_tile(monkeypatch):
+    from selhn.kernels import fused
+
+    loss = TripletSelHN(epsilon=0).from_embeddings(*on_gpu("trained", 300, 16))
+    monkeypatch.setattr(fused, "pull_tile", None)
+    loss.backward()
+
+
+def test_memory_stays_far_below_the_matrix():
+    batch = 32768
+    for loss_fn in (TripletSelHN(epsilon=math.inf), InfoNCE()):
+        embs = on_gpu("collapsed", batch, 64)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss_fn.from_embeddings(*embs).backward()
+        assert torch.cuda.max_memory_allocated() - before < 2 * batch**2 / 4

@@ -13,7 +13,7 @@ EXPORTS = {
         list_models load_data load_model recall train""",
     "selhn.losses": """LOSSES SCT AbstractLoss LossEntry Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp
         create_loss list_losses""",
-    "selhn.models": "MODELS VSE AbstractMatcher ModelEntry VSEpp create_model list_models load_model",
+    "selhn.models": "MODELS VSE AbstractMatcher CrossAttention ModelEntry VSEpp create_model list_models load_model",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures Features PocketFeatures Projection RaggedFeatures
         Report Split TextBlocks check image_blocks import_data load_data write_native""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds paired_bootstrap

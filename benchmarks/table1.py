@@ -69,7 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data")
     parser.add_argument("--dataset", default="f8k")
-    parser.add_argument("--recipes", nargs="+", default=[name for name in RECIPES if not name.startswith("rvsepp")])
+    parser.add_argument(
+        "--recipes", nargs="+", default=[name for name in RECIPES if name.startswith(("vse_", "rvse_"))]
+    )
     parser.add_argument("--name", default="", help="name of the row, where settings make it another than the recipe")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=1)

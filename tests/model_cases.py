@@ -30,7 +30,17 @@ CASES = {
     "vsepp_order": {**_COMMON, "word_dim": 8},
     "vse_infty": {**_COMMON, "word_dim": 8},
     "vse_infty_bert": {**_COMMON, "bert": BERT},
+    "scan_t2i_avg": {**_COMMON, "word_dim": 8},
+    "scan_t2i_lse": {**_COMMON, "word_dim": 8},
+    "scan_i2t_avg": {**_COMMON, "word_dim": 8},
+    "scan_i2t_lse": {**_COMMON, "word_dim": 8},
+    "bfan_equal": {**_COMMON, "word_dim": 8},
+    "bfan_prob": {**_COMMON, "word_dim": 8},
+    "sgr": {**_COMMON, "word_dim": 8, "sim_dim": 8, "num_regions": 5},
+    "saf": {**_COMMON, "word_dim": 8, "sim_dim": 8, "num_regions": 5},
 }
+FIXED_REGIONS = {"sgr", "saf"}
+"""Models with a batch norm over the places of regions: their images have so many regions and no other number."""
 
 
 def make_model(name, **settings):

@@ -13,7 +13,7 @@ EXPORTS = {
         list_models load_data load_model recall train""",
     "selhn.losses": """LOSSES SCT AbstractLoss InfoNCE LossEntry SigLIP Triplet TripletHN TripletSHN TripletSelHN
         TripletWarmUp create_loss list_losses""",
-    "selhn.models": "MODELS VSE AbstractMatcher ModelEntry VSEpp create_model list_models load_model",
+    "selhn.models": "MODELS VSE AbstractMatcher CrossAttention ModelEntry VSEpp create_model list_models load_model",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes write_native""",

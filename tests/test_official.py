@@ -15,6 +15,16 @@ VSEPP = [
     ("vsepp_no_imgnorm", "vsepp", {"no_imgnorm": True}),
     ("vsepp_order", "vsepp_order", {}),
 ]
+FRAGMENTS = {
+    "scan_t2i_avg": "scan_t2i_avg",
+    "scan_t2i_lse": "scan_t2i_lse",
+    "scan_i2t_avg": "scan_i2t_avg",
+    "scan_i2t_lse": "scan_i2t_lse",
+    "bfan_equal": "bfan_equal",
+    "bfan_prob": "bfan_prob",
+    "sgraf_sgr": "sgr",
+    "sgraf_saf": "saf",
+}
 
 
 @pytest.fixture
@@ -63,6 +73,68 @@ def test_vsepp_in_double_precision(recorded):
     images = model.encode_images(arrays["regions"][:, None].double(), torch.ones(5, 1, dtype=torch.bool))
     scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
     close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
+def test_cross_attention(recorded, file, name):
+    state, arrays, config = recorded(file)
+    model = load_official(name, state)
+    assert {key: model.settings[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")} == {
+        key: config[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")
+    }
+    assert model.settings["smooth"] == config["smooth"]
+    if name in ("sgr", "saf"):
+        assert (model.settings["num_regions"], model.settings["sim_dim"]) == (36, config["sim_dim"])
+    images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
+    texts = model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))
+    scores = model.score(images, texts)
+    close(images.vectors, arrays["region_emb"])
+    close(texts.vectors, arrays["word_emb"])
+    close(scores, arrays["scores"])
+    loss = TripletHN.official()(scores[:5, :5])
+    close(loss, arrays["thn_sum_5x5"], atol=1e-5)
+    loss.backward()
+    close(model.image.fc.weight.grad, arrays["grad_img_fc"], atol=1e-5, rtol=1e-4)
+    close(model.text.words.embed.weight.grad, arrays["grad_embed"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
+def test_cross_attention_in_double_precision(recorded, file, name):
+    state, arrays, _ = recorded(file)
+    model = load_official(name, state).double()
+    mask = torch.ones(arrays["regions"].shape[:2], dtype=torch.bool)
+    images = model.encode_images(arrays["regions"].double(), mask)
+    scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
+    close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+
+
+def test_files_of_cross_attention(recorded, tmp_path):
+    path = tmp_path / "model_best.pth.tar"
+    for file, name in (("scan_i2t_lse", "scan_i2t_lse"), ("sgraf_sgr", "sgr")):
+        state, arrays, _ = recorded(file)
+        sides = ("img_enc.", "txt_enc.", "sim_enc.") if name == "sgr" else ("img_enc.", "txt_enc.")
+        options = {"lambda_softmax": 4.0, "lambda_lse": 6.0, "cross_attn": "i2t", "agg_func": "LogSumExp"}
+        options = {"module_name": "SGR"} if name == "sgr" else options
+        write_checkpoint(path, state, sides=sides, **options)
+        model = load_official(name, path)
+        images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
+        close(
+            model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))), arrays["scores"]
+        )
+    with pytest.raises(ValueError, match="trained with module_name='SGR'; saf has 'SAF' there"):
+        load_official("saf", path)
+
+
+def test_options_of_cross_attention(recorded):
+    state, *_ = recorded("scan_t2i_lse")
+    assert load_official("scan_t2i_lse", state, lambda_softmax=11, lambda_lse=20).head.smooth == 11
+    assert load_official("scan_t2i_lse", state, smooth=12.0, lambda_lse=20).head.lambda_lse == 20
+    with pytest.raises(ValueError, match="trained with cross_attn='i2t'; scan_t2i_lse has 't2i' there"):
+        load_official("scan_t2i_lse", state, cross_attn="i2t")
+    with pytest.raises(ValueError, match="trained with raw_feature_norm='softmax'"):
+        load_official("bfan_equal", state, raw_feature_norm="softmax")
+    with pytest.raises(ValueError, match="weights of another model; missing: image.pool"):
+        load_official("saf", state)
 
 
 def test_vse_infty_images(recorded):
@@ -126,14 +198,14 @@ def test_whole_models(recorded):
         assert torch.equal(load_official(name, state, **settings)(batch).scores, model(batch).scores)
 
 
-def write_checkpoint(path, state, parallel=False, **options):
+def write_checkpoint(path, state, parallel=False, sides=("img_enc.", "txt_enc."), **options):
     parts = [
         {
             ("module." if parallel else "") + key.removeprefix(side): torch.as_tensor(state[key])
             for key in state
             if side in key
         }
-        for side in ("img_enc.", "txt_enc.")
+        for side in sides
     ]
     torch.save({"epoch": 3, "model": parts, "best_rsum": 1.0, "opt": Namespace(**options), "Eiters": 9}, path)
 

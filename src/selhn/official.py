@@ -37,6 +37,28 @@ _VSE_NAMES = [
     (r"^txt_enc\.linear\.", "text.fc."),
     (r"^txt_enc\.gpool\.", "text.gpo."),
 ]
+_FRAGMENT_NAMES = [
+    (r"\.cap_rnn\.", ".rnn."),
+    *_GRU,
+    (r"^img_enc\.", "image."),
+    (r"^txt_enc\.", "text.words."),
+]
+_SGRAF_NAMES = [
+    *_FRAGMENT_NAMES,
+    (r"^sim_enc\.v_global_w\.", "image.pool."),
+    (r"^sim_enc\.t_global_w\.", "text.pool."),
+    (r"\.embedding_local\.", ".local."),
+    (r"\.embedding_global\.", ".mean."),
+    (r"\.embedding_common\.0\.", ".common."),
+    (r"^sim_enc\.sim_tranloc_w\.", "head.local."),
+    (r"^sim_enc\.sim_tranglo_w\.", "head.whole."),
+    (r"^sim_enc\.sim_eval_w\.", "head.last."),
+    (r"^sim_enc\.SGR_module\.", "head.reasoning.steps."),
+    (r"\.graph_(query|key)_w\.", r".\1."),
+    (r"\.sim_graph_w\.", ".value."),
+    (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
+    (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
+]
 
 
 @dataclass(frozen=True)
@@ -186,6 +208,15 @@ def _gru_sizes(state: State) -> Settings:
     return {"vocab_size": 1, **_sizes(state, text), **_sizes(state, _IMAGE_SIZES)}
 
 
+def _sgraf_sizes(state: State) -> Settings:
+    shapes = {
+        "num_regions": ("sim_enc.v_global_w.embedding_local.1.weight", 0),
+        "sim_dim": ("sim_enc.sim_eval_w.weight", 1),
+    }
+    steps = {key.split(".")[2] for key in state if key.startswith("sim_enc.SGR_module.")}
+    return {**_gru_sizes(state), **_sizes(state, shapes), **({"steps": len(steps)} if steps else {})}
+
+
 def _bert_sizes(state: State) -> Settings:
     text = "txt_enc.bert.embeddings.{}_embeddings.weight"
     bert = {
@@ -221,7 +252,41 @@ def _vse_infty_options(name: str, options: Settings) -> Settings:
     return {}
 
 
-_THEIR_OPTIONS = ("measure", "use_abs", "no_imgnorm", "no_txtnorm")
+def _fragment_options(name: str, options: Settings) -> Settings:
+    """Settings of SCAN, BFAN and SGRAF; an option that says another model is an error."""
+    family, *parts = name.split("_")
+    direction, pooling = parts if family == "scan" else (None, None)
+    ours = {
+        "cross_attn": direction,
+        "agg_func": {"avg": "Mean", "lse": "LogSumExp"}.get(pooling or ""),
+        "raw_feature_norm": "clipped_l2norm",
+        "focal_type": parts[0] if family == "bfan" else None,
+        "module_name": name.upper() if family in ("sgr", "saf") else None,
+        "no_imgnorm": False,
+        "no_txtnorm": False,
+    }
+    for option, value in ours.items():
+        if value is not None and options.get(option, value) != value:
+            raise ValueError(
+                f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there"
+            )
+    settings = {"smooth": "lambda_softmax"} if family in ("scan", "bfan") else {}
+    settings.update({"lambda_lse": "lambda_lse"} if pooling == "lse" else {})
+    return {ours: float(options[theirs]) for ours, theirs in settings.items() if theirs in options}
+
+
+_THEIR_OPTIONS = (
+    "measure",
+    "use_abs",
+    "no_imgnorm",
+    "no_txtnorm",
+    "cross_attn",
+    "agg_func",
+    "raw_feature_norm",
+    "lambda_softmax",
+    "focal_type",
+    "module_name",
+)
 _SIDES = ("img_enc.", "txt_enc.")
 
 LAYOUTS: Mapping[str, Layout] = {
@@ -229,4 +294,9 @@ LAYOUTS: Mapping[str, Layout] = {
     "vsepp_order": Layout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
     "vse_infty": Layout(_SIDES, _VSE_NAMES, _gru_sizes, _vse_infty_options),
     "vse_infty_bert": Layout(_SIDES, _VSE_NAMES, _bert_sizes, _vse_infty_options),
+    **{
+        name: Layout(_SIDES, _FRAGMENT_NAMES, _gru_sizes, _fragment_options)
+        for name in ("scan_t2i_avg", "scan_t2i_lse", "scan_i2t_avg", "scan_i2t_lse", "bfan_equal", "bfan_prob")
+    },
+    **{name: Layout((*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, _fragment_options) for name in ("sgr", "saf")},
 }

@@ -32,6 +32,39 @@ def test_blocks_give_what_one_batch_gives(model, data):
     torch.testing.assert_close(encoded[1], texts, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["scan_i2t_lse", "saf"])
+def test_fragments_in_blocks(name, data):
+    torch.manual_seed(0)
+    settings = {"num_regions": 12, "sim_dim": 8} if name == "saf" else {}
+    vocabulary, split = Vocabulary.build(data.train.captions), data.test
+    model = create_model(name, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=16, word_dim=8, **settings)
+    model.eval()
+    with torch.no_grad():
+        images = model.encode_images(*split.features.gather(torch.arange(split.num_images)))
+        texts = model.encode_texts(*model.tokenize(list(split.captions)))
+        expected, ranked = model.score(images, texts), model.rank_scores(images, texts)
+    for block in (7, 1000):
+        torch.testing.assert_close(score_split(model, split, block), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(score_split(model, split, for_ranking=True), ranked, rtol=1e-4, atol=1e-5)
+    encoded_images, encoded_texts = encode_split(model, split, 32)
+    torch.testing.assert_close(encoded_images.vectors, images.vectors, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoded_texts.vectors, texts.vectors, rtol=1e-4, atol=1e-5)
+    assert torch.equal(encoded_texts.mask, texts.mask)
+
+
+def test_saturated_sigmoids_are_ranked_by_what_is_behind_them(data):
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.build(data.train.captions)
+    sizes = {"feature_dim": data.feature_dim, "dim": 16, "sim_dim": 8, "num_regions": 12}
+    model = create_model("sgr", tokenizer=vocabulary, **sizes)
+    before = evaluate(model, data.test)
+    with torch.no_grad():
+        model.head.last.bias.fill_(20.0)
+    assert (score_split(model, data.test) == 1).all()
+    assert recall(score_split(model, data.test), data.test.image_of_text).rsum == 0
+    assert abs(evaluate(model, data.test).rsum - before.rsum) < 5
+
+
 def test_evaluate_is_recall_of_the_scores(model, data):
     scores = score_split(model, data.test)
     assert evaluate(model, data.test) == recall(scores, data.test.image_of_text)

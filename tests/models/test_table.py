@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_cases import CASES, WORDS, make_batch, make_model, score_batch
+from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, score_batch
 
 from selhn.losses import TripletSelHN
 from selhn.models import MODELS, create_model, list_models, load_model
@@ -21,7 +21,8 @@ def test_every_model_has_a_case():
 
 
 def test_list_models():
-    assert list_models("*vse*") == list(MODELS)
+    assert list_models() == list(MODELS)
+    assert list_models("sa*") == ["saf"]
     assert list_models("vsepp*") == ["vsepp", "vsepp_order"]
     for entry in MODELS.values():
         assert entry.url.startswith("https://")
@@ -54,10 +55,11 @@ def test_embeddings_say_so(name):
 @every_model
 def test_padding_changes_no_score(name):
     model, batch = make_model(name), make_batch()
+    more = 0 if name in FIXED_REGIONS else 3
     padded = replace(
         batch,
-        regions=torch.cat([batch.regions, torch.full((6, 3, batch.regions.shape[2]), 50.0)], 1),
-        region_mask=torch.cat([batch.region_mask, torch.zeros(6, 3, dtype=torch.bool)], 1),
+        regions=torch.cat([batch.regions, torch.full((6, more, batch.regions.shape[2]), 50.0)], 1),
+        region_mask=torch.cat([batch.region_mask, torch.zeros(6, more, dtype=torch.bool)], 1),
         tokens=torch.cat([batch.tokens, torch.full((6, 4), 7)], 1),
         token_mask=torch.cat([batch.token_mask, torch.zeros(6, 4, dtype=torch.bool)], 1),
     )
@@ -70,6 +72,10 @@ def test_a_dropped_region_is_gone(name):
     region_mask = torch.ones_like(batch.region_mask)
     region_mask[:, 2] = False
     dropped = replace(batch, region_mask=region_mask)
+    changed = replace(dropped, regions=batch.regions.masked_fill(~region_mask[:, :, None], 50.0))
+    close(score_batch(model, changed), score_batch(model, dropped))
+    if name in FIXED_REGIONS:
+        return
     keep = [0, 1, 3, 4]
     removed = replace(batch, regions=batch.regions[:, keep], region_mask=region_mask[:, keep])
     close(score_batch(model, dropped), score_batch(model, removed))
@@ -109,7 +115,7 @@ def test_gradients_reach_every_parameter(name):
     # Not the scores themselves: a batch norm makes the sum over a batch blind to its bias.
     (model(batch).scores * torch.randn(6, 6)).sum().backward()
     idle = {key for key, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert all(".bns.1." in key for key in idle)
+    assert all(".bns.1." in key or key.endswith((".key.bias", ".common.bias")) for key in idle)
     for key, parameter in model.named_parameters():
         if key not in idle:
             assert parameter.grad is not None, key
@@ -147,7 +153,9 @@ def test_half_precision_autocast(name):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = score_batch(model.eval(), batch)
-    torch.testing.assert_close(rounded, score_batch(model, batch), rtol=0, atol=0.05)
+    # BFAN scores from -2 to 2, and a rounded weight can change which fragments it looks at.
+    atol = 0.1 if name.startswith("bfan") else 0.05
+    torch.testing.assert_close(rounded, score_batch(model, batch), rtol=0, atol=atol)
 
 
 @every_model
@@ -159,11 +167,13 @@ def test_double_precision(name):
 
 
 @every_model
-def test_thirty_steps_lower_the_loss(name):
+def test_a_few_steps_lower_the_loss(name):
     model, batch, loss_fn = make_model(name).train(), make_batch(8), TripletSelHN()
+    # A sigmoid's slope is a quarter at most, and much of what these learn from is dropped.
+    steps = 100 if name in ("sgr", "saf") else 30
     optimizer = torch.optim.AdamW(model.parameter_groups(5e-3, text_lr_factor=0.5))
     losses = []
-    for _ in range(30):
+    for _ in range(steps):
         loss = loss_fn(model(batch).scores)
         optimizer.zero_grad()
         loss.backward()

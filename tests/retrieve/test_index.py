@@ -120,3 +120,10 @@ def test_a_full_disk_leaves_the_old_index(tmp_path, model, split, monkeypatch):
         index.save(tmp_path / "i")
     monkeypatch.undo()
     assert len(Index.load(tmp_path / "i")) == split.num_images
+
+
+def test_a_model_without_vectors_to_search_by(data):
+    vocabulary = Vocabulary.build(data.train.captions)
+    model = create_model("scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4)
+    with pytest.raises(ValueError, match="scan_t2i_avg compares regions with words and has no vector to search by"):
+        Index.build(model, data.test)

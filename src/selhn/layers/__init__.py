@@ -1,8 +1,10 @@
-"""Blocks that know no model: pooling, recurrent encoders, the bottleneck MLP, BERT."""
+"""Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
+from selhn.layers.attention import Focus, attended_cosines, products, turned, unit_attention
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.fragments import Fragments, score_in_blocks
 from selhn.layers.gpo import GPO
-from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
+from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 from selhn.layers.norm import unit
 
@@ -11,11 +13,19 @@ __all__ = [
     "MLP",
     "Bert",
     "BiGRU",
+    "Focus",
+    "Fragments",
     "MLPOrder",
     "WordGRU",
+    "attended_cosines",
     "bert_tokenizer",
     "bert_weights",
     "last_states",
+    "look_up",
+    "products",
+    "score_in_blocks",
+    "turned",
     "unit",
+    "unit_attention",
     "word_embedding",
 ]

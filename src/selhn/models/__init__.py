@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from selhn.models import rvsepp, vse, vse_infty, vsepp
+from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher
+from selhn.models.cross_attention import CrossAttention
 from selhn.models.folder import check_fits, read_config, read_weights
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
@@ -21,6 +22,7 @@ __all__ = [
     "MODELS",
     "VSE",
     "AbstractMatcher",
+    "CrossAttention",
     "ModelEntry",
     "VSEpp",
     "create_model",
@@ -44,6 +46,9 @@ class ModelEntry:
 _SELHN = ("Li et al., 2023", "https://arxiv.org/abs/2303.00181")
 _VSEPP = ("Faghri et al., BMVC 2018", "https://arxiv.org/abs/1707.05612")
 _VSE_INFTY = ("Chen et al., CVPR 2021", "https://arxiv.org/abs/2011.04305")
+_SCAN = ("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")
+_BFAN = ("Liu et al., ACM Multimedia 2019", "https://arxiv.org/abs/1909.11416")
+_SGRAF = ("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
 
 MODELS: Mapping[str, ModelEntry] = {
     "vse_fc": ModelEntry(vse.vse_fc, "embedding", *_SELHN),
@@ -54,6 +59,14 @@ MODELS: Mapping[str, ModelEntry] = {
     "vsepp_order": ModelEntry(vsepp.vsepp_order, "order embedding", *_VSEPP),
     "vse_infty": ModelEntry(vse_infty.vse_infty, "embedding", *_VSE_INFTY),
     "vse_infty_bert": ModelEntry(vse_infty.vse_infty_bert, "embedding", *_VSE_INFTY, brings_tokenizer=True),
+    "scan_t2i_avg": ModelEntry(scan.scan_t2i_avg, "cross-attention", *_SCAN),
+    "scan_t2i_lse": ModelEntry(scan.scan_t2i_lse, "cross-attention", *_SCAN),
+    "scan_i2t_avg": ModelEntry(scan.scan_i2t_avg, "cross-attention", *_SCAN),
+    "scan_i2t_lse": ModelEntry(scan.scan_i2t_lse, "cross-attention", *_SCAN),
+    "bfan_equal": ModelEntry(bfan.bfan_equal, "cross-attention", *_BFAN),
+    "bfan_prob": ModelEntry(bfan.bfan_prob, "cross-attention", *_BFAN),
+    "sgr": ModelEntry(sgraf.sgr, "cross-attention", *_SGRAF),
+    "saf": ModelEntry(sgraf.saf, "cross-attention", *_SGRAF),
 }
 
 

@@ -47,6 +47,10 @@ class AbstractMatcher(nn.Module, ABC):
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """Every image against every text."""
 
+    def rank_scores(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
+        """What evaluation and search rank by: the scores, or where these saturate and tie, a number behind them."""
+        return self.score(images, texts)
+
     def auxiliary(self, batch: Batch, images: Any, texts: Any) -> dict[str, Tensor]:
         """Further losses of a model that trains on more than its scores."""
         return {}

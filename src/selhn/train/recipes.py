@@ -1,4 +1,4 @@
-"""The runs of the paper's Table 1 and RVSE++, each a function of the data set that returns its configuration.
+"""The runs of the paper's Table 1, RVSE++ and the cross-attention systems: functions of the data set.
 
 `rvse_selhn_f8k` names the function `rvse_selhn` on the data set `f8k`. Numbers in the docstrings are the paper's, RSUM
 on the Flickr30K test set.
@@ -6,8 +6,9 @@ on the Flickr30K test set.
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from selhn.names import did_you_mean
 from selhn.train.config import RunConfig, TrainConfig
@@ -72,6 +73,71 @@ def rvsepp_selhn(data: str) -> RunConfig:
     return replace(config, train=replace(config.train, epochs=30, decay_at=(15,)))
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """How the authors of a system trained it."""
+
+    epochs: int
+    decay_at: tuple[int, ...]
+    lr: float
+
+
+@dataclass(frozen=True)
+class System:
+    """A cross-attention system: its name in papers, its authors' schedules, and the paper's RSUM with each loss."""
+
+    title: str
+    f30k: Schedule
+    coco: Schedule
+    hn: str = "no RSUM"
+    selhn: str = "no RSUM"
+
+
+_SCAN = Schedule(30, (15,), 2e-4), Schedule(20, (10,), 5e-4)
+_BFAN = Schedule(15, (), 2e-4), Schedule(20, (15,), 5e-4)
+SYSTEMS: Mapping[str, System] = {
+    "scan_t2i_avg": System("SCAN t2i AVG", *_SCAN, "446.2", "477.5"),
+    "scan_t2i_lse": System("SCAN t2i LSE", *_SCAN),
+    "scan_i2t_avg": System("SCAN i2t AVG", *_SCAN, "452.2", "456.0"),
+    "scan_i2t_lse": System("SCAN i2t LSE", *_SCAN),
+    "bfan_equal": System("BFAN (equal)", *_BFAN, selhn="477.8"),
+    "bfan_prob": System("BFAN (prob)", *_BFAN, selhn="476.8"),
+    "sgr": System("SGR", Schedule(40, (30,), 2e-4), Schedule(20, (10,), 2e-4), "488.8", "498.0"),
+    "saf": System("SAF", Schedule(30, (20,), 2e-4), Schedule(20, (10,), 2e-4), "488.9", "498.5"),
+}
+"""Cross-attention systems; the small data sets are trained as Flickr30K is."""
+REGIONS: Mapping[str, int] = {"world": 12, "f8k": 20, "f30k": 36, "coco": 36}
+"""Regions an image, which are a size of SGR and SAF."""
+
+
+def cross_attention(model: str, loss: str) -> Callable[[str], RunConfig]:
+    """A system of the table with T-HN or SelHN: only the loss differs, as in the paper."""
+    system = SYSTEMS[model]
+
+    def recipe(data: str) -> RunConfig:
+        schedule = system.coco if data == "coco" else system.f30k
+        settings: dict[str, Any] = {"num_regions": REGIONS[data]} if model in ("sgr", "saf") else {}
+        if model == "scan_i2t_lse":
+            settings["lambda_lse"] = 20.0 if data == "coco" else 5.0
+        # Official: Adam without weight decay, nothing dropped from regions and words, T-HN summed over the batch.
+        # Captions of one image are kept apart here; the authors' programs let them be negatives of each other.
+        config = TrainConfig(
+            epochs=schedule.epochs,
+            decay_at=schedule.decay_at,
+            lr=schedule.lr,
+            weight_decay=0.0,
+            drop_regions=0.0,
+            corrupt_words=0.0,
+        )
+        loss_settings = {"reduction": "sum"} if loss == "hn" else {}
+        return RunConfig(model, loss, data, model_settings=settings, loss_settings=loss_settings, train=config)
+
+    recipe.__name__ = f"{model}_{loss}"
+    with_loss, number = ("the hardest negative", system.hn) if loss == "hn" else ("SelHN", system.selhn)
+    recipe.__doc__ = f"{system.title} with {with_loss}. Paper: {number}."
+    return recipe
+
+
 RECIPES: Mapping[str, Callable[[str], RunConfig]] = {
     recipe.__name__: recipe
     for recipe in (
@@ -85,6 +151,7 @@ RECIPES: Mapping[str, Callable[[str], RunConfig]] = {
         rvse_hn,
         rvse_selhn,
         rvsepp_selhn,
+        *(cross_attention(model, loss) for model in SYSTEMS for loss in ("hn", "selhn")),
     )
 }
 
@@ -96,7 +163,7 @@ def list_recipes() -> list[str]:
 
 def describe_recipes() -> str:
     """A line for each recipe."""
-    lines = [f"{name + '_DATA':22} {recipe.__doc__}" for name, recipe in RECIPES.items()]
+    lines = [f"{name + '_DATA':24} {recipe.__doc__}" for name, recipe in RECIPES.items()]
     return "\n".join(
         [*lines, f"DATA is one of {', '.join(DATASETS)}; for example: selhn train rvse_selhn_world epochs=5"]
     )

@@ -1,0 +1,59 @@
+"""BFAN: Liu et al., Focus Your Attention: A Bidirectional Focal Attention Network, ACM Multimedia 2019.
+
+The attention of SCAN in both directions, which then looks away from all that is below the average and weighs the rest
+anew; a score is the mean cosine of the words plus the mean cosine of the regions.
+"""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from selhn.layers import Focus, Fragments, attended_cosines, products, score_in_blocks, turned
+from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
+from selhn.text import Tokenizer
+
+# The products and their gradients, both ways round, with weights for each, and passes over them.
+BYTES_PER_PRODUCT = 8 * 4
+
+
+class FocalAttention(nn.Module):
+    """The scores of BFAN."""
+
+    def __init__(self, focus: Focus, smooth: float):
+        super().__init__()
+        self.focus, self.smooth = focus, smooth
+
+    def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        """Every image against every text, from -2 to 2."""
+        cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
+        with in_full_precision(images):
+            return score_in_blocks(self._score, images, texts, cost)
+
+    def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        dots = products(images.vectors, texts.vectors)
+        of_words = attended_cosines(images, texts, self.smooth, self.focus, dots)
+        of_regions = attended_cosines(texts, images, self.smooth, self.focus, turned(dots))
+        return mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask).T
+
+
+def bfan_equal(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    smooth: float = 20.0,
+) -> CrossAttention:
+    """BFAN (equal): a fragment is kept when its weight is above the mean weight."""
+    return with_head(FocalAttention("equal", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)
+
+
+def bfan_prob(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    smooth: float = 20.0,
+) -> CrossAttention:
+    """BFAN (prob): the mean is itself weighted, with the square roots of the weights."""
+    return with_head(FocalAttention("prob", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)

@@ -1,0 +1,123 @@
+"""Matchers that compare regions with words: two encoders of fragments, and a head that scores all pairs of them."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn.layers import Fragments, WordGRU, look_up, unit
+from selhn.models.base import AbstractMatcher
+from selhn.models.vse import vocabulary_size
+from selhn.text import Tokenizer
+
+
+class RegionEncoder(nn.Module):
+    """Region features to unit vectors, `unit(FC(x))`; with `pool`, also to one vector for the image."""
+
+    def __init__(self, feature_dim: int, dim: int, pool: nn.Module | None = None):
+        super().__init__()
+        self.fc = xavier(nn.Linear(feature_dim, dim))
+        self.pool = pool
+
+    def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Fragments:
+        """The regions of every image."""
+        fragments = Fragments.of(unit(self.fc(regions)), mask)
+        return fragments if self.pool is None else self.pool(fragments)
+
+
+class WordEncoder(nn.Module):
+    """Words to unit vectors, `unit(BiGRU(dropout(words)))`; with `pool`, also to one vector for the text."""
+
+    def __init__(self, vocab_size: int, word_dim: int, dim: int, dropout: float = 0.0, pool: nn.Module | None = None):
+        super().__init__()
+        self.words = WordGRU(vocab_size, word_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.pool = pool
+
+    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Fragments:
+        """The words of every text."""
+        states = self.words.rnn(self.dropout(look_up(self.words.embed, tokens)), mask)
+        fragments = Fragments.of(unit(states), mask)
+        return fragments if self.pool is None else self.pool(fragments)
+
+
+class CrossAttention(AbstractMatcher):
+    """Fragments of images and texts, and a head that makes a number of every pair.
+
+    Args:
+        image, text: the encoders.
+        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores.
+        sigmoid: whether a score is the sigmoid of the head's number.
+        tokenizer: reads the sentences.
+    """
+
+    def __init__(
+        self,
+        image: RegionEncoder,
+        text: WordEncoder,
+        head: nn.Module,
+        sigmoid: bool = False,
+        tokenizer: Tokenizer | None = None,
+    ):
+        super().__init__(tokenizer)
+        self.image = image
+        self.text = text
+        self.head = head
+        self.sigmoid = sigmoid
+
+    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Fragments:
+        """The regions of every image."""
+        return self.image(regions, region_mask)
+
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Fragments:
+        """The words of every text."""
+        return self.text(tokens, token_mask)
+
+    def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        """The head's numbers, or their sigmoids."""
+        numbers = self.rank_scores(images, texts)
+        return numbers.sigmoid() if self.sigmoid else numbers
+
+    def rank_scores(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        """The head's numbers: where the sigmoids are all 1 they still differ."""
+        return self.head(images, texts)
+
+    def watched(self) -> dict[str, nn.Module]:
+        """Both encoders, the FC of the images, and the BiGRU of the texts."""
+        return {"image": self.image, "text": self.text, "image_fc": self.image.fc, "text_last": self.text.words.rnn}
+
+    def resolved_settings(self) -> dict[str, Any]:
+        """The size of the vocabulary."""
+        return {"vocab_size": self.text.words.embed.num_embeddings}
+
+
+def with_head(
+    head: nn.Module,
+    vocab_size: int | None,
+    tokenizer: Tokenizer | None,
+    feature_dim: int,
+    dim: int,
+    word_dim: int,
+) -> CrossAttention:
+    """A matcher with plain encoders, as SCAN and BFAN have them."""
+    text = WordEncoder(vocabulary_size(vocab_size, tokenizer), word_dim, dim)
+    return CrossAttention(RegionEncoder(feature_dim, dim), text, head, tokenizer=tokenizer)
+
+
+def xavier(linear: nn.Linear) -> nn.Linear:
+    """The layer with weights drawn as all these models draw them, and no bias."""
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def mean_over(numbers: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
+    """The mean over the fragments of each query; 0 where there are none."""
+    present = mask.T
+    return numbers.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
+
+
+def in_full_precision(fragments: Fragments) -> torch.autocast:
+    """The context in which scores are made: a caller's autocast is off."""
+    return torch.autocast(fragments.vectors.device.type, enabled=False)

@@ -1,0 +1,233 @@
+"""SGR and SAF: Diao et al., Similarity Reasoning and Filtration for Image-Text Matching, AAAI 2021.
+
+A pair of image and text becomes a set of nodes, one for the whole and one for each word:
+
+    x_0 = unit(W_g (v - t)^2)       of the two pooled vectors
+    x_n = unit(W_l (a_n - w_n)^2)   of word n and what it attends to, as in SCAN t2i
+
+SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes out.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+
+from selhn.layers import Fragments, score_in_blocks, unit, unit_attention
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision, xavier
+from selhn.models.vse import vocabulary_size
+from selhn.text import Tokenizer
+
+
+def _unseen(bias: nn.Parameter) -> None:
+    """Leave out of training what adds the same to all logits of a softmax; published weights have it."""
+    bias.requires_grad_(False)
+
+
+class SelfAttentionPool(nn.Module):
+    """One vector for all fragments: unit(sum of p_k x_k), p = softmax of W (f(x_k) * g(mean of x)).
+
+    f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a channel for
+    every region's place, so that the number of regions is a size of the model.
+    """
+
+    def __init__(self, dim: int, dropout: float, num_regions: int | None = None):
+        super().__init__()
+        self.num_regions = num_regions
+
+        def branch(channels: int | None) -> nn.Sequential:
+            norm = [] if channels is None else [nn.BatchNorm1d(channels)]
+            return nn.Sequential(xavier(nn.Linear(dim, dim)), *norm, nn.Tanh(), nn.Dropout(dropout))
+
+        self.local = branch(num_regions)
+        self.mean = branch(None if num_regions is None else dim)
+        self.common = xavier(nn.Linear(dim, 1))
+        _unseen(self.common.bias)
+
+    def forward(self, fragments: Fragments) -> Fragments:
+        """The fragments with their pooled vector as `whole`."""
+        vectors, mask = fragments.vectors, fragments.mask
+        if self.num_regions not in (None, mask.shape[1]):
+            raise ValueError(
+                f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: "
+                f"make one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
+            )
+        mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        logits = self.common(self.local(vectors) * self.mean(mean)[:, None]).squeeze(2)
+        logits = logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
+        # Not a matrix product, which autocast would round.
+        return Fragments(vectors, mask, unit((logits.softmax(1)[:, :, None] * vectors).sum(1)))
+
+
+class GraphStep(nn.Module):
+    """X <- ReLU(W_v (softmax((W_q X) (W_k X)') X))."""
+
+    def __init__(self, sim_dim: int):
+        super().__init__()
+        self.query, self.key, self.value = (xavier(nn.Linear(sim_dim, sim_dim)) for _ in range(3))
+        _unseen(self.key.bias)
+
+    def forward(
+        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"], first: int
+    ) -> Float[Tensor, "I T {first} s"]:
+        """The first nodes after a look at all of them."""
+        # (W_q x)' (W_k y) = (W_k' W_q x)' y: one product with a matrix for two.
+        mixed, bias = self.key.weight.T @ self.query.weight, self.key.weight.T @ self.query.bias
+        logits = linear(nodes[:, :, :first], mixed, bias) @ nodes.transpose(2, 3)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3)
+        return self.value(edges.to(nodes.dtype) @ nodes).relu()
+
+
+class GraphReasoning(nn.Module):
+    """SGR: a few steps over the graph of all nodes; what comes out is the node of the whole."""
+
+    def __init__(self, sim_dim: int, steps: int):
+        super().__init__()
+        self.steps = nn.ModuleList(GraphStep(sim_dim) for _ in range(steps))
+
+    def forward(
+        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
+    ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "0 T"]]:
+        """A vector a pair, and no statistics."""
+        for step in self.steps:
+            nodes = step(nodes, mask, 1 if step is self.steps[-1] else len(mask.T))
+        return nodes[:, :, 0], nodes.new_empty(0, len(mask))
+
+
+class AttentionFiltration(nn.Module):
+    """SAF: unit(sum of b_n x_n), b = sigmoid(BN(W x_n)) divided by its sum."""
+
+    def __init__(self, sim_dim: int):
+        super().__init__()
+        self.attention = xavier(nn.Linear(sim_dim, 1))
+        self.norm = nn.BatchNorm1d(1)
+
+    def forward(
+        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
+    ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "r T"]]:
+        """A vector a pair, and in training mean and variance of each text for `remember`."""
+        weights = self.attention(nodes).squeeze(3)
+        weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        statistics = weights.new_empty(0, len(mask))
+        if self.training:
+            # Official: texts are gone through one by one, so that each has statistics of its own.
+            present, count = mask.to(weights.dtype), len(nodes) * mask.sum(1)
+            mean = (weights * present).sum((0, 2)) / count
+            variance = ((weights - mean[:, None]).square() * present).sum((0, 2)) / count
+            statistics = torch.stack([mean, variance * count / (count - 1).clamp(min=1)]).detach()
+            weights = (weights - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
+            weights = weights * self.norm.weight + self.norm.bias
+        else:
+            weights = self.norm(weights.flatten()[:, None]).view_as(weights)
+        weights = weights.sigmoid().masked_fill(~mask, 0)
+        weights = weights / (weights.sum(2, keepdim=True) + 1e-8)
+        return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
+
+    @torch.no_grad()
+    def remember(self, statistics: Float[Tensor, "2 T"], mask: Bool[Tensor, "T N"]) -> None:
+        """Running mean and variance as after an update for every text, the longest first.
+
+        r <- (1 - m)^T r + sum over places c of m (1 - m)^(T - 1 - c) statistic_c
+        """
+        assert self.norm.momentum is not None
+        assert self.norm.num_batches_tracked is not None
+        # Official: batches are sorted by length, so that the shortest texts weigh most.
+        place = mask.sum(1).argsort(descending=True, stable=True).argsort()
+        kept, texts = 1 - self.norm.momentum, len(mask)
+        share = self.norm.momentum * kept ** (texts - 1 - place).to(statistics.dtype)
+        for running, news in zip((self.norm.running_mean, self.norm.running_var), statistics, strict=True):
+            assert running is not None
+            running.mul_(kept**texts).add_((share * news).sum().to(running.dtype))
+        self.norm.num_batches_tracked.add_(texts)
+
+
+class SimilarityHead(nn.Module):
+    """The logits of SGR or SAF, from fragments with a pooled vector each."""
+
+    def __init__(self, dim: int, sim_dim: int, smooth: float, reasoning: GraphReasoning | AttentionFiltration):
+        super().__init__()
+        self.smooth = smooth
+        self.local = xavier(nn.Linear(dim, sim_dim))
+        self.whole = xavier(nn.Linear(dim, sim_dim))
+        self.reasoning = reasoning
+        self.last = xavier(nn.Linear(sim_dim, 1))
+
+    def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        """Every image against every text."""
+        (num_regions, dim), num_words = images.vectors.shape[1:], texts.mask.shape[1]
+        # Passes over products of regions and words, over differences as wide as the embedding, and over nodes.
+        cost = 4 * (num_words + 1) * (6 * num_regions + 4 * dim + 20 * self.local.out_features)
+        rows = score_in_blocks(self._rows, images, texts, cost, all_images=self.training)
+        logits, statistics = rows[: len(images)], rows[len(images) :]
+        if isinstance(self.reasoning, AttentionFiltration) and len(statistics):
+            self.reasoning.remember(statistics, texts.mask)
+        return logits
+
+    def _rows(self, images: Fragments, texts: Fragments) -> Float[Tensor, "rows T"]:
+        """The logits, and below them the statistics of each text: what is computed twice must not update twice."""
+        vectors, statistics = self.reasoning(self._nodes(images, texts), pad(texts.mask, (1, 0), value=True))
+        with in_full_precision(images):
+            return torch.cat([self.last(vectors.to(images.vectors.dtype)).squeeze(2), statistics])
+
+    def _nodes(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T X s"]:
+        """X = 1 + N: the node of the whole, then those of the words."""
+        assert images.whole is not None
+        assert texts.whole is not None
+        with in_full_precision(images):
+            weights = unit_attention(images, texts, self.smooth)
+        words = texts.vectors.flatten(0, 1)[None]
+        difference = torch.baddbmm(words, weights.flatten(1, 2), images.vectors, beta=-1)
+        # Not square(), which autocast takes out of half precision.
+        local = self.local(difference * difference).unflatten(1, texts.mask.shape)
+        whole = self.whole((images.whole[:, None] - texts.whole).square())
+        return unit(torch.cat([whole[:, :, None], local], 2))
+
+
+def sgr(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    sim_dim: int = 256,
+    num_regions: int = 36,
+    steps: int = 3,
+    smooth: float = 9.0,
+    dropout: float = 0.4,
+) -> CrossAttention:
+    """SGR: similarity graph reasoning."""
+    head = SimilarityHead(dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
+    return _with_pooling(head, vocab_size, tokenizer, feature_dim, dim, word_dim, num_regions, dropout)
+
+
+def saf(
+    vocab_size: int | None = None,
+    tokenizer: Tokenizer | None = None,
+    feature_dim: int = 2048,
+    dim: int = 1024,
+    word_dim: int = 300,
+    sim_dim: int = 256,
+    num_regions: int = 36,
+    smooth: float = 9.0,
+    dropout: float = 0.4,
+) -> CrossAttention:
+    """SAF: similarity attention filtration."""
+    head = SimilarityHead(dim, sim_dim, smooth, AttentionFiltration(sim_dim))
+    return _with_pooling(head, vocab_size, tokenizer, feature_dim, dim, word_dim, num_regions, dropout)
+
+
+def _with_pooling(
+    head: SimilarityHead,
+    vocab_size: int | None,
+    tokenizer: Tokenizer | None,
+    feature_dim: int,
+    dim: int,
+    word_dim: int,
+    num_regions: int,
+    dropout: float,
+) -> CrossAttention:
+    image = RegionEncoder(feature_dim, dim, SelfAttentionPool(dim, dropout, num_regions))
+    size = vocabulary_size(vocab_size, tokenizer)
+    text = WordEncoder(size, word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
+    return CrossAttention(image, text, head, sigmoid=True, tokenizer=tokenizer)

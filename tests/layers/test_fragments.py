@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from selhn.layers import Fragments, attended_cosines, fragments, score_in_blocks
+
+
+def padded(items, size, whole=False):
+    mask = torch.arange(size) < torch.arange(1, items + 1)[:, None]
+    return Fragments.of(torch.randn(items, size, 3), mask, torch.randn(items, 3) if whole else None)
+
+
+def test_padding_is_zero():
+    some = padded(3, 4)
+    assert not some.vectors[~some.mask].any()
+    assert some.vectors[some.mask].all()
+
+
+def test_gradients_do_not_reach_padding():
+    vectors = torch.randn(2, 3, 4, requires_grad=True)
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    Fragments.of(vectors, mask).vectors.sum().backward()
+    assert torch.equal(vectors.grad[:, :, 0], mask.float())
+
+
+def test_cut_and_joined_it_is_the_same():
+    for whole in (False, True):
+        some = padded(7, 5, whole)
+        parts = some.split(3)
+        assert [len(part) for part in parts] == [3, 3, 1]
+        joined = Fragments.cat(parts)
+        assert torch.equal(joined.vectors, some.vectors)
+        assert torch.equal(joined.mask, some.mask)
+        assert (joined.whole is None) == (not whole)
+        turned = some[torch.arange(6, -1, -1)]
+        assert torch.equal(turned.vectors, some.vectors.flip(0))
+        if whole:
+            assert torch.equal(joined.whole, some.whole)
+            assert torch.equal(turned.whole, some.whole.flip(0))
+
+
+def test_items_of_other_lengths_are_padded():
+    short, long = padded(2, 2), padded(3, 5)
+    joined = Fragments.cat([short, long])
+    assert joined.vectors.shape == (5, 5, 3)
+    assert torch.equal(joined.vectors[:2, :2], short.vectors)
+    assert torch.equal(joined.mask[:2, :2], short.mask)
+    assert not joined.mask[:2, 2:].any()
+    assert not joined.vectors[:2, 2:].any()
+
+
+def test_to_a_device():
+    moved = padded(2, 2, whole=True).to("meta")
+    assert {moved.vectors.device.type, moved.mask.device.type, moved.whole.device.type} == {"meta"}
+
+
+def block_score(images, texts):
+    return attended_cosines(images, texts, 9.0).masked_fill(~texts.mask.T, 0).sum(1)
+
+
+@pytest.mark.parametrize("budget", [1, 5, 11, 19, 1000])
+@pytest.mark.parametrize("all_images", [False, True])
+def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
+    torch.manual_seed(0)
+    shapes = (5, 3, 4), (6, 4, 4)
+    image_vectors, text_vectors = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    image_mask, text_mask = padded(5, 3).mask, padded(6, 4).mask
+    sizes = []
+
+    def counted(images, texts):
+        sizes.append((len(images), len(texts)))
+        return block_score(images, texts)
+
+    def run(score):
+        scores = score(Fragments.of(image_vectors, image_mask), Fragments.of(text_vectors, text_mask))
+        return scores, *torch.autograd.grad(scores.square().sum(), [image_vectors, text_vectors])
+
+    ours = run(lambda i, t: score_in_blocks(counted, i, t, 1, all_images, budget))
+    for mine, theirs in zip(ours, run(block_score), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+    if all_images:
+        assert {images for images, _ in sizes} == {5}
+    else:
+        assert all(images * texts <= max(1, budget) for images, texts in sizes)
+    assert (len(sizes) == 1) == (budget >= 30), "more than one block is computed again on the way back"
+
+
+def test_without_gradients_nothing_is_kept_for_them(monkeypatch):
+    some = padded(4, 3)
+    monkeypatch.setattr(fragments, "checkpoint", None)
+    with torch.no_grad():
+        assert score_in_blocks(block_score, some, some, 1, byte_budget=3).shape == (4, 4)
+
+
+def test_budgets_by_device():
+    assert fragments.default_byte_budget(torch.device("cpu")) == fragments.CPU_BYTE_BUDGET
+
+
+@pytest.mark.parametrize(("images", "texts"), [(0, 3), (3, 0)])
+def test_nothing_to_score(images, texts):
+    assert score_in_blocks(block_score, padded(images, 2), padded(texts, 2), 1, byte_budget=2).shape == (images, texts)

@@ -1,0 +1,97 @@
+import copy
+
+import pytest
+import torch
+from model_cases import make_batch, make_model
+from model_oracle import sgraf_scores
+
+from selhn.models import create_model
+
+
+def full_batch(pairs=4, dtype=torch.float64):
+    """Pairs whose images have all five regions, as the model wants them."""
+    batch = make_batch(pairs, dtype=dtype)
+    batch.region_mask.fill_(True)
+    return batch
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("training", [False, True])
+def test_equals_a_loop_over_texts_written_from_the_paper(name, training):
+    model, batch = make_model(name, dropout=0.0).double().train(training), full_batch()
+    by_text = copy.deepcopy(model)
+    with torch.enable_grad():
+        naive = sgraf_scores(by_text, batch, training)
+        scores = model(batch).scores
+    torch.testing.assert_close(scores, naive, rtol=0, atol=1e-10)
+    weights = torch.randn(4, 4, dtype=torch.float64)
+    (scores * weights).sum().backward()
+    (naive * weights).sum().backward()
+    for (key, mine), theirs in zip(model.named_parameters(), by_text.parameters(), strict=True):
+        if mine.requires_grad:
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-9, msg=key)
+    if name == "saf":
+        for key, value in model.head.reasoning.norm.state_dict().items():
+            torch.testing.assert_close(value, by_text.head.reasoning.norm.state_dict()[key], rtol=1e-12, atol=1e-12)
+
+
+def test_running_statistics_of_a_batch_in_any_order():
+    # The authors' program sorts a batch by length, the longest text first.
+    model, batch = make_model("saf", dropout=0.0).double().train(), full_batch(6)
+    lengths = batch.token_mask.sum(1)
+    assert len(lengths.unique()) > 1
+    assert not torch.equal(lengths, lengths.sort(descending=True).values)
+    by_text = copy.deepcopy(model)
+    sgraf_scores(by_text, batch, training=True)
+    with torch.no_grad():
+        model(batch)
+    ours, theirs = model.head.reasoning.norm, by_text.head.reasoning.norm
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=1e-12, atol=1e-12)
+    assert ours.num_batches_tracked == theirs.num_batches_tracked == 6
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_another_number_of_regions(name):
+    model = make_model(name)
+    with pytest.raises(ValueError, match="images of 5 regions and got 4: make one with num_regions=4"):
+        model(make_batch(regions=4))
+
+
+def test_what_the_softmax_does_not_see_does_not_learn():
+    model, batch = make_model("sgr"), full_batch(dtype=torch.float32)
+    before = model(batch).scores
+    for step in model.head.reasoning.steps:
+        assert not step.key.bias.requires_grad
+        with torch.no_grad():
+            step.key.bias.normal_()
+    torch.testing.assert_close(model(batch).scores, before)
+
+
+def test_dropout_is_drawn_once_a_text_and_not_once_a_pair():
+    model, batch = make_model("sgr").train(), full_batch(dtype=torch.float32)
+    torch.manual_seed(0)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    images = model.encode_images(batch.regions, batch.region_mask)
+    assert torch.equal(model.score(images, texts), model.score(images, texts))
+    assert not torch.equal(model.encode_texts(batch.tokens, batch.token_mask).whole, texts.whole)
+
+
+def test_logits_tell_apart_what_sigmoids_do_not():
+    model, batch = make_model("saf"), full_batch(dtype=torch.float32)
+    with torch.no_grad():
+        model.head.last.weight.mul_(20)
+        model.head.last.bias.fill_(60)
+    images = model.encode_images(batch.regions, batch.region_mask)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    assert (model.score(images, texts) == 1).all()
+    assert len(model.rank_scores(images, texts).unique()) == 16
+
+
+def test_number_of_parameters():
+    # Linear layers 1024 -> 1024 and 1024 -> 256 as in the paper; batch norms of 36 regions and of 1024.
+    model = create_model("saf", vocab_size=10)
+    pool = 2 * (1024 * 1024 + 1024) + 1024 + 1
+    assert sum(p.numel() for p in model.image.pool.parameters()) == pool + 2 * 36 + 2 * 1024
+    assert sum(p.numel() for p in model.text.pool.parameters()) == pool
+    assert sum(p.numel() for p in model.head.parameters()) == 2 * (1024 * 256 + 256) + 2 * 257 + 2

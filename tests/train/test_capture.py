@@ -5,7 +5,7 @@ from selhn.data import Pairs, Step, load_data
 from selhn.losses import TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
 from selhn.text import Vocabulary
-from selhn.train.capture import Stepper
+from selhn.train.capture import Stepper, recording_stream
 from selhn.train.config import TrainConfig
 from selhn.train.log import read_log
 from selhn.train.loop import make_batches, make_stepper, train
@@ -94,3 +94,17 @@ def test_a_recorded_run_resumes(tmp_path):
     whole = go(tmp_path / "whole", 2, False)
     go(tmp_path / "cut", 1, False)
     assert torch.allclose(go(tmp_path / "cut", 2, True), whole, rtol=0.02)
+
+
+@pytest.mark.gpu
+def test_a_step_that_cannot_be_recorded_is_named():
+    def looks_at_its_numbers(pairs, num_tokens):
+        total = pairs.texts.sum()
+        return {"total": total + 1 if total.item() > 0 else total}
+
+    with recording_stream(torch.device("cuda")):
+        stepper = Stepper(looks_at_its_numbers, torch.Generator("cuda"), record=True)
+        step = Step(Pairs(torch.arange(3).cuda(), torch.arange(3).cuda()), 7, 0)
+        stepper(step)
+        with pytest.raises(ValueError, match="could not be recorded .* capture=never"):
+            stepper(step)

@@ -45,7 +45,14 @@ class Stepper:
         if not self.record or shape not in self._met:
             self._met.add(shape)
             return Numbers.of(self.compute(step.pairs, step.num_tokens))
-        recording = _Recording(self.compute, step, self.generator, self._pool)
+        try:
+            recording = _Recording(self.compute, step, self.generator, self._pool)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
+                "a model or loss that looks at its numbers on the host cannot be. Train with capture=never, "
+                "or set capturable = False in the model"
+            ) from error
         self._recordings[shape] = recording
         return recording.replay(step.pairs)
 

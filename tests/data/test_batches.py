@@ -189,3 +189,25 @@ def test_on_a_device(tmp_path):
         assert all(same(a, b.to("cpu")) for a, b in zip(host, there.epoch(1), strict=True))
         changed = Batches(make_split(features=store), VOCABULARY, 4, device="cuda", augmentation=Augmentation())
         assert same(list(changed.epoch(1))[3], next(changed.epoch(1, 3)))
+
+
+def test_a_split_is_tokenised_once_for_a_tokenizer():
+    class Counting(Vocabulary):
+        asked = 0
+
+        def encode(self, texts):
+            self.asked += 1
+            return super().encode(texts)
+
+    split, first = make_split(), Counting(VOCABULARY.words)
+    texts = [EncodedTexts.of(split, first) for _ in range(3)]
+    assert first.asked == 1
+    assert texts[0] is texts[2]
+    others = [Counting(VOCABULARY.words) for _ in range(5)]
+    for other in others:
+        EncodedTexts.of(split, other)
+    assert all(other.asked == 1 for other in others)
+    EncodedTexts.of(split, first)
+    assert first.asked == 2, "the oldest is given up"
+    EncodedTexts.of(make_split(), others[0])
+    assert others[0].asked == 2

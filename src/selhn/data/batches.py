@@ -6,6 +6,7 @@ taken up again at any step sees exactly the batches it would have seen.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -34,6 +35,11 @@ class Augmentation:
                 raise ValueError(f"{name} is {share}: give a share from 0 (off) to 1")
 
 
+MOST_KEPT = 4
+# Of every split that is in use, by tokenizer and device; the tokenizer is kept so that its id stays its own.
+_ENCODED: WeakKeyDictionary[Split, dict[tuple[int, str], tuple[Tokenizer, "EncodedTexts"]]] = WeakKeyDictionary()
+
+
 @dataclass(frozen=True)
 class EncodedTexts:
     """All texts of a split as tokens on a device, and on the host how long each is."""
@@ -44,7 +50,17 @@ class EncodedTexts:
 
     @classmethod
     def of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str = "cpu") -> "EncodedTexts":
-        """Every caption of the split, tokenised once."""
+        """Every caption of the split, tokenised once, also where it is evaluated after every epoch."""
+        known = _ENCODED.setdefault(split, {})
+        place = (id(tokenizer), str(device))
+        if place not in known:
+            if len(known) == MOST_KEPT:
+                known.pop(next(iter(known)))
+            known[place] = (tokenizer, cls._of(split, tokenizer, device))
+        return known[place][1]
+
+    @classmethod
+    def _of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str) -> "EncodedTexts":
         tokens, mask = tokenizer.encode(list(split.captions))
         # Where the last token is; a tokenizer may mask tokens in the middle.
         lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)

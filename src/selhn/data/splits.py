@@ -44,7 +44,7 @@ class Features(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Split:
     """Images and texts that are trained on or evaluated together; every image is there once."""
 

@@ -2,7 +2,20 @@
 
 import torch
 
-from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
+from selhn.losses import (
+    NCR,
+    SCT,
+    SSP,
+    TAL,
+    InfoNCE,
+    MultiPositiveInfoNCE,
+    SigLIP,
+    Triplet,
+    TripletHN,
+    TripletSelHN,
+    TripletSHN,
+    TripletWarmUp,
+)
 
 
 def warmed_up():
@@ -29,7 +42,21 @@ CASES = {
     "infonce-soft": ("infonce", lambda: InfoNCE(temperature=0.5, reduction="sum")),
     "siglip": ("siglip", SigLIP),
     "siglip-even": ("siglip", lambda: SigLIP(temperature=0.25, bias=0.5)),
+    "multi_positive": ("multi_positive", MultiPositiveInfoNCE),
+    "multi_positive-soft": ("multi_positive", lambda: MultiPositiveInfoNCE(temperature=0.5, reduction="sum")),
+    "tal": ("tal", TAL),
+    "tal-soft": ("tal", lambda: TAL.official(margin=0.2, temperature=0.3)),
+    "ssp": ("ssp", SSP),
+    "ssp-official": ("ssp", SSP.official),
+    "ssp-average": ("ssp", lambda: SSP(mining="average")),
+    "ssp-cubic": ("ssp", lambda: SSP.official(mining="average", negative=(0.1, -0.2, 0.3, 0.4))),
+    "ncr": ("ncr", NCR),
+    "ncr-warming": ("ncr", lambda: NCR(warmup_epochs=1)),
+    "ncr-official": ("ncr", lambda: NCR.official(warmup_epochs=1)),
 }
+
+PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft")
+"""Losses in which pairs of one image are more than no negatives of each other."""
 
 KINDS = ("spread", "collapsed", "trained", "ties", "large")
 

@@ -3,10 +3,11 @@ import torch
 from loss_cases import make_scores
 
 from selhn.kernels import Terms, dense_statistics
-from selhn.kernels.statistics import label_images, merge_sums, pull, pull_level, row_statistic, steepness
+from selhn.kernels.statistics import label_images, merge_sums, penalty, pull, pull_level, row_statistic, steepness
 
 SCORES = torch.tensor([[0.5, 0.9, 0.5, 0.4], [0.3, 0.1, 0.2, 0.1], [0.0, 0.2, 0.9, 0.0], [0.7, 0.0, 0.0, 0.6]])
-SUMS = ("hinge_sum", "log_sum_exp", "softplus_sum")
+SUMS = ("hinge_sum", "log_sum_exp", "softplus_sum", "mined_sum")
+TERMS = Terms(0.2, 0.3, -1.0, polynomial=(0.03, -0.4, 0.9))
 every_sum = pytest.mark.parametrize("name", SUMS)
 
 
@@ -29,6 +30,42 @@ def test_sums_of_exponentials_by_hand():
     torch.testing.assert_close(anchors.softplus_sum, torch.tensor([[0.8, -0.4], [-0.4, 0.8]]).exp().log1p())
 
 
+def test_mined_negatives_by_hand():
+    anchors = dense_statistics(SCORES, None, ("mined_count", "mined_sum"), Terms(margin=0.1, polynomial=(-0.5, 1.0)))
+    assert anchors.mined_count.tolist() == [[2, 3, 0, 1], [1, 2, 0, 0]]
+    torch.testing.assert_close(anchors.mined_sum, torch.tensor([[0.4, 0.0, 0.0, 0.2], [0.2, 0.4, 0.0, 0.0]]))
+
+
+def test_a_penalty_counts_where_it_goes_the_right_way():
+    parabola, x = (1.0, -2.0, 1.0), torch.tensor([0.0, 1.0, 3.0])  # (x - 1)^2
+    assert [penalty(parabola, x, direction).tolist() for direction in (0, 1, -1)] == [[1, 0, 4], [0, 0, 4], [1, 0, 0]]
+    assert penalty((), x, 1).tolist() == [0, 0, 0]
+
+
+def test_a_falling_polynomial_pulls_the_other_way_unless_one_way():
+    negatives, positive = torch.tensor([[-0.5, 0.9]], dtype=torch.float64, requires_grad=True), torch.zeros(1).double()
+    for one_way in (False, True):
+        terms = Terms(1.0, polynomial=(0.03, -0.4, 0.9), one_way=one_way)
+        (expected,) = torch.autograd.grad(row_statistic("mined_sum", negatives, positive, terms).sum(), negatives)
+        pulls = pull("mined_sum", negatives, positive, terms) * steepness("mined_sum", terms)
+        torch.testing.assert_close(pulls, expected)
+        assert expected[0].sign().tolist() == [0 if one_way else -1, 1]
+
+
+def test_positives_by_hand():
+    ids = torch.tensor([8, 2, 8, 8])
+    anchors = dense_statistics(SCORES, ids, ("positive_mean",), Terms())
+    expected = torch.tensor([[1.4 / 3, 0.1, 0.3, 1.3 / 3], [0.4, 0.1, 1.4 / 3, 1.0 / 3]])
+    torch.testing.assert_close(anchors.positive_mean, expected)
+
+
+def test_unmasked_pairs_of_one_image_are_candidates():
+    ids = torch.tensor([8, 2, 8, 8])
+    anchors = dense_statistics(SCORES, ids, ("hardest",), Terms(mask_same_image=False))
+    assert torch.equal(anchors.hardest, dense_statistics(SCORES, None, ("hardest",), Terms()).hardest)
+    assert anchors.num_negatives.tolist() == [1, 3, 1, 1]
+
+
 def test_same_image_is_no_negative():
     ids = torch.tensor([8, 2, 8, 8])
     anchors = dense_statistics(SCORES, ids, ("hardest",), Terms())
@@ -38,7 +75,7 @@ def test_same_image_is_no_negative():
 
 @every_sum
 def test_parts_are_merged_to_the_whole(name):
-    negatives, positive, terms = make_scores("spread", 8, 0), torch.zeros(8).double(), Terms(0.2, 0.3, -1.0)
+    negatives, positive, terms = make_scores("spread", 8, 0), torch.zeros(8).double(), TERMS
     negatives[:, 2] = negatives[1, :5] = -torch.inf
     parts = [row_statistic(name, part, positive, terms) for part in (negatives[:, :5], negatives[:, 5:])]
     torch.testing.assert_close(merge_sums(name, *parts), row_statistic(name, negatives, positive, terms))
@@ -46,11 +83,7 @@ def test_parts_are_merged_to_the_whole(name):
 
 @every_sum
 def test_pull_is_the_derivative(name):
-    negatives, positive, terms = (
-        make_scores("spread", 8, 0).requires_grad_(),
-        torch.zeros(8).double(),
-        Terms(0.2, 0.3, -1.0),
-    )
+    negatives, positive, terms = make_scores("spread", 8, 0).requires_grad_(), torch.zeros(8).double(), TERMS
     value = row_statistic(name, negatives, positive, terms)
     (expected,) = torch.autograd.grad(value.sum(), negatives)
     level = pull_level(name, positive, torch.stack([value, value]))[0]
@@ -62,7 +95,7 @@ def test_pull_is_the_derivative(name):
 
 @every_sum
 def test_an_anchor_without_negatives_pulls_at_nothing(name):
-    nothing, positive, terms = torch.full((2, 3), -torch.inf), torch.zeros(2), Terms(0.2, 0.3, -1.0)
+    nothing, positive, terms = torch.full((2, 3), -torch.inf), torch.zeros(2), TERMS
     value = row_statistic(name, nothing, positive, terms)
     assert value.tolist() == [-torch.inf if name == "log_sum_exp" else 0] * 2
     level = pull_level(name, positive, value.expand(2, -1))[0]

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import CASES, make_embeddings, make_ids
 
-from selhn.kernels import torch_tiles
-from selhn.losses import Triplet, TripletHN, TripletSelHN
+from selhn.kernels import Terms, tiled_statistics, tiles, torch_tiles
+from selhn.losses import NCR, SSP, TAL, MultiPositiveInfoNCE, Triplet, TripletHN, TripletSelHN
 
 every_case = pytest.mark.parametrize("case", CASES)
 
@@ -93,7 +93,7 @@ def products(monkeypatch):
     return shapes
 
 
-@pytest.mark.parametrize("case", ["hn", "hn-nca", "shn", "shn-nca", "sct", "sct-nca", "warmup-over"])
+@pytest.mark.parametrize("case", ["hn", "hn-nca", "shn", "shn-nca", "sct", "sct-nca", "warmup-over", "ssp", "ncr"])
 def test_backward_of_mined_anchors_touches_no_tile(case, products):
     images, texts = make_embeddings("spread", 64, 8, 0)
     loss = CASES[case][1]().from_embeddings(images, texts, tile=16)
@@ -142,6 +142,35 @@ def test_half_precision_embeddings_are_multiplied_exactly(dtype, kind):
             assert grad.dtype == dtype
             scale = expected_grad.abs().max().item()
             torch.testing.assert_close(grad.double(), expected_grad, rtol=0.01, atol=0.01 * scale)
+
+
+def test_a_statistic_without_a_kernel_is_served_by_torch(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(tiles, "can_fuse", lambda emb: True)
+    monkeypatch.setattr(tiles, "_arithmetic", lambda tile: chosen.append(tile) or torch_tiles)
+    images, texts = make_embeddings("trained", 20, 4, 0)
+    SSP(mining="average").from_embeddings(images, texts).backward()
+    assert set(chosen) == {1024}
+    for loss_fn in (SSP(), MultiPositiveInfoNCE(), TAL(), NCR()):  # all that these need of a tile, the kernels have
+        assert tiles.FUSED.issuperset(set(loss_fn.needs) - {"positive_mean"})
+
+
+def test_a_count_carries_no_gradient():
+    images, texts = make_embeddings("trained", 20, 4, 0)
+    anchors = tiled_statistics(images, texts, None, ("mined_count", "mined_sum"), Terms(0.2, polynomial=(0.0, 1.0)))
+    assert not anchors.mined_count.requires_grad
+    assert anchors.mined_sum.requires_grad
+
+
+def test_positive_means_of_half_precision_are_in_float32():
+    images, texts = (emb.detach().bfloat16() for emb in make_embeddings("trained", 50, 8, 0))
+    ids = make_ids(50, 0)
+    same = ids[:, None] == ids
+    anchors = tiled_statistics(images, texts, ids, ("positive_mean",), Terms(), tile=16)
+    scores = images.double() @ texts.double().T * same
+    expected = torch.stack([scores.sum(dim=1), scores.sum(dim=0)]) / same.sum(dim=1)
+    assert anchors.positive_mean.dtype == torch.float32
+    torch.testing.assert_close(anchors.positive_mean.double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_autocast_does_not_round_the_scores():

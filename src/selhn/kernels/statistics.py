@@ -4,16 +4,26 @@ Image i is an anchor among the texts (row i of `scores`), text i among the image
 reduced by the same function of "rows", so a loss is written once and for both.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-Statistic = Literal["hardest", "hardest_below", "hardest_up_to", "hinge_sum", "log_sum_exp", "softplus_sum"]
+Statistic = Literal[
+    "hardest",
+    "hardest_below",
+    "hardest_up_to",
+    "hinge_sum",
+    "log_sum_exp",
+    "softplus_sum",
+    "mined_count",
+    "mined_sum",
+    "positive_mean",
+]
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,12 @@ class Terms:
     margin: float = 0.0
     temperature: float = 1.0
     bias: float = 0.0
+    polynomial: tuple[float, ...] = (0.0,)
+    """Coefficients of the `penalty` of a mined negative, the constant first."""
+    one_way: bool = True
+    """Whether that penalty counts only where it rises."""
+    mask_same_image: bool = True
+    """Whether other pairs of an anchor's image are left out of its candidates."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +46,14 @@ class AnchorStatistics:
     """Statistics of the 2B anchors of a batch; axis -2 is (image anchors, text anchors).
 
     Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf, and a
-    sum of 0. Where negatives tie, the one with the lowest index is taken and receives all of the gradient.
+    sum of 0. Where negatives tie, the one with the lowest index is taken and receives all of the gradient. `given` is
+    what a loss was handed beyond the scores.
     """
 
     positive: Float[Tensor, "*K 1 B"]
     num_negatives: Int[Tensor, " B"]
     values: Mapping[Statistic, Float[Tensor, "*K 2 B"]]
+    given: Any = None
 
     @property
     def hardest(self) -> Float[Tensor, "*K 2 B"]:
@@ -67,6 +85,21 @@ class AnchorStatistics:
         """Sum over the negatives of `log(1 + exp(s_n / temperature + bias))`."""
         return self.values["softplus_sum"]
 
+    @property
+    def mined_count(self) -> Float[Tensor, "*K 2 B"]:
+        """How many negatives score above `s_p - margin`; it carries no gradient."""
+        return self.values["mined_count"]
+
+    @property
+    def mined_sum(self) -> Float[Tensor, "*K 2 B"]:
+        """Sum over those negatives of their `penalty`."""
+        return self.values["mined_sum"]
+
+    @property
+    def positive_mean(self) -> Float[Tensor, "*K 2 B"]:
+        """The mean score over all pairs of the anchor's image, its own among them."""
+        return self.values["positive_mean"]
+
 
 # The maxima: what is left of a row's negatives before the maximum is taken. The comparisons are written so that a NaN
 # stays in and shows in the loss, rather than being dropped by a comparison that is always false.
@@ -75,6 +108,30 @@ CANDIDATES: Mapping[Statistic, Callable[[Tensor, Tensor], Tensor]] = {
     "hardest_below": lambda negatives, positive: negatives.masked_fill(negatives >= positive, -torch.inf),
     "hardest_up_to": lambda negatives, positive: negatives.masked_fill(negatives > positive, -torch.inf),
 }
+
+
+def is_mined(negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float) -> Bool[Tensor, "*#K"]:
+    """Whether `s_n > s_p - margin`, written so that a NaN is mined and shows."""
+    return ~(negatives <= positive - margin)
+
+
+def polynomial(coefficients: Sequence[float], x: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+    """`sum_q c_q x^q`."""
+    value = torch.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        value = value * x + coefficient
+    return value
+
+
+def slope(coefficients: Sequence[float]) -> tuple[float, ...]:
+    """The coefficients of a polynomial's derivative."""
+    return tuple(power * coefficient for power, coefficient in enumerate(coefficients))[1:]
+
+
+def penalty(coefficients: Sequence[float], x: Float[Tensor, "*K"], direction: int) -> Float[Tensor, "*K"]:
+    """`[G(x)]+` of a polynomial G; for `direction` 1 it is 0 where G falls, for -1 where G rises."""
+    against = direction * polynomial(slope(coefficients), x.detach()) < 0
+    return polynomial(coefficients, x).relu().masked_fill(against, 0.0)
 
 
 def row_statistic(
@@ -89,6 +146,13 @@ def row_statistic(
     if name == "softplus_sum":
         # Not softplus: torch's turns into the identity above 20.
         return -logsigmoid(-(negatives / terms.temperature + terms.bias)).sum(dim=-1)
+    if name in ("mined_count", "mined_sum"):
+        mined = is_mined(negatives, positive.unsqueeze(-1), terms.margin)
+        if name == "mined_count":
+            return mined.sum(dim=-1, dtype=negatives.dtype)
+        # -inf is replaced before the polynomial: its powers would be NaN in the gradient.
+        of_each = penalty(terms.polynomial, negatives.masked_fill(~mined, 0.0), int(terms.one_way))
+        return of_each.masked_fill(~mined, 0.0).sum(dim=-1)
     return CANDIDATES[name](negatives, positive.unsqueeze(-1)).max(dim=-1).values
 
 
@@ -100,12 +164,18 @@ def merge_sums(name: Statistic, first: Tensor, second: Tensor) -> Tensor:
 def pull(name: Statistic, negatives: Float[Tensor, "A C"], level: Float[Tensor, " A"], terms: Terms) -> Tensor:
     """The derivative of a statistic, not a maximum, by every score of a tile, in units of `steepness`: from 0 to 1.
 
-    `level` is what must be known of an anchor besides its scores, as `pull_level` gives it.
+    `level` is what must be known of an anchor besides its scores, as `pull_level` gives it. Of "mined_sum" the bounds
+    hold for cosines, and a polynomial that may also fall pulls the other way there.
     """
     if name == "hinge_sum":
         return (negatives - level[:, None] + terms.margin > 0).to(negatives.dtype)
     if name == "log_sum_exp":
         return (negatives / terms.temperature - level[:, None]).exp()
+    if name == "mined_sum":
+        mined = is_mined(negatives, level[:, None], terms.margin)
+        scores = negatives.masked_fill(~mined, 0.0)
+        pulled = mined & (penalty(terms.polynomial, scores, int(terms.one_way)) != 0)
+        return (polynomial(slope(terms.polynomial), scores) / steepness(name, terms)).masked_fill(~pulled, 0.0)
     return (negatives / terms.temperature + terms.bias).sigmoid()
 
 
@@ -119,6 +189,8 @@ def pull_level(name: Statistic, positive: Float[Tensor, " B"], value: Float[Tens
 
 def steepness(name: Statistic, terms: Terms) -> float:
     """The largest derivative of a statistic, not a maximum, by a score."""
+    if name == "mined_sum":
+        return sum(map(abs, slope(terms.polynomial))) or 1.0
     return 1.0 if name == "hinge_sum" else 1 / terms.temperature
 
 
@@ -142,10 +214,17 @@ def dense_statistics(
 ) -> AnchorStatistics:
     """Statistics of a score matrix that is there; plain differentiable torch."""
     labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
-    negatives = scores.masked_fill(labels[:, None] == labels, -torch.inf)
+    same_image = labels[:, None] == labels
+    masked = same_image if terms.mask_same_image else torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    negatives = scores.masked_fill(masked, -torch.inf)
     positive = scores.diagonal(dim1=-2, dim2=-1)
-    values = {
+    values: dict[Statistic, Tensor] = {
         name: torch.stack([row_statistic(name, rows, positive, terms) for rows in (negatives, negatives.mT)], dim=-2)
         for name in needs
+        if name != "positive_mean"
     }
+    if "positive_mean" in needs:
+        positives = scores.masked_fill(~same_image, 0.0)
+        sums = torch.stack([positives.sum(dim=-1), positives.sum(dim=-2)], dim=-2)
+        values["positive_mean"] = sums / same_image.sum(dim=-1)
     return AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding_bag
 
 from selhn.kernels import torch_tiles
 from selhn.kernels.statistics import (
@@ -29,6 +30,10 @@ from selhn.kernels.statistics import (
 from selhn.kernels.torch_tiles import HALF, Side, add_product
 from selhn.kernels.triton_support import fusable
 
+FUSED: frozenset[Statistic] = frozenset(
+    ("hardest", "hardest_below", "hardest_up_to", "hinge_sum", "log_sum_exp", "softplus_sum")
+)
+"""The statistics that the Triton kernels have: a loss that needs another one is served by torch everywhere."""
 PART = 8192
 """The anchors whose embeddings are worked on at a time where there are no tiles, to need no further B x d matrix."""
 
@@ -47,13 +52,36 @@ def tiled_statistics(
     by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set to do. `index_add_`
     on CUDA adds in any order; `torch.use_deterministic_algorithms(True)` makes the gradients repeatable.
     """
-    if tile is None and not can_fuse(image_emb):
+    of_tiles: tuple[Statistic, ...] = tuple(name for name in needs if name != "positive_mean")
+    if tile is None and not (can_fuse(image_emb) and FUSED.issuperset(of_tiles)):
         tile = 8192 if image_emb.is_cuda else 1024
     if tile is None:
         image_emb, text_emb = (_arithmetic(tile).aligned(emb) for emb in (image_emb, text_emb))
     labels, num_negatives = label_images(image_ids, len(image_emb), image_emb.device)
-    positive, *values = _TiledStatistics.apply(image_emb, text_emb, labels, needs, terms, tile)
-    return AnchorStatistics(positive.unsqueeze(0), num_negatives, dict(zip(needs, values)))
+    masked = labels if terms.mask_same_image else label_images(None, len(image_emb), image_emb.device)[0]
+    positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile)
+    values: dict[Statistic, Tensor] = dict(zip(of_tiles, reduced))
+    if "positive_mean" in needs:
+        values["positive_mean"] = positive_means(image_emb, text_emb, labels, num_negatives)
+    return AnchorStatistics(positive.unsqueeze(0), num_negatives, values)
+
+
+def positive_means(
+    image_emb: Float[Tensor, "B d"],
+    text_emb: Float[Tensor, "B d"],
+    labels: Int[Tensor, " B"],
+    num_negatives: Int[Tensor, " B"],
+) -> Float[Tensor, "2 B"]:
+    """The mean score over all pairs of an anchor's image, from the mean embedding of those pairs: O(B d), no tiles."""
+    in_order, order = labels.long().sort(stable=True)
+    # A label is where the pairs of its image begin in this order, and so where their bag of embeddings does. Of the
+    # bags that begin there, all but the last are empty.
+    last = labels + len(labels) - num_negatives - 1
+    wide = torch.promote_types(image_emb.dtype, torch.float32)
+    images, texts = image_emb.to(wide), text_emb.to(wide)
+    # Not index_add_: on CUDA it adds in any order.
+    mean_image, mean_text = (embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (images, texts))
+    return torch.stack([(images * mean_text).sum(dim=1), (mean_image * texts).sum(dim=1)])
 
 
 def can_fuse(emb: Float[Tensor, "B d"]) -> bool:
@@ -92,6 +120,7 @@ class _TiledStatistics(torch.autograd.Function):
         ctx.save_for_backward(image_emb, text_emb, labels, positive, *remembered)
         ctx.needs, ctx.terms, ctx.tile = needs, terms, tile
         ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(values[name] for name in needs if name == "mined_count"))
         return positive, *(values[name] for name in needs)
 
     @staticmethod
@@ -142,7 +171,8 @@ def _traverse(
     batch, arithmetic = len(image_emb), _arithmetic(tile)
     height, width = (tile, tile) if tile else arithmetic.forward_tile(batch)
     positive = torch.cat([arithmetic.positives(image_emb[s], text_emb[s]) for s in _spans(batch, height)])
-    values = {name: positive.new_full((2, batch), 0.0 if name.endswith("_sum") else -torch.inf) for name in needs}
+    empty = {name: -torch.inf if name in CANDIDATES or name == "log_sum_exp" else 0.0 for name in needs}
+    values = {name: positive.new_full((2, batch), empty[name]) for name in needs}
     winners: dict[Statistic, Tensor] = {
         name: torch.full((2, batch), -1, device=positive.device) for name in needs if name in CANDIDATES
     }

@@ -1,27 +1,41 @@
-"""Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`."""
+"""Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`.
+
+`AOQ` is the one loss without a line: it cannot be computed from scores alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
+from selhn.losses.aoq import AOQ, OfflineScores
 from selhn.losses.base import AbstractLoss
 from selhn.losses.hardest import TripletHN
 from selhn.losses.infonce import InfoNCE
+from selhn.losses.multi_positive import MultiPositiveInfoNCE
+from selhn.losses.ncr import NCR
 from selhn.losses.sct import SCT
 from selhn.losses.selhn import TripletSelHN
 from selhn.losses.semihard import TripletSHN
 from selhn.losses.siglip import SigLIP
+from selhn.losses.ssp import SSP
+from selhn.losses.tal import TAL
 from selhn.losses.triplet import Triplet
 from selhn.losses.warmup import TripletWarmUp
 from selhn.names import did_you_mean, require_settings
 
 __all__ = [
+    "AOQ",
     "LOSSES",
+    "NCR",
     "SCT",
+    "SSP",
+    "TAL",
     "AbstractLoss",
     "InfoNCE",
     "LossEntry",
+    "MultiPositiveInfoNCE",
+    "OfflineScores",
     "SigLIP",
     "Triplet",
     "TripletHN",
@@ -64,6 +78,17 @@ LOSSES: Mapping[str, LossEntry] = {
         "Zhai et al. (SigLIP), ICCV 2023",
         shift_invariant=False,
     ),
+    "multi_positive": LossEntry(
+        MultiPositiveInfoNCE, "mean over the pairs of one image of -log softmax(s/t)", "Yang et al. (UniCL), CVPR 2022"
+    ),
+    "tal": LossEntry(TAL, "[t log sum_n e^(s_n/t) - s_p + margin]+", "Qin et al. (RDE), CVPR 2024"),
+    "ssp": LossEntry(
+        SSP,
+        "[G+(s_p)]+ + [G-(max_n s_n)]+ if max_n s_n > s_p - margin else 0",
+        "Wei et al., CVPR 2020",
+        shift_invariant=False,
+    ),
+    "ncr": LossEntry(NCR, "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021"),
 }
 
 

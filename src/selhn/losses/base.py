@@ -4,7 +4,8 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeVar, get_args
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +15,8 @@ from selhn.kernels import AnchorStatistics, Statistic, Terms, dense_statistics, 
 from selhn.types import Reduction
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
+AverageOver = Literal["negatives", "batch"]
+"""What a mean over an anchor's negatives is divided by: their number (B - 1 without `image_ids`), or B."""
 
 
 class AbstractLoss(nn.Module, ABC):
@@ -66,25 +69,38 @@ class AbstractLoss(nn.Module, ABC):
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch number `epoch` (from 0) begins; only a scheduled loss cares."""
 
+    def check_given(self, given: Any, batch: int) -> Any:
+        """What the loss was handed beyond the scores of `batch` pairs, checked; most losses take nothing."""
+        if given is not None:
+            raise ValueError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
+
     def forward(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+        self,
+        scores: Float[Tensor, "*K B B"],
+        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        *,
+        given: Any = None,
     ) -> Tensor:
         """The loss of `scores[image, text]`, pairs on the diagonal: a 0-d tensor unless `reduction="none"`.
 
         Pairs with equal `image_ids` (several captions of one image in a batch) are not negatives of each other.
         Leading axes are further score matrices of the same pairs; the reduction runs over them too. Half-precision
-        scores are compared and summed in float32.
+        scores are compared and summed in float32. `given` is what a loss says it needs beyond the scores.
 
         On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN score
         gives a NaN loss.
         """
-        return self._reduce(self._dense(scores, image_ids))
+        return self._reduce(self._dense(scores, image_ids, given))
 
     def per_anchor(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+        self,
+        scores: Float[Tensor, "*K B B"],
+        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        *,
+        given: Any = None,
     ) -> Float[Tensor, "*K 2 B"]:
         """The loss of every anchor before the reduction: image anchors, then text anchors."""
-        return self.anchor_loss(self._dense(scores, image_ids))
+        return self.anchor_loss(self._dense(scores, image_ids, given))
 
     def from_embeddings(
         self,
@@ -92,6 +108,7 @@ class AbstractLoss(nn.Module, ABC):
         text_emb: Float[Tensor, "B d"],
         image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
         *,
+        given: Any = None,
         tile: int | None = None,
     ) -> Tensor:
         """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix: for batches of many thousand pairs.
@@ -104,14 +121,17 @@ class AbstractLoss(nn.Module, ABC):
         ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
-        return self._reduce(tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile))
+        given = self.check_given(given, len(image_emb))
+        anchors = tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile)
+        return self._reduce(replace(anchors, given=given))
 
-    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None) -> AnchorStatistics:
-        _check_scores(scores)
+    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
+        check_scores(scores)
+        given = self.check_given(given, scores.shape[-1])
         ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
         # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        return dense_statistics(scores, ids, self.needs, self.terms)
+        return replace(dense_statistics(scores, ids, self.needs, self.terms), given=given)
 
     def _reduce(self, anchors: AnchorStatistics) -> Tensor:
         losses = self.anchor_loss(anchors)
@@ -129,10 +149,16 @@ class AbstractLoss(nn.Module, ABC):
 
 
 def hinge(
-    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], margin: float
+    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, " B"]
 ) -> Float[Tensor, "*K 2 B"]:
     """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
     return (negative - positive + margin).relu()
+
+
+def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> Float[Tensor, "*K 2 B"]:
+    """The mean of `[s_n - s_p + margin]+` over an anchor's negatives; 0 where it has none."""
+    batch = anchors.num_negatives.shape[-1]
+    return anchors.hinge_sum / (batch if over == "batch" else anchors.num_negatives.clamp(min=1))
 
 
 def softmax_triplet(
@@ -157,14 +183,16 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
-def _check_floats(name: str, value: object) -> None:
+def check_floats(name: str, value: object) -> None:
+    """Refuse what is not a tensor of floating-point numbers."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
     if not value.is_floating_point():
         raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
 
 
-def _check_finite(name: str, value: Tensor) -> None:
+def check_finite(name: str, value: Tensor) -> None:
+    """Refuse NaN and infinite scores where looking costs nothing."""
     # A look at the values costs a host synchronisation on an accelerator and cannot be traced by the compiler.
     if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
         return
@@ -175,8 +203,9 @@ def _check_finite(name: str, value: Tensor) -> None:
     )
 
 
-def _check_scores(scores: Tensor) -> None:
-    _check_floats("scores", scores)
+def check_scores(scores: Tensor) -> None:
+    """Refuse scores that are not a finite square matrix of numbers."""
+    check_floats("scores", scores)
     shape = tuple(scores.shape)
     if scores.ndim < 2 or shape[-1] != shape[-2]:
         raise ValueError(
@@ -185,15 +214,15 @@ def _check_scores(scores: Tensor) -> None:
         )
     if scores.numel() == 0:
         raise ValueError(f"scores are empty, shape {shape}: a batch needs at least one pair")
-    _check_finite("scores", scores)
+    check_finite("scores", scores)
 
 
 def _check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
-        _check_floats(name, emb)
+        check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:
             raise ValueError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
-        _check_finite(name, emb)
+        check_finite(name, emb)
     if image_emb.shape != text_emb.shape:
         raise ValueError(
             f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "

@@ -1,17 +1,15 @@
 """The triplet loss with selectively hard negative mining: Li et al., SelHN, 2023."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import AbstractLoss, hinge, require_choice, require_number
+from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, require_choice, require_number
 from selhn.types import Reduction
-
-AverageOver = Literal["negatives", "batch"]
 
 
 class TripletSelHN(AbstractLoss):
@@ -76,10 +74,8 @@ class TripletSelHN(AbstractLoss):
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 9, one anchor."""
-        batch = anchors.num_negatives.shape[-1]
-        divisor = batch if self.average_over == "batch" else anchors.num_negatives.clamp(min=1)
         hardest = hinge(anchors.hardest, anchors.positive, self.margin)
-        return torch.where(self._mines(anchors), hardest, anchors.hinge_sum / divisor)
+        return torch.where(self._mines(anchors), hardest, mean_hinge(anchors, self.average_over))
 
     def mined(
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None

@@ -1,0 +1,119 @@
+"""Online and offline hard negatives: Chen et al., Adaptive Offline Quintuplet Loss, ECCV 2020."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.base import AbstractLoss, check_finite, check_floats, hinge, require_number
+from selhn.types import Reduction
+
+
+@dataclass(frozen=True)
+class OfflineScores:
+    """Scores of B pairs with negatives chosen from the whole training set; axis -2 is (image anchors, text anchors).
+
+    T- and V- are the offline negatives of image V_i and of text T_i. `negative` holds s(V_i, T-) and s(V-, T_i); `pair`
+    holds s(V-, T-), and for the text anchors s(V2, T2), where V2 is the image of T- and T2 a caption of V-.
+    """
+
+    negative: Float[Tensor, "*K 2 B"]
+    pair: Float[Tensor, "*K 2 B"]
+
+
+class AOQ(AbstractLoss):
+    """T-HN on the batch, weighted by how much harder its negative is than the offline one, and two offline hinges.
+
+    Equation, for anchor V_i with hardest negative T^_i in the batch, offline negatives T- and V-:
+
+        w [s(V_i, T^_i) - s(V_i, T_i) + margin]+
+          + [s(V_i, T-) - s(V_i, T_i) + offline_margin]+ + [s(V-, T-) - s(V_i, T_i) + offline_margin]+
+        w = beta - (s(V_i, T-) - s(V_i, T^_i)) / alpha
+
+    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`; so do
+    `per_anchor` and `from_embeddings`. For that it is not in `LOSSES`, whose losses need scores only. An anchor without
+    negatives in the batch keeps its offline terms.
+
+    Args:
+        margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
+        offline_margin: of the offline negatives.
+        alpha, beta: of the weight w.
+        weight_gradient: whether gradient flows through w too, as in the authors' program. It pulls an offline negative
+            up, towards the anchor.
+        negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it should punish.
+
+    References:
+        Chen et al., Adaptive Offline Quintuplet Loss for Image-Text Matching, ECCV 2020.
+
+    Relations:
+        Without the offline terms and with w = 1, `TripletHN`. Offline negatives are harder than a batch can be, but
+        may be true matches: only an image's own captions are known not to be negatives.
+
+    Example:
+        >>> given = OfflineScores(negative=torch.stack([s_image_off, s_off_text]), pair=torch.stack([s_off, s_off2]))
+        >>> loss = AOQ()(image_emb @ text_emb.T, given=given)
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        offline_margin: float = 0.0,
+        alpha: float = 0.3,
+        beta: float = 1.5,
+        weight_gradient: bool = False,
+        negative_weight: bool = False,
+        reduction: Reduction = "mean",
+    ):
+        super().__init__(margin, reduction)
+        require_number("offline_margin", offline_margin)
+        require_number("alpha", alpha, above=0)
+        require_number("beta", beta)
+        self.offline_margin = offline_margin
+        self.alpha = alpha
+        self.beta = beta
+        self.weight_gradient = weight_gradient
+        self.negative_weight = negative_weight
+
+    @classmethod
+    def official(cls, **settings: Any) -> "AOQ":
+        """As in the authors' program: a sum, and weights that carry gradient and may be negative."""
+        return cls.paper(**{"weight_gradient": True, "negative_weight": True, **settings})
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """Only the hardest negative; the rest is given."""
+        return ("hardest",)
+
+    def check_given(self, given: Any, batch: int) -> OfflineScores:
+        """Refuse anything but `OfflineScores` of this batch."""
+        if not isinstance(given, OfflineScores):
+            raise ValueError(
+                f"AOQ needs the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
+            )
+        for name in ("negative", "pair"):
+            value = getattr(given, name)
+            check_floats(name, value)
+            if tuple(value.shape[-2:]) != (2, batch):
+                raise ValueError(
+                    f"{name} of OfflineScores must have shape (2, {batch}), image anchors and text anchors, got "
+                    f"{tuple(value.shape)}"
+                )
+            check_finite(name, value)
+        return given
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """The equation, one anchor."""
+        positive = anchors.positive
+        negative, pair = (scores.to(positive) for scores in (anchors.given.negative, anchors.given.pair))
+        has_negative = anchors.num_negatives > 0
+        hardest = torch.where(has_negative, anchors.hardest, 0.0)
+        weight = self.beta - (negative - hardest) / self.alpha
+        # Official: the weight is part of the graph and has no lower bound.
+        weight = weight if self.weight_gradient else weight.detach()
+        weight = weight if self.negative_weight else weight.clamp(min=0)
+        online = torch.where(has_negative, weight * hinge(hardest, positive, self.margin), 0.0)
+        offline = [hinge(scores, positive, self.offline_margin) for scores in (negative, pair)]
+        return online + offline[0] + offline[1]

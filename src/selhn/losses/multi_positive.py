@@ -1,0 +1,65 @@
+"""Softmax cross-entropy with several positives an anchor: Yang et al., UniCL, CVPR 2022."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from selhn.kernels import AnchorStatistics, Statistic, Terms
+from selhn.losses.base import AbstractLoss, require_number
+from selhn.types import Reduction
+
+
+class MultiPositiveInfoNCE(AbstractLoss):
+    """The cross-entropy of an anchor's softmax and a target spread evenly over all pairs of its image.
+
+    Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, itself among them:
+
+        -(1 / |P(i)|) sum_{j in P(i)} log( e^(s(V_i, T_j) / temperature) / sum_k e^(s(V_i, T_k) / temperature) )
+
+    It needs `image_ids` to know P(i); without them every pair is alone and this is `InfoNCE`. An anchor without
+    negatives counts as 0.
+
+    Args:
+        temperature: what scores are divided by.
+        reduction: see `AbstractLoss`.
+
+    References:
+        Yang et al., Unified Contrastive Learning in Image-Text-Label Space, CVPR 2022.
+        Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, for one kind of input.
+
+    Relations:
+        `InfoNCE` leaves the other pairs of an image out; here they are pulled towards the anchor too. The loss of an
+        anchor with n positives cannot fall below log n.
+
+    Example:
+        >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
+    """
+
+    def __init__(self, temperature: float = 0.07, reduction: Reduction = "mean"):
+        super().__init__(margin=0.0, reduction=reduction)
+        require_number("temperature", temperature, above=0)
+        self.temperature = temperature
+
+    @classmethod
+    def paper(cls, **settings: Any) -> "MultiPositiveInfoNCE":
+        """The paper's loss, which is the default."""
+        return cls(**settings)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """The log-sum-exp of all other pairs, and the mean of the positives."""
+        return ("log_sum_exp", "positive_mean")
+
+    @property
+    def terms(self) -> Terms:
+        """The temperature; pairs of one image stay in the denominator."""
+        return Terms(temperature=self.temperature, mask_same_image=False)
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """The equation, one anchor: `InfoNCE` of its own pair, and what the others of its image score less."""
+        own = -logsigmoid(anchors.positive / self.temperature - anchors.log_sum_exp)
+        less = (anchors.positive - anchors.positive_mean) / self.temperature
+        return torch.where(anchors.num_negatives > 0, own + less, 0.0)

@@ -1,0 +1,59 @@
+"""The triplet alignment loss: Qin et al., RDE, CVPR 2024."""
+
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.kernels import AnchorStatistics, Statistic, Terms
+from selhn.losses.base import AbstractLoss, hinge, require_number
+from selhn.types import Reduction
+
+
+class TAL(AbstractLoss):
+    """The hinge of a smooth maximum of all negatives.
+
+    Equation, for anchor V_i:
+
+        [temperature * log sum_{j != i} e^(s(V_i, T_j) / temperature) - s(V_i, T_i) + margin]+
+
+    Args:
+        margin, reduction: see `AbstractLoss`.
+        temperature: how soft the maximum is; every negative has a share of the gradient, the harder the larger.
+
+    References:
+        Qin et al., Noisy-Correspondence Learning for Text-to-Image Person Re-identification, CVPR 2024.
+
+    Relations:
+        Never below `TripletHN` of the same margin, and at most temperature * log(B - 1) above it; equal to it as the
+        temperature goes to 0. `InfoNCE` has the same sum in a softmax and no margin at which it stops.
+        The authors' data have several pairs of one identity in a batch, weighted as further positives; here pairs of
+        one image are only no negatives of each other.
+
+    Example:
+        >>> loss = TAL()(image_emb @ text_emb.T)
+    """
+
+    def __init__(self, margin: float = 0.1, temperature: float = 0.02, reduction: Reduction = "mean"):
+        super().__init__(margin, reduction)
+        require_number("temperature", temperature, above=0)
+        self.temperature = temperature
+
+    @classmethod
+    def official(cls, **settings: Any) -> "TAL":
+        """As in the authors' program for pairs of different images: summed over both directions."""
+        return cls.paper(**settings)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """The log-sum-exp of the negatives."""
+        return ("log_sum_exp",)
+
+    @property
+    def terms(self) -> Terms:
+        """Only the temperature: the margin is outside of the sum."""
+        return Terms(temperature=self.temperature)
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """The equation, one anchor."""
+        return hinge(self.temperature * anchors.log_sum_exp, anchors.positive, self.margin)

@@ -23,8 +23,8 @@ EXPORTS = {
         read_log resume_run run_config run_seeds train""",
     "selhn.retrieve": "Hit Index",
     "selhn.diagnose": "Norms StallAlarm gradient_norms parameter_norms probe_scores total_norm training_figure",
-    "selhn.kernels": """AnchorStatistics LayerSettings LayerWeights Statistic Terms can_scan dense_statistics
-        gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
+    "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Statistic Terms attention_scores
+        can_attend can_scan dense_statistics gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 
 

@@ -1,5 +1,6 @@
-"""Where the time goes: statistics of scores, pooling, recurrence, transformer layers; torch, and Triton on a GPU."""
+"""Where the time goes: scores and their statistics, pooling, recurrence, transformers; torch, and Triton on a GPU."""
 
+from selhn.kernels.attention import AttentionSettings, attention_scores, can_attend
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import AnchorStatistics, Statistic, Terms, dense_statistics
@@ -9,10 +10,13 @@ from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_l
 
 __all__ = [
     "AnchorStatistics",
+    "AttentionSettings",
     "LayerSettings",
     "LayerWeights",
     "Statistic",
     "Terms",
+    "attention_scores",
+    "can_attend",
     "can_scan",
     "dense_statistics",
     "gru_scan",

@@ -1,0 +1,280 @@
+"""The Triton kernels of `attention`; imported only where they run.
+
+A pair is a tile with the regions of the image down and the words of the text across, as it lies in `dots`
+(I, M, T, N). The fragments of the context are along AXIS, 0 for regions and 1 for words; those of the query along the
+other. A program takes one context and some queries, one after the other, so that it reads the context's Gram matrix
+once. N is a multiple of 8: a row of a tile then begins at a full sector of memory, and is read four numbers at a time.
+"""
+
+from collections.abc import Sequence
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from selhn.kernels.attention import AttentionSettings
+
+View = Sequence[Tensor]
+"""Of a direction: Gram matrices (C, K, K), lengths (Q, L), and the masks of contexts (C, K) and queries (Q, L)."""
+QUERIES = 8
+"""Of one program, on the way forward."""
+QUERIES_BACK = 16
+"""On the way back, where their shares of the Gram matrix's gradient are added up in registers."""
+SLOPE = tl.constexpr(0.1)
+EPSILON = tl.constexpr(1e-8)
+LEAST_SQUARE = tl.constexpr(1e-30)
+LARGEST_HALF = tl.constexpr(65504.0)
+# Compiling takes longer than many runs: one version must serve batches of all sizes, and any part of a mask.
+ANY = {
+    "do_not_specialize": ["num_images", "num_texts", "regions", "eights"],
+    "do_not_specialize_on_alignment": ["context_mask", "query_mask"],
+}
+
+
+@triton.jit
+@no_type_check
+def _halves(x):
+    """Two numbers in half precision whose sum is x, for an x of about 1, within 2^-22."""
+    high = x.to(tl.float16)
+    return high, (x - high.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+@no_type_check
+def _half(x):
+    """Rounded, and finite where x is."""
+    return tl.clamp(x, -LARGEST_HALF, LARGEST_HALF, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
+
+
+@triton.jit
+@no_type_check
+def _place(num_queries, QUERIES: tl.constexpr):
+    """The context of a program, and its first query."""
+    parts = tl.cdiv(num_queries, QUERIES)
+    return tl.program_id(0) // parts, tl.program_id(0) % parts * QUERIES
+
+
+@triton.jit
+@no_type_check
+def _tile(num_texts, regions, eights, REGIONS: tl.constexpr, WORDS: tl.constexpr):
+    """Where the numbers of a pair are, counted from its first, and which of them there are."""
+    region, word = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :]
+    words = eights * 8
+    return region * (num_texts * words) + word, (region < regions) & (word < words)
+
+
+@triton.jit
+@no_type_check
+def _pair(context, query, num_texts, regions, eights, AXIS: tl.constexpr):
+    """Where the score of a pair is, and the first of its numbers."""
+    if AXIS == 0:
+        image, text = context, query
+    else:
+        image, text = query, context
+    across = num_texts.to(tl.int64)
+    return image * across + text, (image * regions * across + text) * (eights * 8)
+
+
+@triton.jit
+@no_type_check
+def _context(gram, mask, context, size, K: tl.constexpr):
+    """The Gram matrix of a context, and which fragments are looked at: all, if none is real."""
+    k, other = tl.arange(0, K), tl.arange(0, K)[None, :]
+    at = context.to(tl.int64) * size * size + k[:, None] * size + other
+    high, low = _halves(tl.load(gram + at, mask=(k[:, None] < size) & (other < size), other=0.0))
+    real = tl.load(mask + context * size + k, mask=k < size, other=0) != 0
+    return high, low, real | (tl.sum(real.to(tl.int32), axis=0) == 0)
+
+
+@triton.jit
+@no_type_check
+def _query(mask, lengths, query, size, L: tl.constexpr):
+    """Which fragments of a query are real, and their lengths."""
+    fragment = tl.arange(0, L)
+    inside, at = fragment < size, query * size + fragment
+    return tl.load(mask + at, mask=inside, other=0) != 0, tl.load(lengths + at, mask=inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _attend(s, high, low, looked_at, smooth, AXIS: tl.constexpr, FOCUS: tl.constexpr):
+    """f(s), and what it is divided by; the weights w, also rounded, and G w; q . x and x . x."""
+    active = tl.where(s > 0, s, SLOPE * s)
+    norm = tl.sqrt(tl.sum(active * active, axis=1 - AXIS))
+    logits = active * tl.expand_dims(smooth / (norm + EPSILON), 1 - AXIS)
+    logits = tl.where(tl.expand_dims(looked_at, 1 - AXIS), logits, float("-inf"))
+    power = tl.exp(logits - tl.expand_dims(tl.max(logits, axis=AXIS), AXIS))
+    w = power * tl.expand_dims(1 / tl.sum(power, axis=AXIS), AXIS)
+    if FOCUS is not None:
+        if FOCUS == "equal":
+            average = tl.sum(w, axis=AXIS) / tl.sum(looked_at.to(tl.float32), axis=0)
+        else:
+            root = tl.sqrt(w)
+            average = tl.sum(root * w, axis=AXIS) / tl.sum(root, axis=AXIS)
+        # The largest, whose power is 1, is above every average but that of its equals.
+        w = tl.where((w > tl.expand_dims(average, AXIS)) | (power == 1), w, 0.0)
+        w *= tl.expand_dims(1 / tl.sum(w, axis=AXIS), AXIS)
+    w_high, w_low = _halves(w)
+    if AXIS == 0:
+        gram_w = tl.dot(high, w_high, tl.dot(high, w_low, tl.dot(low, w_high)))
+    else:
+        gram_w = tl.dot(w_high, high, tl.dot(w_low, high, tl.dot(w_high, low)))
+    return active, norm, w, w_high, gram_w, tl.sum(w * s, axis=AXIS), tl.sum(w * gram_w, axis=AXIS)
+
+
+@triton.jit
+@no_type_check
+def _pool(dot, square, length, real, sharpness, LSE: tl.constexpr):
+    """The cosines, |x|, 1 / (|q| |x|), the score, and how the score changes with each cosine."""
+    root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
+    inverse = 1 / tl.maximum(length * root, EPSILON)
+    cosine = dot * inverse
+    number = tl.sum(real.to(tl.float32), axis=0)
+    if LSE:
+        logits = sharpness * cosine
+        top = tl.max(tl.where(real, logits, float("-inf")), axis=0)
+        power = tl.where(real, tl.exp(logits - top), 0.0)
+        total = tl.sum(power, axis=0)
+        score = tl.where(number > 0, (top + tl.log(total)) / sharpness, 0.0)
+        share = tl.where(number > 0, power / total, 0.0)
+    else:
+        share = tl.where(real, 1 / tl.maximum(number, 1.0), 0.0)
+        score = tl.sum(tl.where(real, share * cosine, 0.0), axis=0)
+    return cosine, root, inverse, score, share
+
+
+@triton.jit(**ANY)
+@no_type_check
+def _score(
+    dots, gram, context_mask, query_mask, lengths, scores, num_images, num_texts, regions, eights, smooth, sharpness,
+    AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
+    QUERIES: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    K: tl.constexpr = REGIONS if AXIS == 0 else WORDS
+    L: tl.constexpr = WORDS if AXIS == 0 else REGIONS
+    if AXIS == 0:
+        num_queries, size, query_size = num_texts, regions, eights * 8
+    else:
+        num_queries, size, query_size = num_images, eights * 8, regions
+    context, first = _place(num_queries, QUERIES)
+    high, low, looked_at = _context(gram, context_mask, context, size, K)
+    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    for query in range(first, tl.minimum(first + QUERIES, num_queries)):
+        pair, start = _pair(context, query, num_texts, regions, eights, AXIS)
+        s = tl.load(dots + start + at, mask=inside, other=0.0)
+        real, length = _query(query_mask, lengths, query, query_size, L)
+        _, _, _, _, _, dot, square = _attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+        _, _, _, score, _ = _pool(dot, square, length, real, sharpness, LSE)
+        if ADD:
+            score += tl.load(scores + pair)
+        tl.store(scores + pair, score)
+
+
+@triton.jit(**ANY)
+@no_type_check
+def _score_backward(
+    grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
+    num_images, num_texts, regions, eights, smooth, sharpness,
+    AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
+    QUERIES: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """All gradients times `scale`. Pairs without any, as most are where negatives are mined, are passed over."""
+    K: tl.constexpr = REGIONS if AXIS == 0 else WORDS
+    L: tl.constexpr = WORDS if AXIS == 0 else REGIONS
+    if AXIS == 0:
+        num_queries, size, query_size = num_texts, regions, eights * 8
+    else:
+        num_queries, size, query_size = num_images, eights * 8, regions
+    context, first = _place(num_queries, QUERIES)
+    high, low, looked_at = _context(gram, context_mask, context, size, K)
+    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    factor = tl.load(scale)
+    d_gram = tl.zeros([K, K], tl.float32)
+    for query in range(first, tl.minimum(first + QUERIES, num_queries)):
+        pair, start = _pair(context, query, num_texts, regions, eights, AXIS)
+        pull = tl.load(grad + pair) * factor
+        if pull != 0:
+            s = tl.load(dots + start + at, mask=inside, other=0.0)
+            real, length = _query(query_mask, lengths, query, query_size, L)
+            active, norm, w, w_high, gram_w, dot, square = _attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+            cosine, root, inverse, _, share = _pool(dot, square, length, real, sharpness, LSE)
+            # What sees nothing, or is nothing, is not pulled.
+            d_cosine = tl.where(length * root > EPSILON, pull * share, 0.0)
+            d_dot = d_cosine * inverse
+            d_length = -d_dot * cosine * root
+            d_square = -0.5 * d_dot * cosine * length * length * inverse
+            fragment = tl.arange(0, L)
+            to = grad_lengths + (context.to(tl.int64) * num_queries + query) * query_size + fragment
+            tl.store(to, d_length, mask=fragment < query_size)
+            w_square = _half(w * tl.expand_dims(d_square, AXIS))
+            if AXIS == 0:
+                d_gram = tl.dot(w_square, tl.trans(w_high), d_gram)
+            else:
+                d_gram = tl.dot(tl.trans(w_high), w_square, d_gram)
+            # The mean of these under w is zero: the cosine is the same for w times any number.
+            d_logits = w * (tl.expand_dims(d_dot, AXIS) * s + tl.expand_dims(2 * d_square, AXIS) * gram_w)
+            slope = smooth / (norm + EPSILON)
+            along = tl.sum(d_logits * active, axis=1 - AXIS) / ((norm + EPSILON) * tl.maximum(norm, EPSILON))
+            d_s = (d_logits - active * tl.expand_dims(along, 1 - AXIS)) * tl.expand_dims(slope, 1 - AXIS)
+            d_s = tl.where(s > 0, d_s, SLOPE * d_s) + w * tl.expand_dims(d_dot, AXIS)
+            if ADD:
+                d_s += tl.load(grad_dots + start + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(grad_dots + start + at, _half(d_s), mask=inside)
+    k, other = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
+    tl.store(
+        grad_gram + tl.program_id(0).to(tl.int64) * size * size + k * size + other,
+        d_gram,
+        mask=(k < size) & (other < size),
+    )
+
+
+def score(dots: Tensor, view: View, scores: Tensor, direction: str, settings: AttentionSettings, add: bool) -> None:
+    """Write one direction's scores, or add them to what is there; `dots` is (I, M, T, N), N a multiple of 8."""
+    gram, lengths, context_mask, query_mask = view
+    _score[_grid(view, QUERIES)](
+        dots, gram, context_mask, query_mask, lengths, scores,
+        *_arguments(dots, direction, settings, add, QUERIES), **_options(dots),
+    )  # fmt: skip
+
+
+def score_backward(
+    grad: Tensor, scale: Tensor, dots: Tensor, view: View, grad_dots: Tensor,
+    direction: str, settings: AttentionSettings, add: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Write `grad_dots`, or add to it; the gradients of the Gram matrices and of the lengths. All times `scale`."""
+    gram, lengths, context_mask, query_mask = view
+    grid = _grid(view, QUERIES_BACK)
+    grad_gram = gram.new_empty(len(gram), grid[0] // len(gram), *gram.shape[1:])
+    grad_lengths = lengths.new_zeros(len(gram), *lengths.shape)
+    _score_backward[grid](
+        grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
+        *_arguments(dots, direction, settings, add, QUERIES_BACK), **_options(dots),
+    )  # fmt: skip
+    return grad_gram.sum(1), grad_lengths.sum(0)
+
+
+def _grid(view: View, queries: int) -> tuple[int]:
+    gram, lengths, *_ = view
+    return (len(gram) * triton.cdiv(len(lengths), queries),)
+
+
+def _arguments(
+    dots: Tensor, direction: str, settings: AttentionSettings, add: bool, queries: int
+) -> tuple[float | str | None, ...]:
+    """What both kernels take after their tensors."""
+    images, regions, texts, words = dots.shape
+    smooth, focus, lambda_lse = settings
+    sizes = images, texts, regions, words // 8, float(smooth), float(lambda_lse or 0)
+    return *sizes, int(direction == "i2t"), focus, lambda_lse is not None, add, queries, _side(regions), _side(words)
+
+
+def _options(dots: Tensor) -> dict[str, int]:
+    """A warp for every 16 rows of a matrix product; the next tile is read ahead where there is room for it."""
+    regions, words = _side(dots.shape[1]), _side(dots.shape[3])
+    return {"num_warps": max(regions, words) // 16, "num_stages": 2 if regions * words <= 4096 else 1}
+
+
+def _side(size: int) -> int:
+    """Of a tile: a power of two that a matrix product can have."""
+    return max(16, triton.next_power_of_2(size))

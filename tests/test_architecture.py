@@ -9,14 +9,14 @@ PACKAGE = Path(__file__).parents[1] / "src" / "selhn"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # A room may use the rooms before it; rooms in one set do not know each other.
 FLOORS = [
-    {"types", "names"},
+    {"types", "names", "progress"},
     {"kernels", "text"},
     {"layers"},
     {"models", "losses", "data"},
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"reproduce", "official", "demo"},
+    {"reproduce", "official", "demo", "show"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -35,7 +35,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    for command in ("demo", "models", "losses", "data", "train", "eval", "search"):
+    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show"):
         assert command in done.stdout
 
 
@@ -54,6 +54,24 @@ def test_train_eval_search(run, tmp_path):
     assert len(lines) == 3
     assert "scene-" in lines[0]
     assert "epoch  2/2" in say("train", "--resume", run, "epochs=2").output
+
+
+def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path):
+    words = [*TINY, "model.word_dim=8", "--out", tmp_path / "scan"]
+    say("train", "scan_t2i_avg_selhn_world", *words)
+    rows = say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines()
+    assert len(rows) == 3
+    assert rows[-1].startswith("ensemble ")
+    assert len({row.index("i2t") for row in rows}) == 1
+    assert len(list((tmp_path / "scores").rglob("scores.npy"))) == 2
+    assert say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines() == rows
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "attention.png"
+    shown = say("show", "attention", tmp_path / "scan", "--image", "3", "--text", "a red ball", "--out", picture)
+    assert len(shown.output.splitlines()) == 1 + 5 + 1
+    assert picture.stat().st_size > 50_000, "with the scene in it"
+    with pytest.raises(ValueError, match="models that have: scan_t2i_avg"):
+        say("show", "attention", run)
 
 
 def test_seeds(tmp_path):

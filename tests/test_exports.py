@@ -17,12 +17,13 @@ EXPORTS = {
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes write_native""",
-    "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds paired_bootstrap
-        ranks recall recall_from_embeddings require_width score_split""",
-    "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes open_run override
-        read_log resume_run run_config run_seeds train""",
+    "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
+        measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
+    "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
+        open_run override read_log resume_run run_config run_names run_seeds train""",
     "selhn.retrieve": "Hit Index",
-    "selhn.diagnose": "Norms StallAlarm gradient_norms parameter_norms probe_scores total_norm training_figure",
+    "selhn.diagnose": """Norms StallAlarm attention_figure gradient_norms parameter_norms probe_scores total_norm
+        training_figure""",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Statistic Terms attention_scores
         can_attend can_scan dense_statistics gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
 }

@@ -168,6 +168,7 @@ def test_word_pieces(pieces_folder, tmp_path):
     assert torch.equal(mask, tokens != 0)
     assert (pieces.size, pieces.pad_id, pieces.mask_id) == (14, 0, 5)
     assert isinstance(pieces, Tokenizer)
+    assert pieces.spell(tokens[1].tolist())[:4] == ["[CLS]", "a", "cafe", "[UNK]"]
     (tmp_path / "saved").mkdir()
     pieces.save(tmp_path / "saved")
     assert torch.equal(load_tokenizer(tmp_path / "saved").encode(["Two dogs"])[0], pieces.encode(["Two dogs"])[0])
@@ -262,3 +263,9 @@ def test_the_same_seed_changes_the_same_words():
     first, second = corrupt(["w1 w2 w3 w4"] * 50, WORDS, 3), corrupt(["w1 w2 w3 w4"] * 50, WORDS, 3)
     assert torch.equal(first[2], second[2])
     assert not torch.equal(first[2], corrupt(["w1 w2 w3 w4"] * 50, WORDS, 4)[2])
+
+
+def test_tokens_are_spelled_for_people():
+    words = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "a", "dog"])
+    tokens, _ = words.encode(["A dog barks"])
+    assert words.spell(tokens[0].tolist()) == ["<start>", "a", "dog", "<unk>", "<end>"]

@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+show_app = typer.Typer(help="See what a trained model sees.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(show_app, name="show")
 
 Settings = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
@@ -124,17 +126,21 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run or of a saved model.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs or of saved models; several are averaged too.")],
+    data: Annotated[str | None, typer.Option(help="Other data than the runs' own.")] = None,
     split: str = "test",
     folds: Annotated[int, typer.Option(help="5 for COCO 1K.")] = 1,
+    scores: Annotated[
+        Path | None, typer.Option(help="Folder that keeps what images and texts are ranked by; resumes from it.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Measure the best model of a run."""
-    from selhn.eval import evaluate as evaluate_model
-    from selhn.train import open_run
+    """Measure the best model of a run, or of several and their ensemble."""
+    from selhn.train import measure_runs, run_names
 
-    model, dataset = open_run(run, data)
-    typer.echo(str(evaluate_model(model, dataset[split], folds=folds)))
+    width = max(len("ensemble"), *map(len, run_names(runs)))
+    for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, progress=True):
+        typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
 
 
 @app.command()
@@ -156,6 +162,24 @@ def search(
         index = Index.build(model, dataset[split])
     for place, hit in enumerate(index.search(query, k), 1):
         typer.echo(f"{place:2}  {hit.score:6.3f}  {hit.name:24} {hit.captions[0] if hit.captions else ''}")
+
+
+@show_app.command("attention")
+def attention(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, or of a saved model, that compares regions with words.")
+    ],
+    image: Annotated[str, typer.Option(help="Name or number of an image of the split.")] = "0",
+    text: Annotated[str | None, typer.Option(help="A sentence; default is the first text of the image.")] = None,
+    data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
+    split: str = "test",
+    out: Annotated[Path, typer.Option(help="File for the picture.")] = Path("attention.png"),
+    photo: Annotated[Path | None, typer.Option(help="The image itself, to draw the boxes on.")] = None,
+) -> None:
+    """Which word looks at which region of an image."""
+    from selhn.show import show_attention
+
+    show_attention(run, image, text, data, split, out, photo)
 
 
 def main() -> None:

@@ -54,6 +54,10 @@ class Tokenizer(Protocol):
         """Ids and mask (True = token), padded to the longest text."""
         ...
 
+    def spell(self, ids: list[int]) -> list[str]:
+        """The token of each id, for people."""
+        ...
+
     def save(self, folder: Path) -> None:
         """Write the files that `load_tokenizer` reads."""
         ...
@@ -148,6 +152,10 @@ class Vocabulary:
             self.pad_id,
         )
 
+    def spell(self, ids: list[int]) -> list[str]:
+        """The word of each id."""
+        return [self.words[i] for i in ids]
+
     def save(self, folder: Path) -> None:
         """Write `vocabulary.json`."""
         self.to_json(Path(folder) / VOCABULARY_FILE)
@@ -205,6 +213,10 @@ class WordPiece:
         """Ids and mask of `[CLS] pieces [SEP]`, padded to the longest."""
         _check_texts(texts)
         return _pad([row.ids for row in self.tokenizer.encode_batch_fast(texts)], self.pad_id)
+
+    def spell(self, ids: list[int]) -> list[str]:
+        """The piece of each id."""
+        return [self.tokenizer.id_to_token(i) for i in ids]
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json`."""

@@ -47,3 +47,32 @@ class Match:
 
     scores: Float[Tensor, "*K B B"]
     aux: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Where the words of one text and the regions of one image look; rows are words, columns are regions.
+
+    A model has one direction or both.
+    """
+
+    score: float
+    of_words: Float[Tensor, "N M"] | None = None
+    """How each word divides its look among the regions: rows sum to 1 (t2i)."""
+    of_regions: Float[Tensor, "N M"] | None = None
+    """How each region divides its look among the words: columns sum to 1 (i2t)."""
+    kept: Float[Tensor, " N"] | None = None
+    """How much of each word goes into the score, where a model weighs them; the rest to 1 is that of the whole."""
+    words: tuple[str, ...] = ()
+    """What the model reads: tokens, of which some only mark where a text begins and ends."""
+    is_word: tuple[bool, ...] = ()
+    """Which of the tokens are no such marks."""
+    boxes: Float[Tensor, "M 4"] | None = None
+    """x1, y1, x2, y2 of the regions as a share of the image's width and height, where they are known."""
+
+    @property
+    def weights(self) -> Float[Tensor, "N M"]:
+        """How words look at regions, or where only regions look, how they look at words."""
+        weights = self.of_regions if self.of_words is None else self.of_words
+        assert weights is not None
+        return weights

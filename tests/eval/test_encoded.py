@@ -5,6 +5,7 @@ from selhn.data import load_data
 from selhn.eval import Metrics, encode_split, evaluate, folds, recall, score_split
 from selhn.eval.encoded import in_eval_mode
 from selhn.models import create_model
+from selhn.models.scan import BYTES_PER_PRODUCT
 from selhn.text import Vocabulary
 
 
@@ -87,3 +88,39 @@ def test_a_model_without_tokenizer(data):
     model = create_model("rvse", vocab_size=50, feature_dim=data.feature_dim, dim=16)
     with pytest.raises(ValueError, match="no tokenizer"):
         evaluate(model, data.test)
+
+
+def test_progress_is_shown_on_a_terminal_and_only_when_asked_for(model, data, capsys, monkeypatch):
+    score_split(model, data.test, 64, progress=True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    score_split(model, data.test, 64)
+    evaluate(model, data.test)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
+    score_split(model, data.test, 64, progress=True)
+    shown = [line.strip() for line in capsys.readouterr().err.split("\r")]
+    words = sum(len(model.tokenize([text])[0][0]) for text in data.test.captions)
+    assert shown[-3].startswith(f"{words}/{words} 100%  words against 100 images  0:00 left")
+    assert shown[1].endswith("left")
+    assert not shown[-1]
+
+
+def test_a_byte_budget_bounds_the_pairs_that_are_scored_at_once(data, monkeypatch):
+    torch.manual_seed(0)
+    sizes = {"feature_dim": data.feature_dim, "dim": 16, "word_dim": 8}
+    scan = create_model("scan_t2i_avg", tokenizer=Vocabulary.build(data.train.captions), **sizes)
+    expected, scored = score_split(scan, data.test), []
+    head_score = scan.head._score
+    monkeypatch.setattr(
+        scan.head, "_score", lambda i, t: (scored.append(i.mask.numel() * t.mask.numel()), head_score(i, t))[1]
+    )
+    torch.testing.assert_close(score_split(scan, data.test, byte_budget=200_000), expected, rtol=1e-5, atol=1e-6)
+    assert max(scored) * BYTES_PER_PRODUCT <= 200_000 < 2 * max(scored) * BYTES_PER_PRODUCT
+    assert len(scored) > 50
+
+
+def test_folds_that_do_not_divide_are_refused_before_anything_is_scored(model, data, monkeypatch):
+    monkeypatch.setattr(model, "encode_images", None)
+    for number in (0, 3):
+        with pytest.raises(ValueError, match=f"the 100 images of test do not divide into {number} equal folds"):
+            evaluate(model, data.test, folds=number)

@@ -2,7 +2,16 @@ import pytest
 import torch
 from model_oracle import attend, cosines
 
-from selhn.layers import Fragments, attended_cosines, attention, products, turned, unit, unit_attention
+from selhn.layers import (
+    Fragments,
+    attended_cosines,
+    attention,
+    attention_weights,
+    products,
+    turned,
+    unit,
+    unit_attention,
+)
 
 FOCUSES = [None, "equal", "prob"]
 
@@ -133,3 +142,16 @@ def test_any_smoothness_is_finite_in_float32(smooth):
     (grad,) = torch.autograd.grad(cosine.masked_fill(~mask.T, 0).sum(), vectors)
     assert cosine.isfinite().all()
     assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("focus", FOCUSES)
+def test_the_weights_are_those_that_attention_looks_with(pair, focus):
+    contexts, queries = fragments(*pair[0]), fragments(*pair[1])
+    weights = attention_weights(contexts, queries, 7.0, focus)
+    torch.testing.assert_close(weights.sum(1), torch.ones_like(weights[:, 0]))
+    assert not weights.permute(0, 1, 3, 2)[~contexts.mask].any()
+    attended = torch.einsum("cklq,ckd->cqld", weights, contexts.vectors)
+    cosines = torch.cosine_similarity(attended, queries.vectors[None], dim=3).permute(0, 2, 1)
+    ours = attended_cosines(contexts, queries, 7.0, focus)
+    here = queries.mask.T.expand_as(ours)
+    torch.testing.assert_close(ours[here], cosines[here])

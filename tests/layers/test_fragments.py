@@ -27,7 +27,7 @@ def test_cut_and_joined_it_is_the_same():
         some = padded(7, 5, whole)
         parts = some.split(3)
         assert [len(part) for part in parts] == [3, 3, 1]
-        joined = Fragments.cat(parts)
+        joined = Fragments.joined(parts, 7, 5)
         assert torch.equal(joined.vectors, some.vectors)
         assert torch.equal(joined.mask, some.mask)
         assert (joined.whole is None) == (not whole)
@@ -38,10 +38,12 @@ def test_cut_and_joined_it_is_the_same():
             assert torch.equal(turned.whole, some.whole.flip(0))
 
 
-def test_items_of_other_lengths_are_padded():
+@pytest.mark.parametrize("expected", [1, 5])
+def test_items_of_other_lengths_are_padded(expected):
     short, long = padded(2, 2), padded(3, 5)
-    joined = Fragments.cat([short, long])
+    joined = Fragments.joined([short, long], 5, expected)
     assert joined.vectors.shape == (5, 5, 3)
+    assert torch.equal(joined.vectors[2:], long.vectors)
     assert torch.equal(joined.vectors[:2, :2], short.vectors)
     assert torch.equal(joined.mask[:2, :2], short.mask)
     assert not joined.mask[:2, 2:].any()
@@ -98,3 +100,22 @@ def test_budgets_by_device():
 @pytest.mark.parametrize(("images", "texts"), [(0, 3), (3, 0)])
 def test_nothing_to_score(images, texts):
     assert score_in_blocks(block_score, padded(images, 2), padded(texts, 2), 1, byte_budget=2).shape == (images, texts)
+
+
+def test_a_byte_budget_for_all_that_is_scored_inside():
+    device, sizes = torch.device("cpu"), []
+
+    def score(images, texts):
+        sizes.append(len(images) * len(texts))
+        return images.vectors.sum((1, 2))[:, None] + texts.vectors.sum((1, 2))
+
+    images, texts = padded(7, 4), padded(6, 5)
+    before = fragments.default_byte_budget(device)
+    with fragments.within_bytes(80):
+        in_blocks = score_in_blocks(score, images, texts, 10)
+        with fragments.within_bytes(None):
+            assert fragments.default_byte_budget(device) == before
+    assert max(sizes) <= 8
+    assert sum(sizes) == 42
+    assert fragments.default_byte_budget(device) == before
+    assert torch.equal(in_blocks, score(images, texts))

@@ -76,3 +76,66 @@ def test_ranking_is_by_the_numbers_before_a_sigmoid(name):
     texts = model.encode_texts(batch.tokens, batch.token_mask)
     numbers, scores = model.rank_scores(images, texts), model.score(images, texts)
     assert torch.equal(scores, numbers.sigmoid() if name in ("sgr", "saf") else numbers)
+
+
+def pair_of(model, number=3):
+    """A pair of a batch, with padding."""
+    batch = make_batch()
+    images = model.encode_images(batch.regions, batch.region_mask)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    return images[number : number + 1], texts[number : number + 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_attention_of_a_pair(name):
+    model = make_model(name)
+    images, texts = pair_of(model)
+    attention = model.attention(images, texts)
+    num_words, num_regions = int(texts.mask.sum()), int(images.mask.sum())
+    assert num_words < texts.mask.shape[1]
+    assert num_regions < images.mask.shape[1]
+    assert (attention.of_words is None) == name.startswith("scan_i2t")
+    assert (attention.of_regions is not None) == name.startswith(("scan_i2t", "bfan"))
+    for weights, axis in ((attention.of_words, 1), (attention.of_regions, 0)):
+        if weights is not None:
+            assert weights.shape == (num_words, num_regions)
+            torch.testing.assert_close(weights.sum(axis), torch.ones_like(weights.sum(axis)))
+    assert attention.words == tuple(map(str, range(num_words)))
+    assert abs(attention.score - model.score(images, texts).item()) < 1e-6
+    assert attention.weights is (attention.of_regions if attention.of_words is None else attention.of_words)
+    # The other way round, from the weights to the score: the mean cosine with what is looked at.
+    words, regions = texts.vectors[0][texts.mask[0]], images.vectors[0][images.mask[0]]
+    seen = [] if attention.of_words is None else [(words, attention.of_words @ regions)]
+    seen += [] if attention.of_regions is None else [(regions, attention.of_regions.T @ words)]
+    if name.endswith("avg") or name.startswith("bfan"):
+        score = sum(torch.cosine_similarity(looking, looked_at, dim=1).mean() for looking, looked_at in seen)
+        assert abs(attention.score - score.item()) < 1e-5
+
+
+def test_what_saf_keeps_of_each_word():
+    model = make_model("saf")
+    images, texts = pair_of(model)
+    kept, before = model.attention(images, texts).kept, model.score(images, texts).item()
+    assert kept.shape == (int(texts.mask.sum()),)
+    assert 0 < float(kept.sum()) < 1
+    assert make_model("sgr").attention(*pair_of(make_model("sgr"))).kept is None
+    with torch.no_grad():
+        model.head.reasoning.attention.weight.zero_()
+    equal = model.attention(images, texts)
+    torch.testing.assert_close(equal.kept, torch.full_like(kept, 1 / (len(kept) + 1)))
+    assert equal.score != before
+
+
+def test_attention_is_of_one_pair():
+    model, batch = make_model("scan_t2i_avg"), make_batch()
+    images = model.encode_images(batch.regions, batch.region_mask)
+    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    with pytest.raises(ValueError, match="one image and one text, got 6 and 1"):
+        model.attention(images, texts[:1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_from_what_is_ranked_by(name):
+    model = make_model(name)
+    images, texts = pair_of(model)
+    assert torch.equal(model.to_scores(model.rank_scores(images, texts)), model.score(images, texts))

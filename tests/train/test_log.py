@@ -1,11 +1,10 @@
 import json
-import time
 
 import pytest
 import torch
 
 from selhn.diagnose import StallAlarm
-from selhn.train.log import READ_EVERY, Meter, Numbers, Progress, clock, read_log
+from selhn.train.log import READ_EVERY, Meter, Numbers, read_log
 
 
 def numbers(loss=0.2, delta_s=0.001, spread=0.01):
@@ -52,29 +51,6 @@ def test_the_alarm_hears_every_step():
         warnings += [meter.warning] if meter.warning else []
     assert len(warnings) == 1
     assert meter.alarm.said == warnings[0]
-
-
-def test_progress_says_lines_when_not_on_a_terminal(capsys):
-    progress = Progress(10, label="[x] ")
-    progress.step("loss 1")
-    progress.say("epoch 1")
-    assert capsys.readouterr().out == "epoch 1\n"
-    Progress(10, quiet=True).say("nothing")
-    assert capsys.readouterr().out == ""
-
-
-def test_progress_on_a_terminal_has_the_time_left(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    progress = Progress(100)
-    now = time.monotonic()
-    monkeypatch.setattr("time.monotonic", lambda: now + 10)
-    progress.step("loss 0.2")
-    assert "1/100" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(42, "0:42"), (725, "12:05"), (11220, "3:07:00"), (59.6, "1:00")])
-def test_clock(seconds, text):
-    assert clock(seconds) == text
 
 
 def test_rows_are_json(tmp_path):

@@ -1,5 +1,6 @@
-"""Why a training run does what it does: numbers of a step, and the stall alarm."""
+"""Why a run and a model do what they do: numbers of a step, the stall alarm, pictures of attention."""
 
+from selhn.diagnose.attention import attention_figure
 from selhn.diagnose.figures import training_figure
 from selhn.diagnose.probes import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.diagnose.stall import StallAlarm
@@ -7,6 +8,7 @@ from selhn.diagnose.stall import StallAlarm
 __all__ = [
     "Norms",
     "StallAlarm",
+    "attention_figure",
     "gradient_norms",
     "parameter_norms",
     "probe_scores",

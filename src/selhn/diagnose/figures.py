@@ -15,7 +15,7 @@ def training_figure(
     epsilon: float = 0.01,
 ) -> Path:
     """Loss per anchor, delta_s and RSUM on dev, side by side; `runs` has the logs of one or more seeds by name."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
     for (name, logs), colour in zip(runs.items(), COLOURS):
         for seed, rows in enumerate(logs):
@@ -56,7 +56,8 @@ def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
     return smoothed
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """The plotting library, without a screen; a sentence where it is missing."""
     try:
         import matplotlib
     except ModuleNotFoundError:

@@ -1,6 +1,7 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.encoded import encode_split, evaluate, require_width, score_split
+from selhn.eval.attention import image_row, pair_attention
+from selhn.eval.encoded import encode_split, evaluate, measure_split, require_width, score_split
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap
@@ -14,6 +15,9 @@ __all__ = [
     "ensemble",
     "evaluate",
     "folds",
+    "image_row",
+    "measure_split",
+    "pair_attention",
     "paired_bootstrap",
     "ranks",
     "recall",

@@ -1,57 +1,127 @@
 """A model and a split to scores, and to metrics: every image and every text encoded once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from selhn.data import Split, TextBlocks, image_blocks
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
-from selhn.layers import Fragments
+from selhn.eval.stored import StoredScores, identity_of
+from selhn.layers import Fragments, within_bytes
 from selhn.models import AbstractMatcher
+from selhn.progress import Progress
 
 
-def evaluate(model: AbstractMatcher, split: Split, *, folds: int = 1, extended: bool = False) -> Metrics:
-    """Recall of a model on a split; with `folds=5`, the mean over five folds of its images (COCO 1K)."""
-    if folds < 1:
-        raise ValueError(f"folds must be at least 1, got {folds}")
-    scores = score_split(model, split, for_ranking=True)
+def evaluate(
+    model: AbstractMatcher,
+    split: Split,
+    *,
+    folds: int = 1,
+    extended: bool = False,
+    path: str | Path | None = None,
+    byte_budget: int | None = None,
+    progress: bool = False,
+) -> Metrics:
+    """Recall of a model on a split; with `folds=5`, the mean over five folds of its images (COCO 1K).
+
+    `path`, `byte_budget` and `progress` are those of `score_split`.
+    """
+    require_folds(split, folds)
+    scores = score_split(model, split, for_ranking=True, path=path, byte_budget=byte_budget, progress=progress)
+    return measure_split(scores, split, folds=folds, extended=extended)
+
+
+def measure_split(scores: Float[Tensor, "I T"], split: Split, *, folds: int = 1, extended: bool = False) -> Metrics:
+    """Recall of scores that a split was given, as `evaluate` measures those of a model."""
+    require_folds(split, folds)
     if folds > 1:
         return Metrics.mean(fold_metrics(scores, split.image_of_text, folds, extended=extended))
     return recall(scores, split.image_of_text, extended=extended)
 
 
 def score_split(
-    model: AbstractMatcher, split: Split, block: int = 512, for_ranking: bool = False
+    model: AbstractMatcher,
+    split: Split,
+    block: int = 512,
+    for_ranking: bool = False,
+    *,
+    path: str | Path | None = None,
+    byte_budget: int | None = None,
+    progress: bool = False,
 ) -> Float[Tensor, "I T"]:
     """The scores of all images against all texts of a split, on the model's device.
 
-    `for_ranking` takes `model.rank_scores`, which do not tie where sigmoids are all 1. Texts of like length are scored
-    together, so that a model that looks at every word looks at little padding.
+    Texts of like length are scored together, so that a model that looks at every word looks at little padding. Only
+    the encoded images, one block of texts and the result are in memory.
+
+    Args:
+        block: images, and texts, that are encoded at a time.
+        for_ranking: takes `model.rank_scores`, which do not tie where sigmoids are all 1.
+        path: a folder in which the result is kept, as `scores.npy` for `numpy.load`, one block of texts after the
+            other; what is there already is not scored again. The tensor is then the file, mapped into memory.
+        byte_budget: what the pairs that are scored at a time may take; None for half a gigabyte, on a GPU for a
+            quarter of its memory. Only models that look at every pair have need of it.
+        progress: shows on a terminal how far it has come.
     """
     score = model.rank_scores if for_ranking else model.score
-    text_blocks = _text_blocks(model, split, block)
-    with in_eval_mode(model):
+    blocks = _text_blocks(model, split, block)
+    result: _InMemory | StoredScores = _InMemory(split.num_images, split.num_texts)
+    if path is not None:
+        kind = "rank_scores" if for_ranking else "scores"
+        identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
+        result = StoredScores(path, identity, (split.num_images, split.num_texts), block)
+        if result.complete:
+            return result.matrix
+        blocks.block_size = result.block
+    texts = blocks.order.split(blocks.block_size)
+    words = [int(blocks.texts.lengths[some].sum()) for some in texts]
+    shown = Progress(sum(words), sum(words[: result.done]), quiet=not progress)
+    with in_eval_mode(model), within_bytes(byte_budget):
         images = _encode_images(model, split, block)
-        columns = [score(images, model.encode_texts(tokens, mask)) for tokens, mask in text_blocks]
-    return torch.cat(columns, 1)[:, text_blocks.inverse]
+        for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
+            result.write(texts[at], score(images, model.encode_texts(tokens, mask)))
+            shown.step(f"words against {split.num_images:,} images", words[at])
+    shown.clear()
+    return result.matrix
+
+
+class _InMemory:
+    """Scores that are not kept beyond the call, block by block as `StoredScores` takes them."""
+
+    done = 0
+
+    def __init__(self, num_images: int, num_texts: int):
+        self.shape = num_images, num_texts
+        self.matrix = torch.empty(0, 0)
+
+    def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
+        """The scores of some texts."""
+        if not len(self.matrix):
+            # A text's column lies together: filling the rows of images at scattered places takes three times as long.
+            self.matrix = columns.new_empty(self.shape[::-1]).T
+        self.matrix.T[texts.to(columns.device)] = columns.T
 
 
 def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tuple[Any, Any]:
     """Every image and every text of a split, encoded once, on the model's device: two tensors, or two `Fragments`."""
-    text_blocks = _text_blocks(model, split, block)
+    blocks = _text_blocks(model, split, block)
     with in_eval_mode(model):
-        texts = [model.encode_texts(tokens, mask) for tokens, mask in text_blocks]
-        return _encode_images(model, split, block), _join(texts)[text_blocks.inverse]
+        encoded = (model.encode_texts(tokens, mask) for tokens, mask in blocks)
+        texts = _join(encoded, split.num_texts, blocks.texts.tokens.shape[1])
+        return _encode_images(model, split, block), texts[blocks.inverse]
 
 
 def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
     device = next(model.parameters()).device
-    return _join([model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device)])
+    encoded = (model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device))
+    return _join(encoded, split.num_images, split.features.num_regions)
 
 
 def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks:
@@ -61,9 +131,20 @@ def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks
     return TextBlocks(split, model.tokenizer, block, next(model.parameters()).device)
 
 
-def _join(encodings: Sequence[Any]) -> Any:
+def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
     """Encodings of blocks as one."""
-    return Fragments.cat(encodings) if isinstance(encodings[0], Fragments) else torch.cat(tuple(encodings))
+    first = next(encodings)
+    every = chain([first], encodings)
+    return Fragments.joined(every, num_items, longest) if isinstance(first, Fragments) else torch.cat(tuple(every))
+
+
+def require_folds(split: Split, folds: int) -> None:
+    """Refuse a number of folds that the images do not divide into, before anything is scored."""
+    if folds < 1 or split.num_images % folds:
+        raise ValueError(
+            f"the {split.num_images} images of {split.name} do not divide into {folds} equal folds: "
+            f"folds must be at least 1 and a divisor of {split.num_images}"
+        )
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:

@@ -1,8 +1,8 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
-from selhn.layers.attention import Focus, attended_cosines, products, turned, unit_attention
+from selhn.layers.attention import Focus, attended_cosines, attention_weights, products, turned, unit_attention
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
-from selhn.layers.fragments import Fragments, score_in_blocks
+from selhn.layers.fragments import Fragments, score_in_blocks, within_bytes
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
@@ -18,6 +18,7 @@ __all__ = [
     "MLPOrder",
     "WordGRU",
     "attended_cosines",
+    "attention_weights",
     "bert_tokenizer",
     "bert_weights",
     "last_states",
@@ -27,5 +28,6 @@ __all__ = [
     "turned",
     "unit",
     "unit_attention",
+    "within_bytes",
     "word_embedding",
 ]

@@ -67,6 +67,18 @@ def attended_cosines(
     return dot / (lengths * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
 
 
+@torch.no_grad()
+def attention_weights(
+    contexts: Fragments, queries: Fragments, smooth: float, focus: Focus | None = None
+) -> Float[Tensor, "C K L Q"]:
+    """How every query fragment divides its look among a context's fragments, to be looked at and not trained with."""
+    log_mask = _log_mask(contexts.mask)
+    weights = _Weights.apply(products(contexts.vectors, queries.vectors), log_mask, smooth)
+    if focus is not None:
+        _focus(weights, log_mask, focus)
+    return weights
+
+
 def unit_attention(contexts: Fragments, queries: Fragments, smooth: float) -> Float[Tensor, "C Q L K"]:
     """Weights for a context's fragments with which their sum is what a query fragment attends to, at unit length.
 

@@ -1,7 +1,9 @@
 """What an encoder gives that keeps its regions or words apart, and the scoring of such images and texts in blocks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CPU_BYTE_BUDGET = 2**29
+_chosen_budget: ContextVar[int | None] = ContextVar("byte budget", default=None)
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,25 @@ class Fragments:
         return cls(vectors.masked_fill(~mask[:, :, None], 0), mask, whole)
 
     @classmethod
-    def cat(cls, parts: Sequence["Fragments"]) -> "Fragments":
-        """Items of several encodings in one, padded to the longest."""
-        longest = max(part.mask.shape[1] for part in parts)
-        whole = [part.whole for part in parts if part.whole is not None]
-        return cls(
-            torch.cat([_lengthened(part.vectors, longest) for part in parts]),
-            torch.cat([_lengthened(part.mask, longest) for part in parts]),
-            torch.cat(whole) if whole else None,
-        )
+    def joined(cls, parts: Iterable["Fragments"], num_items: int, longest: int) -> "Fragments":
+        """Items of several encodings in one, each copied as it comes, so that all of them are never there twice.
+
+        `longest` is how many fragments an item is expected to have at the most; more are made room for.
+        """
+        vectors, mask, whole, first = torch.empty(0, 0, 0), torch.empty(0, 0), None, 0
+        for part in parts:
+            items, length = slice(first, first + len(part)), part.mask.shape[1]
+            if first == 0:
+                vectors = part.vectors.new_zeros(num_items, max(length, longest), part.vectors.shape[2])
+                mask = part.mask.new_zeros(vectors.shape[:2])
+                whole = None if part.whole is None else part.whole.new_empty(num_items, part.whole.shape[1])
+            if length > mask.shape[1]:
+                vectors, mask = _lengthened(vectors, length), _lengthened(mask, length)
+            vectors[items, :length], mask[items, :length] = part.vectors, part.mask
+            if whole is not None and part.whole is not None:
+                whole[items] = part.whole
+            first = items.stop
+        return cls(vectors, mask, whole)
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -89,8 +102,21 @@ def score_in_blocks(
     return torch.cat([torch.cat(row, 1) for row in rows])
 
 
+@contextmanager
+def within_bytes(budget: int | None) -> Iterator[None]:
+    """Another default budget for all blocks that are scored inside; None leaves it."""
+    before = _chosen_budget.set(budget)
+    try:
+        yield
+    finally:
+        _chosen_budget.reset(before)
+
+
 def default_byte_budget(device: torch.device) -> int:
-    """A quarter of a GPU's memory; half a gigabyte elsewhere."""
+    """A quarter of a GPU's memory, half a gigabyte elsewhere, or what `within_bytes` says."""
+    chosen = _chosen_budget.get()
+    if chosen is not None:
+        return chosen
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
     return CPU_BYTE_BUDGET

@@ -51,6 +51,10 @@ class AbstractMatcher(nn.Module, ABC):
         """What evaluation and search rank by: the scores, or where these saturate and tie, a number behind them."""
         return self.score(images, texts)
 
+    def to_scores(self, numbers: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
+        """The scores from what `rank_scores` gave, so that nothing is computed twice for both."""
+        return numbers
+
     def auxiliary(self, batch: Batch, images: Any, texts: Any) -> dict[str, Tensor]:
         """Further losses of a model that trains on more than its scores."""
         return {}

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import Focus, Fragments, attended_cosines, products, score_in_blocks, turned
+from selhn.layers import Focus, Fragments, attended_cosines, attention_weights, products, score_in_blocks, turned
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
 from selhn.text import Tokenizer
 
@@ -28,6 +28,14 @@ class FocalAttention(nn.Module):
         cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):
             return score_in_blocks(self._score, images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        """The weights of one pair, both ways, after all that is below the average has been left out."""
+        of_words = attention_weights(images, texts, self.smooth, self.focus)[0, :, :, 0].T
+        return {
+            "of_words": of_words,
+            "of_regions": attention_weights(texts, images, self.smooth, self.focus)[0, :, :, 0],
+        }
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if can_attend(images.vectors, texts.vectors):

@@ -10,6 +10,7 @@ from selhn.layers import Fragments, WordGRU, look_up, unit
 from selhn.models.base import AbstractMatcher
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
+from selhn.types import Attention
 
 
 class RegionEncoder(nn.Module):
@@ -47,7 +48,8 @@ class CrossAttention(AbstractMatcher):
 
     Args:
         image, text: the encoders.
-        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores.
+        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores;
+            `head.attention(images, texts)` the tensors of an `Attention`, for one pair, by their names.
         sigmoid: whether a score is the sigmoid of the head's number.
         tokenizer: reads the sentences.
     """
@@ -76,12 +78,34 @@ class CrossAttention(AbstractMatcher):
 
     def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         """The head's numbers, or their sigmoids."""
-        numbers = self.rank_scores(images, texts)
-        return numbers.sigmoid() if self.sigmoid else numbers
+        return self.to_scores(self.rank_scores(images, texts))
 
     def rank_scores(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         """The head's numbers: where the sigmoids are all 1 they still differ."""
         return self.head(images, texts)
+
+    def to_scores(self, numbers: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
+        """The numbers themselves, or their sigmoids."""
+        return numbers.sigmoid() if self.sigmoid else numbers
+
+    def attention(self, images: Fragments, texts: Fragments) -> Attention:
+        """Which word of one text looks at which region of one image, or the other way round; padding is left out.
+
+        Words are called by their numbers here; `selhn.eval.pair_attention` knows what they are.
+        """
+        if len(images) != 1 or len(texts) != 1:
+            raise ValueError(
+                f"attention is that of one image and one text, got {len(images)} and {len(texts)}: "
+                "cut them, for example images[2:3] and texts[5:6]"
+            )
+        with torch.no_grad():
+            score = self.score(images, texts).item()
+            head: Any = self.head
+            weights = head.attention(images, texts)
+        regions, words = images.mask[0], texts.mask[0]
+        present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
+        numbers = tuple(str(number) for number in range(int(words.sum())))
+        return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
 
     def watched(self) -> dict[str, nn.Module]:
         """Both encoders, the FC of the images, and the BiGRU of the texts."""

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import Fragments, attended_cosines, score_in_blocks
+from selhn.layers import Fragments, attended_cosines, attention_weights, score_in_blocks
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
 from selhn.text import Tokenizer
 
@@ -34,6 +34,12 @@ class StackedAttention(nn.Module):
         cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):
             return score_in_blocks(self._score, images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        """The weights of one pair: of its words, or of its regions."""
+        if self.direction == "t2i":
+            return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+        return {"of_regions": attention_weights(texts, images, self.smooth)[0, :, :, 0]}
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if can_attend(images.vectors, texts.vectors):

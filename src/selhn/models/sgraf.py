@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from selhn.layers import Fragments, score_in_blocks, unit, unit_attention
+from selhn.layers import Fragments, attention_weights, score_in_blocks, unit, unit_attention
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision, xavier
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
@@ -107,6 +107,13 @@ class AttentionFiltration(nn.Module):
         self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
     ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "r T"]]:
         """A vector a pair, and in training mean and variance of each text for `remember`."""
+        weights, statistics = self.weigh(nodes, mask)
+        return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
+
+    def weigh(
+        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
+    ) -> tuple[Float[Tensor, "I T X"], Float[Tensor, "r T"]]:
+        """b, and the statistics."""
         weights = self.attention(nodes).squeeze(3)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         statistics = weights.new_empty(0, len(mask))
@@ -121,8 +128,7 @@ class AttentionFiltration(nn.Module):
         else:
             weights = self.norm(weights.flatten()[:, None]).view_as(weights)
         weights = weights.sigmoid().masked_fill(~mask, 0)
-        weights = weights / (weights.sum(2, keepdim=True) + 1e-8)
-        return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
+        return weights / (weights.sum(2, keepdim=True) + 1e-8), statistics
 
     @torch.no_grad()
     def remember(self, statistics: Float[Tensor, "2 T"], mask: Bool[Tensor, "T N"]) -> None:
@@ -163,6 +169,14 @@ class SimilarityHead(nn.Module):
         if isinstance(self.reasoning, AttentionFiltration) and len(statistics):
             self.reasoning.remember(statistics, texts.mask)
         return logits
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "..."]]:
+        """The weights of the words of one pair; with SAF, also what each word's node counts."""
+        weights: dict[str, Tensor] = {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+        if isinstance(self.reasoning, AttentionFiltration):
+            nodes, mask = self._nodes(images, texts), pad(texts.mask, (1, 0), value=True)
+            weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
+        return weights
 
     def _rows(self, images: Fragments, texts: Fragments) -> Float[Tensor, "rows T"]:
         """The logits, and below them the statistics of each text: what is computed twice must not update twice."""

@@ -7,6 +7,7 @@ from typing import Any
 from selhn.train.config import RunConfig, TrainConfig, override
 from selhn.train.log import read_log
 from selhn.train.loop import Run, train
+from selhn.train.measure import measure_runs, run_names
 from selhn.train.recipes import RECIPES, describe_recipes, get_recipe, list_recipes
 from selhn.train.run import open_run, resume_run, run_config, run_seeds
 
@@ -18,11 +19,13 @@ __all__ = [
     "describe_recipes",
     "get_recipe",
     "list_recipes",
+    "measure_runs",
     "open_run",
     "override",
     "read_log",
     "resume_run",
     "run_config",
+    "run_names",
     "run_seeds",
     "train",
 ]

@@ -2,8 +2,6 @@
 
 import json
 import os
-import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -123,38 +121,3 @@ def _tensorboard(folder: Path) -> Any:
     except ImportError:
         return None
     return SummaryWriter(str(folder))
-
-
-class Progress:
-    """A line that renews itself on a terminal, and plain lines now and then elsewhere."""
-
-    def __init__(self, total: int, done: int = 0, quiet: bool = False, label: str = ""):
-        self.total, self.done, self.label, self.quiet = total, done, label, quiet
-        self.live = sys.stderr.isatty() and not quiet and not label  # labelled runs share the screen
-        self._first, self._start, self._last = done, time.monotonic(), 0.0
-
-    def step(self, text: str) -> None:
-        """One more step is done."""
-        self.done += 1
-        now = time.monotonic()
-        if self.live and now - self._last > 0.2:
-            self._last = now
-            left = (now - self._start) / max(1, self.done - self._first) * (self.total - self.done)
-            line = f"{self.label}{self.done}/{self.total} {self.done / self.total:4.0%}  {text}  {clock(left)} left"
-            sys.stderr.write("\r" + line[:119].ljust(119))
-            sys.stderr.flush()
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self.live:
-            sys.stderr.write("\r" + " " * 119 + "\r")
-            sys.stderr.flush()
-        if not self.quiet:
-            print(text, flush=True)
-
-
-def clock(seconds: float) -> str:
-    """0:42, 12:05 or 3:07:00."""
-    minutes, second = divmod(int(seconds + 0.5), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -15,11 +15,12 @@ from selhn.eval import Metrics, evaluate, require_width
 from selhn.kernels import side_by_side
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
+from selhn.progress import Progress
 from selhn.train.capture import Stepper, recording_stream
 from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
 from selhn.train.config import TrainConfig, with_values
 from selhn.train.folder import RunFolder, interruptible
-from selhn.train.log import Meter, Progress
+from selhn.train.log import Meter
 from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
 from selhn.train.resident import on_device
 from selhn.types import Batch

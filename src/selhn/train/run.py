@@ -74,15 +74,24 @@ def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
 
 def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
     """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
+    return open_model(run), open_data(run, data)
+
+
+def open_model(run: Path) -> AbstractMatcher:
+    """The best model of a run, or a saved model."""
     if (run / "checkpoints").is_dir() and not (run / "best").is_dir():
         raise ValueError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
-    model = load_model(run / "best" if (run / "best").is_dir() else run)
+    return load_model(run / "best" if (run / "best").is_dir() else run)
+
+
+def open_data(run: Path, data: str | None = None) -> Data:
+    """The data a run was trained on unless other data is named."""
     if data is not None:
-        return model, load_data(find_data(data))
+        return load_data(find_data(data))
     if not (run / "config.yaml").exists():
         raise ValueError(f"{run} does not say what data it was trained on: name some with --data")
     config = read_config(run)
-    return model, load_data(find_data(config.data), **config.data_settings)
+    return load_data(find_data(config.data), **config.data_settings)
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

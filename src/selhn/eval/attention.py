@@ -1,0 +1,55 @@
+"""Which words of a text look at which regions of an image: the attention of one pair of a split."""
+
+from dataclasses import replace
+
+import torch
+
+from selhn.data import Split
+from selhn.eval.encoded import in_eval_mode, require_width
+from selhn.models import MODELS, AbstractMatcher, CrossAttention
+from selhn.types import Attention
+
+
+def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
+    """How a model that compares regions with words looks at an image of a split (row or name) and any sentence."""
+    if not isinstance(model, CrossAttention):
+        having = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
+        raise ValueError(
+            f"{model.name or type(model).__name__} makes one vector of an image and one of a text and has no "
+            f"attention between them; models that have: {', '.join(having)}"
+        )
+    require_width(model, split)
+    if not text.strip():
+        raise ValueError("the text is empty: write a few words")
+    row, device = image_row(split, image), next(model.parameters()).device
+    regions, region_mask = split.features.gather(torch.tensor([row]))
+    tokens, token_mask = model.tokenize([text])
+    with in_eval_mode(model):
+        attention = model.attention(
+            model.encode_images(regions.to(device), region_mask.to(device)),
+            model.encode_texts(tokens.to(device), token_mask.to(device)),
+        )
+    assert model.tokenizer is not None
+    ids = tokens[0][token_mask[0]].cpu()
+    return replace(
+        attention,
+        words=tuple(model.tokenizer.spell(ids.tolist())),
+        is_word=tuple((~model.tokenizer.kinds.special[ids]).tolist()),
+        boxes=None if split.boxes is None else split.boxes[row][region_mask[0].to(split.boxes.device)],
+    )
+
+
+def image_row(split: Split, image: int | str) -> int:
+    """The row of an image that is named, or numbered, as a person does it."""
+    if isinstance(image, str):
+        named = next((row for row, name in enumerate(split.image_names) if name == image), None)
+        if named is not None:
+            return named
+        if not image.isdecimal():
+            raise ValueError(
+                f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r}, or a number"
+            )
+    row = int(image)
+    if not 0 <= row < split.num_images:
+        raise ValueError(f"{split.name} has no image {row}: count from 0 to {split.num_images - 1}")
+    return row

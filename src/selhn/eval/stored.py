@@ -1,0 +1,185 @@
+"""Scores on disk: a matrix that is filled a block of texts at a time, and can be taken up again after a kill.
+
+scores.npy           (I, T) float32 for `numpy.load`; in Fortran order, so that a text's column is written at one go
+scores.partial.npy   the same, while columns are missing
+scores.json          what was scored, and how many blocks of texts are done
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.data import Split, image_blocks
+from selhn.models import AbstractMatcher
+
+FORMAT = 1
+ITEM = np.dtype("<f4")
+
+
+class StoredScores:
+    """A folder with a matrix of scores (I, T).
+
+    A block counts as done once its columns are on the disk; what was done stays whatever happens to the next.
+
+    Args:
+        identity: what the scores are made from; a folder that was begun with anything else is refused.
+        block: texts in a block; a folder that was begun keeps its own, so that rounding is the same to the end.
+    """
+
+    def __init__(self, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int):
+        self.folder = Path(folder)
+        self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file: scores are kept in a folder, give another name")
+        if self._state.exists():
+            self._read_state()
+        elif self.path.exists():
+            raise ValueError(f"{self.path} was not written by selhn: give another folder for the scores")
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write_state()
+        if self.done == 0:
+            self._allocate()
+        elif self.complete and not self.path.exists() and self._partial.exists():
+            os.replace(self._partial, self.path)
+        self._check_matrix()
+
+    @property
+    def path(self) -> Path:
+        """The finished matrix."""
+        return self.folder / "scores.npy"
+
+    @property
+    def complete(self) -> bool:
+        """Whether every text is scored."""
+        return self.done * self.block >= self.shape[1]
+
+    @property
+    def matrix(self) -> Float[Tensor, "I T"]:
+        """The finished matrix, mapped into memory; what is written to the tensor does not reach the file."""
+        return torch.from_numpy(np.load(self.path, mmap_mode="c"))
+
+    def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
+        """The next block: the scores of some texts."""
+        rows = columns.T.float().contiguous().cpu().numpy().astype(ITEM, copy=False)
+        try:
+            start = np.load(self._partial, mmap_mode="r").offset
+            with self._partial.open("r+b") as file:
+                for text, row in zip(texts.tolist(), rows):
+                    file.seek(start + text * row.nbytes)
+                    file.write(row.data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._write_state(self.done + 1)
+            self.done += 1
+            if self.complete:
+                os.replace(self._partial, self.path)
+        except OSError as error:
+            raise OSError(
+                f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts scored "
+                "before are kept: make room and start again, it goes on from there"
+            ) from None
+
+    @property
+    def _partial(self) -> Path:
+        return self.folder / "scores.partial.npy"
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "scores.json"
+
+    def _read_state(self) -> None:
+        try:
+            written = json.loads(self._state.read_text(encoding="utf-8"))
+            version, there, block, done = (written[key] for key in ("format", "identity", "block", "done"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
+        if version != FORMAT:
+            raise ValueError(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
+        changed = [what for what, value in self.identity.items() if there.get(what) != value]
+        if changed:
+            raise ValueError(
+                f"{self.folder} holds scores of something else (other {', '.join(changed)}): "
+                "give another folder, or remove this one"
+            )
+        self.block, self.done = block, done
+
+    def _write_state(self, done: int = 0) -> None:
+        state = {"format": FORMAT, "done": done, "block": self.block, "shape": self.shape, "identity": self.identity}
+        unfinished = self._state.with_name(".scores.json")
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(state, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self._state)
+
+    def _allocate(self) -> None:
+        """The whole file at once: a disk that is too small says so now and not after hours."""
+        try:
+            with self._partial.open("wb") as file:
+                header = {"descr": ITEM.str, "fortran_order": True, "shape": self.shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                file.flush()
+                _reserve(file.fileno(), file.tell() + self._num_bytes)
+        except OSError as error:
+            self._partial.unlink(missing_ok=True)
+            raise OSError(
+                f"{self.folder} has no room for the scores, {self._num_bytes:,} bytes ({error.strerror}): "
+                "make room, or give another folder"
+            ) from None
+
+    def _check_matrix(self) -> None:
+        file = self.path if self.complete else self._partial
+        try:
+            shape = np.load(file, mmap_mode="r").shape
+        except (OSError, ValueError):
+            shape = ()
+        if shape != self.shape:
+            raise ValueError(f"{file} is missing or cut off: remove {self.folder} and score again")
+
+    @property
+    def _num_bytes(self) -> int:
+        return ITEM.itemsize * self.shape[0] * self.shape[1]
+
+
+def identity_of(
+    model: AbstractMatcher, split: Split, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], kind: str
+) -> dict[str, str]:
+    """What scores depend on, in words and digests; `tokens` are the texts as the model's tokenizer reads them."""
+    images = (tensor for block in image_blocks(split) for tensor in block)
+    return {
+        "model": model.name or type(model).__name__,
+        "settings": json.dumps(model.settings, sort_keys=True, default=str),
+        "weights": _digest(model.state_dict().values()),
+        "images": _digest(images),
+        "texts": _digest([tokens, mask]),
+        "kind of scores": kind,
+    }
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _reserve(file: int, size: int) -> None:
+    """Room on the disk for a file of this size."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # file systems that cannot reserve
+                raise
+    os.truncate(file, size)

@@ -1,0 +1,48 @@
+"""How far long work has come, for the person at the screen."""
+
+import sys
+import time
+
+WIDTH = 119
+
+
+class Progress:
+    """A line that renews itself on a terminal, and plain lines now and then elsewhere.
+
+    `total` is in whatever unit the time goes with: steps of training, words that are scored.
+    """
+
+    def __init__(self, total: int, done: int = 0, quiet: bool = False, label: str = ""):
+        self.total, self.done, self.label, self.quiet = total, done, label, quiet
+        self.live = sys.stderr.isatty() and not quiet and not label  # labelled runs share the screen
+        self._first, self._start, self._last = done, time.monotonic(), 0.0
+
+    def step(self, text: str, amount: int = 1) -> None:
+        """So much more is done."""
+        self.done += amount
+        now = time.monotonic()
+        if self.live and now - self._last > 0.2:
+            self._last = now
+            left = (now - self._start) / max(1, self.done - self._first) * (self.total - self.done)
+            line = f"{self.label}{self.done}/{self.total} {self.done / self.total:4.0%}  {text}  {clock(left)} left"
+            sys.stderr.write("\r" + line[:WIDTH].ljust(WIDTH))
+            sys.stderr.flush()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        if not self.quiet:
+            print(text, flush=True)
+
+    def clear(self) -> None:
+        """Take the renewed line away."""
+        if self.live:
+            sys.stderr.write("\r" + " " * WIDTH + "\r")
+            sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    """0:42, 12:05 or 3:07:00."""
+    minutes, second = divmod(int(seconds + 0.5), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

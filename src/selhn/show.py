@@ -1,0 +1,68 @@
+"""`selhn show`: what a trained model sees, in words and as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from selhn.data import Split
+from selhn.data.render import render
+from selhn.data.world import WorldFeatures, world_scene
+from selhn.diagnose import attention_figure
+from selhn.eval import image_row, pair_attention
+from selhn.train import open_run
+from selhn.types import Attention
+
+SHOWN = 3
+"""Regions that are printed for a word."""
+
+
+def show_attention(
+    run: Path,
+    image: str,
+    text: str | None,
+    data: str | None = None,
+    split: str = "test",
+    out: Path = Path("attention.png"),
+    photo: Path | None = None,
+) -> None:
+    """Print for every word of a sentence where it looks in an image, and draw it; without a sentence, its first text.
+
+    The boxes are drawn on `photo`, on the scene of a generated world, or else on an empty canvas.
+    """
+    model, dataset = open_run(run, data)
+    items = dataset[split]
+    row = image_row(items, image)
+    if text is None:
+        own = (items.image_of_text == row).nonzero()[:1, 0].tolist()
+        if not own:
+            raise ValueError(f"image {image} of {split} has no text: give one with --text")
+        text = items.captions[own[0]]
+    attention = pair_attention(model, items, row, text)
+    print(f"{items.image_names[row]}  score {attention.score:.3f}\n{attention_table(attention)}")
+    print(f"Picture: {attention_figure(attention, out, _picture(items, row, photo))}")
+
+
+def attention_table(attention: Attention) -> str:
+    """A line for every word: the regions with the largest weights, and how large these are."""
+    width = max(map(len, attention.words))
+    best = attention.weights.topk(min(SHOWN, attention.weights.shape[1]))
+    verb = "looks at" if attention.of_words is not None else "is looked at by"
+    lines = []
+    for number, word in enumerate(attention.words):
+        found = zip(best.indices[number].tolist(), best.values[number].tolist())
+        kept = "" if attention.kept is None else f"   counts {attention.kept[number]:.0%}"
+        regions = "   ".join(f"region {region:2} {weight:4.0%}" for region, weight in found)
+        lines.append(f"  {word:{width}}  {verb}  {regions}{kept}")
+    return "\n".join(lines)
+
+
+def _picture(split: Split, row: int, photo: Path | None) -> npt.NDArray[Any] | None:
+    if photo is not None:
+        with Image.open(photo) as opened:
+            return np.asarray(opened.convert("RGB"))
+    if isinstance(split.features, WorldFeatures):
+        return np.asarray(render(world_scene(split, row)))
+    return None

@@ -1,0 +1,206 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from selhn.data import load_data
+from selhn.eval import evaluate, recall, score_split
+from selhn.eval.stored import StoredScores
+from selhn.models import create_model
+from selhn.text import Vocabulary
+
+BLOCK = 64
+KILLS = {
+    "while it scores": "model.encode_texts = lambda *text: (kill_at(4), encode(*text))[1]",
+    "before the columns count": """
+write_state = stored.StoredScores._write_state
+stored.StoredScores._write_state = lambda self, done=0: (kill_at(5), write_state(self, done))""",
+    "before the file has its name": """
+replace = os.replace
+stored.os.replace = lambda old, new: (kill_at(1) if old.name == "scores.partial.npy" else 0, replace(old, new))""",
+}
+ACCIDENTS = {
+    **{when: (when, script) for when, script in KILLS.items()},
+    "no room": ("no room", "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); model.encode_images = None"),
+    "killed first": ("full", KILLS["while it scores"]),
+    "then full": ("full", "resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))"),
+}
+"""The folder in which each happens, and how."""
+# The same model and split as the fixtures make, scored once for each accident, in processes that may be killed.
+CHILD = """
+import json, os, resource, signal, sys, torch
+torch.set_num_threads(1)
+from selhn.data import load_data
+from selhn.eval import score_split, stored
+from selhn.models import load_model
+model, split = load_model("model"), load_data("world", images=100).test
+encode, calls, ends = model.encode_texts, [], {}
+def kill_at(number):
+    calls.append(number)
+    if len(calls) == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+for name, (folder, script) in json.loads(sys.argv[1]).items():
+    child = os.fork()
+    if child == 0:
+        exec(script)
+        try:
+            score_split(model, split, 64, path=folder)
+        except OSError as error:
+            open(name + ".txt", "w").write(str(error))
+        os._exit(0)
+    ends[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps(ends))
+"""
+
+
+@pytest.fixture(scope="module")
+def split():
+    return load_data("world", images=100).test
+
+
+@pytest.fixture(scope="module")
+def model(split):
+    torch.manual_seed(0)
+    vocabulary = Vocabulary.build(split.captions)
+    sizes = {"feature_dim": split.features.width, "dim": 16, "word_dim": 8, "sim_dim": 8, "num_regions": 12}
+    return create_model("saf", tokenizer=vocabulary, **sizes).eval()
+
+
+@pytest.fixture(scope="module")
+def accidents(model, tmp_path_factory):
+    """A folder in which all accidents have happened, and how each process ended."""
+    place = tmp_path_factory.mktemp("accidents")
+    model.save(place / "model")
+    command = [sys.executable, "-W", "ignore", "-c", CHILD, json.dumps(ACCIDENTS)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=place)
+    assert done.returncode == 0, done.stderr
+    return place, json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def expected(model, split):
+    return score_split(model, split, BLOCK)
+
+
+def test_the_file_is_the_matrix(model, split, expected, tmp_path):
+    scores = score_split(model, split, BLOCK, path=tmp_path / "new" / "scores")
+    assert torch.equal(scores, expected)
+    opened = np.load(tmp_path / "new" / "scores" / "scores.npy", mmap_mode="r")
+    assert opened.shape == (split.num_images, split.num_texts)
+    assert opened.dtype == np.float32
+    assert np.array_equal(opened, expected.numpy())
+    assert sorted(path.name for path in (tmp_path / "new" / "scores").iterdir()) == ["scores.json", "scores.npy"]
+    assert recall(opened, split.image_of_text) == recall(expected, split.image_of_text)
+    scores[0, 0] = 7
+    assert np.load(tmp_path / "new" / "scores" / "scores.npy")[0, 0] != 7
+
+
+def test_what_is_done_is_not_scored_again(model, split, expected, tmp_path, monkeypatch):
+    score_split(model, split, BLOCK, path=tmp_path)
+    monkeypatch.setattr(model, "encode_images", None)
+    assert torch.equal(score_split(model, split, 1000, path=tmp_path), expected)
+
+
+def test_evaluate_from_the_disk(model, split, tmp_path):
+    metrics = evaluate(model, split)
+    assert evaluate(model, split, path=tmp_path) == metrics
+    assert evaluate(model, split, path=tmp_path) == metrics
+
+
+@pytest.mark.parametrize("when", KILLS)
+def test_killed_and_taken_up_again_it_is_the_same(when, accidents, model, split, expected, monkeypatch):
+    folder = accidents[0] / when
+    assert accidents[1][when] == -signal.SIGKILL
+    assert not (folder / "scores.npy").exists(), "a matrix with holes has another name"
+    done = json.loads((folder / "scores.json").read_text())["done"]
+    num_blocks = -(-split.num_texts // BLOCK)
+    assert done == (num_blocks if when == "before the file has its name" else 3)
+    encode, encoded = model.encode_texts, []
+    monkeypatch.setattr(model, "encode_texts", lambda *text: (encoded.append(len(text[0])), encode(*text))[1])
+    assert torch.equal(score_split(model, split, 100, path=folder), expected), "and in the blocks it began with"
+    assert len(encoded) == num_blocks - done
+
+
+def test_ctrl_c(model, split, expected, tmp_path, monkeypatch):
+    write = StoredScores.write
+
+    def stop_at_the_third(self, texts, columns):
+        if self.done == 2:
+            signal.raise_signal(signal.SIGINT)
+        write(self, texts, columns)
+
+    monkeypatch.setattr(StoredScores, "write", stop_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        score_split(model, split, BLOCK, path=tmp_path)
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "scores.json").read_text())["done"] == 2
+    assert torch.equal(score_split(model, split, BLOCK, path=tmp_path), expected)
+
+
+def test_a_disk_without_room_says_so_before_anything_is_scored(accidents, split):
+    place, size = accidents[0], 4 * split.num_images * split.num_texts
+    said = (place / "no room.txt").read_text()
+    assert said.startswith(f"no room has no room for the scores, {size:,} bytes (File too large): make room")
+    assert not list((place / "no room").glob("*.npy"))
+
+
+def test_a_disk_that_fills_up_loses_nothing(accidents, model, split, expected):
+    place = accidents[0]
+    said = (place / "then full.txt").read_text()
+    assert "(File too large); the 192 texts scored before are kept: make room and start again" in said
+    assert torch.equal(score_split(model, split, path=place / "full"), expected)
+
+
+def test_other_things_are_refused(model, split, tmp_path):
+    score_split(model, split, BLOCK, path=tmp_path)
+
+    def refused(changed, *arguments, **settings):
+        with pytest.raises(ValueError, match=rf"holds scores of something else \(other {changed}\)"):
+            score_split(*arguments, path=tmp_path, **settings)
+
+    refused("kind of scores", model, split, for_ranking=True)
+    refused("texts", model, replace(split, captions=["a red ball", *split.captions[1:]]))
+    noisier = load_data("world", images=100, noise=1.1).test
+    refused("images", model, noisier)
+    refused("images, texts", model, load_data("world", images=100).dev)
+    smoother = create_model("saf", tokenizer=model.tokenizer, **{**model.settings, "smooth": 8.0})
+    smoother.load_state_dict(model.state_dict())
+    refused("settings", smoother, split)
+    smoother = create_model("saf", tokenizer=model.tokenizer, **model.settings)
+    refused("weights", smoother, split)
+    assert torch.equal(score_split(model, split, path=tmp_path), score_split(model, split, BLOCK))
+
+
+def test_damaged_folders_say_what_to_do(model, split, tmp_path):
+    def score():
+        score_split(model, split, BLOCK, path=tmp_path / "scores")
+
+    (tmp_path / "scores").write_text("")
+    with pytest.raises(ValueError, match="is a file: scores are kept in a folder"):
+        score()
+    (tmp_path / "scores").unlink()
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "scores.npy").write_text("mine")
+    with pytest.raises(ValueError, match="was not written by selhn"):
+        score()
+    (tmp_path / "scores" / "scores.npy").unlink()
+    score()
+    state = (tmp_path / "scores" / "scores.json").read_text()
+    os.truncate(tmp_path / "scores" / "scores.npy", 1000)
+    with pytest.raises(ValueError, match="is missing or cut off: remove"):
+        score()
+    (tmp_path / "scores" / "scores.npy").unlink()
+    with pytest.raises(ValueError, match="is missing or cut off: remove"):
+        score()
+    (tmp_path / "scores" / "scores.json").write_text(state[:-20])
+    with pytest.raises(ValueError, match="is damaged"):
+        score()
+    (tmp_path / "scores" / "scores.json").write_text(state.replace('"format": 1', '"format": 9'))
+    with pytest.raises(ValueError, match="has format 9"):
+        score()

@@ -54,7 +54,7 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     if not list_losses(pattern):
         raise ValueError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
-        typer.echo(f"{name:10} {LOSSES[name].equation:70} {LOSSES[name].paper}")
+        typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
 
 
 @data_app.command("check")

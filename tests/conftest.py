@@ -1,4 +1,5 @@
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from jaxtyping import config
 
 # The suite runs in one process a core; more threads than that only fight.
 torch.set_num_threads(1)
+# A shell that starts the suite in the background has it ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("selhn")
 

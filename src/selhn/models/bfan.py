@@ -7,7 +7,6 @@ anew; a score is the mean cosine of the words plus the mean cosine of the region
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.kernels import AttentionSettings, attention_scores, can_attend
 from selhn.layers import Focus, Fragments, attended_cosines, attention_weights, products, score_in_blocks, turned
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
 from selhn.text import Tokenizer
@@ -38,9 +37,6 @@ class FocalAttention(nn.Module):
         }
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        if can_attend(images.vectors, texts.vectors):
-            settings = AttentionSettings(self.smooth, self.focus)
-            return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, ("t2i", "i2t"), settings)
         dots = products(images.vectors, texts.vectors)
         of_words = attended_cosines(images, texts, self.smooth, self.focus, dots)
         of_regions = attended_cosines(texts, images, self.smooth, self.focus, turned(dots))

@@ -50,11 +50,23 @@ def make(items, size, seed, shared=0.5):
     return vectors.to(DEVICE), (torch.arange(size) < lengths[:, None]).to(DEVICE)
 
 
+def kernel_scores(head, images, texts):
+    """What a head computes, by the kernels: the heads themselves keep to torch."""
+    directions = (head.direction,) if isinstance(head, StackedAttention) else ("t2i", "i2t")
+    settings = AttentionSettings(head.smooth, getattr(head, "focus", None), getattr(head, "lambda_lse", None))
+
+    def score(some_images, some_texts):
+        sides = (side for items in (some_images, some_texts) for side in (items.vectors, items.mask))
+        return attention_scores(*sides, directions, settings)
+
+    return fragments.score_in_blocks(score, images, texts, 6 * 4 * images.mask.shape[1] * texts.mask.shape[1])
+
+
 def scores_and_grads(head, images, texts, pulls, dtype):
     leaves = [vectors.detach().to(dtype).requires_grad_() for vectors, _ in (images, texts)]
     sides = [Fragments.of(unit(leaf), mask) for leaf, (_, mask) in zip(leaves, (images, texts))]
     assert can_attend(sides[0].vectors, sides[1].vectors) == (dtype == torch.float32)
-    scores = head(*sides)
+    scores = kernel_scores(head, *sides) if dtype == torch.float32 else head(*sides)
     return scores, *torch.autograd.grad(scores, leaves, pulls.to(dtype))
 
 

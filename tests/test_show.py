@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
+from selhn import show
 from selhn.data import load_data, write_native
 from selhn.models import create_model
 from selhn.show import attention_table, show_attention
@@ -56,3 +57,15 @@ def test_the_table_of_regions_that_look():
         "  a     is looked at by  region  1  60%   region  0  10%   counts 25%",
         "  ball  is looked at by  region  0  90%   region  1  40%   counts 50%",
     ]
+
+
+def test_a_photo_that_is_none_or_too_large_is_named(tmp_path, monkeypatch):
+    (tmp_path / "text.jpg").write_text("no picture")
+    for name in ("text.jpg", "missing.jpg"):
+        with pytest.raises(ValueError, match=f"{name} cannot be read as a picture"):
+            show._read_photo(tmp_path / name)
+    Image.new("RGB", (30, 20)).save(tmp_path / "large.png")
+    assert show._read_photo(tmp_path / "large.png").shape == (20, 30, 3)
+    monkeypatch.setattr(show, "MOST_PIXELS", 500)
+    with pytest.raises(ValueError, match="large.png has 30 x 20 pixels"):
+        show._read_photo(tmp_path / "large.png")

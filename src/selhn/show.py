@@ -17,6 +17,7 @@ from selhn.types import Attention
 
 SHOWN = 3
 """Regions that are printed for a word."""
+MOST_PIXELS = 50_000_000
 
 
 def show_attention(
@@ -61,8 +62,19 @@ def attention_table(attention: Attention) -> str:
 
 def _picture(split: Split, row: int, photo: Path | None) -> npt.NDArray[Any] | None:
     if photo is not None:
-        with Image.open(photo) as opened:
-            return np.asarray(opened.convert("RGB"))
+        return _read_photo(photo)
     if isinstance(split.features, WorldFeatures):
         return np.asarray(render(world_scene(split, row)))
     return None
+
+
+def _read_photo(path: Path) -> npt.NDArray[Any]:
+    try:
+        with Image.open(path) as opened:
+            if opened.width * opened.height > MOST_PIXELS:  # known before anything is decoded
+                raise ValueError(
+                    f"{path} has {opened.width} x {opened.height} pixels: give a smaller copy, at most {MOST_PIXELS:,}"
+                )
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as a picture ({error}): give a JPEG or PNG file") from None

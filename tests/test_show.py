@@ -61,9 +61,8 @@ def test_the_table_of_regions_that_look():
 
 def test_a_photo_that_is_none_or_too_large_is_named(tmp_path, monkeypatch):
     (tmp_path / "text.jpg").write_text("no picture")
-    for name in ("text.jpg", "missing.jpg"):
-        with pytest.raises(ValueError, match=f"{name} cannot be read as a picture"):
-            show._read_photo(tmp_path / name)
+    with pytest.raises(ValueError, match="text.jpg cannot be read as a picture"):
+        show._read_photo(tmp_path / "text.jpg")
     Image.new("RGB", (30, 20)).save(tmp_path / "large.png")
     assert show._read_photo(tmp_path / "large.png").shape == (20, 30, 3)
     monkeypatch.setattr(show, "MOST_PIXELS", 500)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from selhn.data import Split
 from selhn.data.render import render
@@ -76,5 +76,5 @@ def _read_photo(path: Path) -> npt.NDArray[Any]:
                     f"{path} has {opened.width} x {opened.height} pixels: give a smaller copy, at most {MOST_PIXELS:,}"
                 )
             return np.asarray(opened.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} cannot be read as a picture ({error}): give a JPEG or PNG file") from None

@@ -1,12 +1,14 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
-from selhn.layers.attention import Focus, attended_cosines, products, turned, unit_attention
+from selhn.layers.attention import Focus, attended_cosines, pair_products, products, turned, unit_attention
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.difference import projected_differences
 from selhn.layers.fragments import Fragments, score_in_blocks
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 from selhn.layers.norm import unit
+from selhn.layers.ragged import is_ragged
 
 __all__ = [
     "GPO",
@@ -20,9 +22,12 @@ __all__ = [
     "attended_cosines",
     "bert_tokenizer",
     "bert_weights",
+    "is_ragged",
     "last_states",
     "look_up",
+    "pair_products",
     "products",
+    "projected_differences",
     "score_in_blocks",
     "turned",
     "unit",

@@ -47,7 +47,8 @@ class CrossAttention(AbstractMatcher):
 
     Args:
         image, text: the encoders.
-        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores.
+        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores;
+            `head.pairs(images, texts)` those of image p with text p; `head.pairs_apart` is that of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
         tokenizer: reads the sentences.
     """
@@ -82,6 +83,16 @@ class CrossAttention(AbstractMatcher):
     def rank_scores(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         """The head's numbers: where the sigmoids are all 1 they still differ."""
         return self.head(images, texts)
+
+    @property
+    def pairs_apart(self) -> bool:  # type: ignore[override]
+        """As the head says."""
+        return bool(getattr(self.head, "pairs_apart", False))
+
+    def score_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """The head's numbers, or their sigmoids, of image p with text p."""
+        numbers: Tensor = self.head.pairs(images, texts)  # type: ignore[operator]
+        return numbers.sigmoid() if self.sigmoid else numbers
 
     def watched(self) -> dict[str, nn.Module]:
         """Both encoders, the FC of the images, and the BiGRU of the texts."""

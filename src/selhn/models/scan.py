@@ -24,6 +24,8 @@ BYTES_PER_PRODUCT = 6 * 4
 class StackedAttention(nn.Module):
     """The scores of SCAN. `lambda_lse` is the lambda of LSE; None takes the mean."""
 
+    pairs_apart = True
+
     def __init__(self, direction: Direction, smooth: float, lambda_lse: float | None = None):
         super().__init__()
         self.direction, self.smooth, self.lambda_lse = direction, smooth, lambda_lse
@@ -39,6 +41,12 @@ class StackedAttention(nn.Module):
         if self.direction == "t2i":
             return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
         return {"of_regions": attention_weights(texts, images, self.smooth)[0, :, :, 0]}
+
+    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """Image p with text p."""
+        with in_full_precision(images):
+            seen, looking = (images, texts) if self.direction == "t2i" else (texts, images)
+            return self._pool(attended_cosines(seen, looking, self.smooth, aligned=True), looking.mask)[0]
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if self.direction == "t2i":

@@ -23,9 +23,10 @@ from selhn.train.folder import RunFolder, interruptible
 from selhn.train.log import Meter
 from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
 from selhn.train.resident import on_device
+from selhn.train.two_pass import match_in_two_passes, require_two_pass
 from selhn.types import Batch
 
-FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "checkpoint_every")
+FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that a resumed run may have otherwise than when it began."""
 
 
@@ -129,9 +130,9 @@ def training_step(
 ) -> dict[str, Tensor]:
     """Forward, backward, clip, update; returns the numbers of the step, still on the device."""
     device = batch.tokens.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
-        match = model(batch)
     image_ids = batch.image_ids if config.mask_same_image else None
+    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
+        match = match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
     value = loss(match.scores, image_ids=image_ids) if isinstance(loss, AbstractLoss) else loss(match.scores)
     optimizer.zero_grad(set_to_none=True)
     total = sum(match.aux.values(), start=value)
@@ -158,6 +159,8 @@ def make_stepper(
     """All steps of a run; recorded where the settings and the device allow it."""
     if config.capture == "always" and batches.device.type != "cuda":
         raise ValueError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
+    if config.two_pass:
+        require_two_pass(model, loss)
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"

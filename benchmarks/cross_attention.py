@@ -169,8 +169,8 @@ def measure(
                          two_pass=kind == "two pass", capture="never" if looped else "auto")  # fmt: skip
     plain = make_data(max(pairs, side), 36, 2048)
     torch.manual_seed(0)
-    model = create_model(name, tokenizer=Vocabulary.build(plain.train.captions, 1)).to(device)
-    model = (reference(model) if looped else model).eval()
+    model = create_model(name, tokenizer=Vocabulary.build(plain.train.captions, 1))
+    model = (reference(model) if looped else model).to(device).eval()
     with torch.no_grad():
         regions = plain.train.features.store[:side].float().to(device)
         score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * side : 5])

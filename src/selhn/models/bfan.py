@@ -7,6 +7,7 @@ anew; a score is the mean cosine of the words plus the mean cosine of the region
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from selhn.kernels import AttentionSettings, attention_scores, can_attend
 from selhn.layers import (
     Focus,
     Fragments,
@@ -56,6 +57,9 @@ class FocalAttention(nn.Module):
             return (mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask))[0]
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        if can_attend(images.vectors, texts.vectors):
+            settings = AttentionSettings(self.smooth, self.focus)
+            return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, ("t2i", "i2t"), settings)
         dots = products(images.vectors, texts.vectors)
         of_words = attended_cosines(images, texts, self.smooth, self.focus, dots)
         of_regions = attended_cosines(texts, images, self.smooth, self.focus, turned(dots))

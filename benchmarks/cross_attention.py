@@ -16,7 +16,7 @@ The rows of a model:
 
 36 x 2048 regions, d = 1024, captions of 8 to 23 tokens, no augmentation. A step is the library's own for all three:
 batch, encoders (bfloat16 on a GPU), scores, T-HN, backward, clipping, AdamW and the numbers of the log. Scoring starts
-from encoded images and texts in float32; ours takes 64 texts of like length at a time, as evaluation does. Every row is
+from encoded images and texts in float32; ours takes 512 texts of like length at a time, as evaluation does. Every row is
 a process of its own, because only the peak of a whole process can be read: that of the steps, less what was there
 before.
 """
@@ -154,7 +154,7 @@ def score_pairs_of(model: AbstractMatcher, looped: bool, regions: Tensor, texts:
     encoded: Fragments = model.encode_texts(tokens, mask)
     blocks = [encoded]
     if not looped:
-        blocks = [block.trimmed() for block in encoded[encoded.mask.sum(1).argsort()].split(64)]
+        blocks = [block.trimmed() for block in encoded[encoded.mask.sum(1).argsort()].split(512)]
     first = model.score(images[:16], encoded[:16]).flatten().tolist()
     return lambda: [model.score(images, block) for block in blocks], first
 

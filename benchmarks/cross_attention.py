@@ -16,9 +16,9 @@ The rows of a model:
 
 36 x 2048 regions, d = 1024, captions of 8 to 23 tokens, no augmentation. A step is the library's own for all three:
 batch, encoders (bfloat16 on a GPU), scores, T-HN, backward, clipping, AdamW and the numbers of the log. Scoring starts
-from encoded images and texts in float32; ours takes 512 texts of like length at a time, as evaluation does. Every row is
-a process of its own, because only the peak of a whole process can be read: that of the steps, less what was there
-before.
+from encoded images and texts in float32; ours takes 512 texts of like length at a time, as evaluation does. On a CPU
+every row is a process of its own, because only the peak of a whole process can be read: that of the steps, less what
+was there before.
 """
 
 import argparse
@@ -186,7 +186,7 @@ def measure(
         def step() -> None:
             stepper(next(steps), loss.phase)
 
-        for _ in range(0 if device.type == "cpu" else 12):
+        for _ in range(0 if device.type == "cpu" else 2 if looped else 12):
             step()
         seconds = best_seconds(step, repeats, device)
         peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resident_peak()
@@ -220,9 +220,13 @@ def resident_peak() -> int:
 
 
 def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int, int]) -> dict:
-    """`measure` in a process of its own; a profile is passed on."""
+    """`measure`, on a CPU in a process of its own; a profile is passed on."""
     repeats = arguments.repeats or ((3 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
-    one = json.dumps([name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile])
+    settings = (name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile)
+    if arguments.device == "cuda":
+        torch.cuda.empty_cache()
+        return measure(*settings)
+    one = json.dumps(settings)
     *said, got = subprocess.check_output([sys.executable, __file__, "--one", one], text=True).splitlines()
     print("\n".join(said), end="\n" if said else "")
     return json.loads(got)

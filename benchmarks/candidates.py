@@ -191,10 +191,14 @@ class FromRows(AbstractLoss):
         return AnchorStatistics(anchors.positive, anchors.num_negatives, {}, rows)
 
 
+SOFTEST = 10.0
+"""A temperature at which cosines are averaged, to all purposes, and float32 still tells them apart."""
+
+
 class OwnTemperature(FromRows):
     """The log-mean-exp triplet whose temperature, without gradient, follows the scores.
 
-    `rule` is what t is, never below `temperature` and at most 1:
+    `rule` is what t is, never below `temperature` and at most `SOFTEST`:
         spread    c sigma of the anchor's negatives: always equally soft, in any scale of the scores
         opening   `temperature` + c max(0, 1 - delta_s / 0.1): soft until the anchor is told apart
         safe      c sigma^2 / gap over the whole batch: at c = 1 moving apart neither raises nor lowers the loss, which
@@ -231,8 +235,8 @@ class OwnTemperature(FromRows):
             gap = (positive - rows.mean.detach()).mean(-1, keepdim=True)
             noise = rows.deviation.square().mean(-1, keepdim=True)
             # No gap, or one the wrong way round: nothing is learnt yet, and the average is what is safe.
-            t = torch.where(gap > 0, self.c * noise / gap.clamp(min=1e-12), 1.0).expand_as(rows.mean)
-        return t.clamp(self.temperature, 1.0)
+            t = torch.where(gap > 0, self.c * noise / gap.clamp(min=1e-12), SOFTEST).expand_as(rows.mean)
+        return t.clamp(self.temperature, SOFTEST)
 
 
 class SelectBySpread(FromRows):

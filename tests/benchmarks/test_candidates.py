@@ -62,8 +62,8 @@ def anchor(form, f, p, negatives, direction):
         filled = [(own, others or [0.0]) for own, others in direction]
         gap = statistics.fmean(own - statistics.fmean(others) for own, others in filled)
         noise = statistics.fmean(statistics.pvariance(others) for _, others in filled)
-        t = f.c * noise / gap if gap > 0 else 1.0
-    return hinge(soft_maximum(negatives, min(max(t, f.temperature), 1.0), 1), p, f.margin)
+        t = f.c * noise / gap if gap > 0 else 10.0
+    return hinge(soft_maximum(negatives, min(max(t, f.temperature), 10.0), 1), p, f.margin)
 
 
 def by_loops(form, f, rows, ids):
@@ -176,8 +176,10 @@ def test_the_safe_temperature_does_not_pull_the_scores_together():
 
     gap = (scores.diagonal().mean() - (scores.sum() - scores.trace()) / (64 * 63)).item()
     assert slope(TAL(margin=2.0, temperature=0.05)) > 2 * gap
-    assert math.isclose(slope(OwnTemperature("safe", c=2.0, margin=2.0)), -gap / 2, rel_tol=0.1)
-    assert abs(slope(OwnTemperature("safe", c=1.0, margin=2.0))) < 0.1 * gap
+    # The rule holds to second order in the spread; here the next orders are not small.
+    assert abs(slope(OwnTemperature("safe", c=1.0, margin=2.0))) < 0.25 * gap
+    assert -0.75 * gap < slope(OwnTemperature("safe", c=2.0, margin=2.0)) < -0.25 * gap
+    assert math.isclose(slope(OwnTemperature("safe", c=1e6, margin=2.0)), -gap, rel_tol=0.1)
 
 
 def test_candidates_are_not_public_until_entered():

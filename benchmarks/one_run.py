@@ -3,7 +3,7 @@
 import csv
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from selhn.data import Data, Features, Split, load_data
 from selhn.eval import Metrics, score_split
-from selhn.losses import create_loss
+from selhn.losses import AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher
 from selhn.names import require_settings
 from selhn.train import RunConfig, get_recipe, override
+from selhn.train import run as edge
+from selhn.train.capture import Stepper
 from selhn.train.config import TrainConfig
 from selhn.train.log import Meter
 from selhn.train.loop import choose_device, train, uses_bfloat16
@@ -57,7 +59,7 @@ class Job:
         """The configuration; an error says what in it this version does not know."""
         own = [setting for setting in self.settings if not setting.startswith("centred=")]
         config = override(get_recipe(f"{self.recipe}_{self.dataset}"), [f"data={self.data}", f"seed={self.seed}", *own])
-        create_loss(config.loss, **config.loss_settings)
+        loss_of(config)
         require_settings(config.model, MODELS[config.model].build, config.model_settings)
         return config
 
@@ -154,16 +156,16 @@ class WarmRunner:
         settings = config.train
         if device.type == "cuda" and _lies_on(data.train.features, device):
             settings = replace(settings, feature_bytes=1)  # they lie there already: no second copy for this run
-        loss = create_loss(config.loss, **config.loss_settings)
-        with kept_log(job.log, job.log_epochs):
-            run = train(model, data, loss, config=settings, quiet=True)
+        with watched() as seen:
+            run = train(model, data, loss_of(config), config=settings, quiet=True)
+        if job.log is not None:
+            write_log(job.log, seen.rows, job.log_epochs)
         if job.scores is not None:
             numbers = model.to_scores(score_split(model, data.test, for_ranking=True))
             keep_scores(job.scores, numbers, data.test)
-        recorded = device.type == "cuda" and settings.capture != "never" and model.capturable
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         return {
-            "steps": "recorded" if recorded else "as written",
+            "steps": "recorded" if seen.recorded else "as written",
             "learning_rate": learning_rate(settings),
             "name": job.name,
             "dataset": job.dataset,
@@ -176,6 +178,16 @@ class WarmRunner:
             "device": place,
             "settings": " ".join(job.settings),
         }
+
+
+def loss_of(config: RunConfig) -> AbstractLoss:
+    """The loss of a configuration as a whole run takes it."""
+    make_loss = getattr(edge, "make_loss", None)
+    if make_loss is not None:
+        return make_loss(config)
+    if config.loss == "ncr":
+        raise ValueError("NCR is two networks that teach each other, and this version trains one")
+    return create_loss(config.loss, **config.loss_settings)
 
 
 def recalls(metrics: Metrics) -> dict[str, str]:
@@ -191,32 +203,44 @@ def learning_rate(settings: TrainConfig) -> str:
     return f"x{settings.decay_by:g} at epoch {' and '.join(map(str, settings.decay_at))}"
 
 
+@dataclass
+class Seen:
+    """What a run says about itself while it trains."""
+
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    """The lines of its log."""
+    recorded: bool = False
+    """Whether its steps are recorded and replayed."""
+
+
 @contextmanager
-def kept_log(path: Path | None, epochs: int) -> Iterator[None]:
-    """Everything in here writes the numbers of its first epochs' steps as CSV, and dev after each of all epochs.
+def watched() -> Iterator[Seen]:
+    """What a run in here says: a run folder would keep it too, with checkpoints that cost more than the epochs."""
+    seen, write, begin = Seen(), Meter.write, Stepper.__init__
 
-    A run folder would keep them too, with a checkpoint after every epoch that costs more than the epoch.
-    """
-    if path is None:
-        yield
-        return
-    rows: list[dict[str, Any]] = []
-    write = Meter.write
-
-    def keep(self: Meter, row: dict[str, Any]) -> None:
+    def keep(self: Meter, row: Mapping[str, Any]) -> None:
         write(self, row)
-        if "dev" in row:
-            rows.append({"step": row["step"], "epoch": row["epoch"], "dev_rsum": f"{row['dev']['rsum']:.2f}"})
-        elif row["epoch"] < epochs:
-            rows.append({name: f"{row[name]:.6g}" for name in LOG_COLUMNS[:4]})
+        seen.rows.append(row)
 
-    with patch.object(Meter, "write", keep):
-        yield
+    def notice(self: Stepper, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named)
+        seen.recorded = self.record
+
+    with patch.object(Meter, "write", keep), patch.object(Stepper, "__init__", notice):
+        yield seen
+
+
+def write_log(path: Path, rows: Iterable[Mapping[str, Any]], epochs: int) -> None:
+    """The steps of the first epochs as CSV, and RSUM on dev after each of all epochs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, LOG_COLUMNS, restval="")
+        writer = csv.DictWriter(file, LOG_COLUMNS, restval="", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        for row in rows:
+            if "dev" in row:
+                writer.writerow({"step": row["step"], "epoch": row["epoch"], "dev_rsum": f"{row['dev']['rsum']:.2f}"})
+            elif row["epoch"] < epochs:
+                writer.writerow({name: f"{row[name]:.6g}" for name in LOG_COLUMNS[:4]})
 
 
 def keep_scores(path: Path, scores: Tensor, split: Split) -> None:

@@ -155,7 +155,8 @@ class WarmRunner:
         device = choose_device(config.train.device)
         settings = config.train
         if device.type == "cuda" and _lies_on(data.train.features, device):
-            settings = replace(settings, feature_bytes=1)  # they lie there already: no second copy for this run
+            # They lie there already, in the precision asked for: no second copy for this run.
+            settings = replace(settings, features="auto", feature_bytes=1)
         with watched() as seen:
             run = train(model, data, loss_of(config), config=settings, quiet=True)
         if job.log is not None:

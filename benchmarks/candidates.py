@@ -203,6 +203,8 @@ class OwnTemperature(FromRows):
         opening   `temperature` + c max(0, 1 - delta_s / 0.1): soft until the anchor is told apart
         safe      c sigma^2 / gap over the whole batch: at c = 1 moving apart neither raises nor lowers the loss, which
                   is sigma = t z above; c = 2 leaves half of an average's pull outwards
+        earned    `temperature`^a c^(1 - a), a = share of anchors whose positive ranks first: from c down to
+                  `temperature` as much as has been learnt, in any scale of the scores
     """
 
     def __init__(
@@ -214,8 +216,8 @@ class OwnTemperature(FromRows):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        if rule not in ("spread", "opening", "safe"):
-            raise ValueError(f"rule must be spread, opening or safe, got {rule!r}")
+        if rule not in ("spread", "opening", "safe", "earned"):
+            raise ValueError(f"rule must be spread, opening, safe or earned, got {rule!r}")
         self.rule, self.c, self.temperature = rule, c, temperature
 
     def row_loss(self, rows: Rows, positive: Tensor, count: Tensor) -> Tensor:
@@ -226,10 +228,13 @@ class OwnTemperature(FromRows):
 
     def temperatures(self, rows: Rows, positive: Tensor) -> Tensor:
         """One temperature an anchor, (2, B)."""
+        hardest = rows.negatives.detach().amax(-1)
         if self.rule == "spread":
             t = self.c * rows.deviation
+        elif self.rule == "earned":
+            first = (positive > hardest).to(positive).mean(-1, keepdim=True)
+            t = (self.temperature**first * self.c ** (1 - first)).expand_as(rows.mean)
         elif self.rule == "opening":
-            hardest = rows.negatives.detach().amax(-1)
             t = self.temperature + self.c * (1 - (hardest - positive).abs() / 0.1).clamp(min=0)
         else:
             gap = (positive - rows.mean.detach()).mean(-1, keepdim=True)
@@ -289,6 +294,8 @@ SCREEN: tuple[str, ...] = (
     "earned temperature=0.05",
     "own_temperature rule=spread c=0.5 temperature=0.02",
     "own_temperature rule=opening c=0.2",
+    "own_temperature rule=earned c=0.5",
+    "own_temperature rule=earned c=0.5 temperature=0.02 margin=0.3",
     "own_temperature rule=safe c=1.0",
     "own_temperature rule=safe c=1.0 temperature=0.02",
     "select_spread by=z threshold=2.0",

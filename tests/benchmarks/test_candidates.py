@@ -56,6 +56,9 @@ def anchor(form, f, p, negatives, direction):
         return hinge(max(negatives), p, f.margin) if sign > f.threshold else average(p, negatives, f)
     if f.rule == "spread":
         t = f.c * deviation
+    elif f.rule == "earned":
+        first = statistics.fmean(float(not others or own > max(others)) for own, others in direction)
+        t = f.temperature**first * f.c ** (1 - first)
     elif f.rule == "opening":
         t = f.temperature + f.c * max(0.0, 1 - abs(max(negatives) - p) / 0.1)
     else:
@@ -107,7 +110,7 @@ def test_gradient(form, kind):
         torch.autograd.gradcheck(lambda s: loss_fn(s, ids), scores, atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rule", ["spread", "opening", "safe"])
+@pytest.mark.parametrize("rule", ["spread", "opening", "safe", "earned"])
 def test_the_gradient_of_a_temperature_held_fixed(rule):
     """With the temperatures it chose written down as constants, the difference quotient is the gradient."""
     loss_fn, scores = OwnTemperature(rule), make_scores("spread", 6, seed=1).requires_grad_()

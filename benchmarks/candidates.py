@@ -196,7 +196,7 @@ SOFTEST = 10.0
 
 
 class OwnTemperature(FromRows):
-    """The log-mean-exp triplet whose temperature, without gradient, follows the scores.
+    """`SoftHardest` whose temperature, without gradient, follows the scores.
 
     `rule` is what t is, never below `temperature` and at most `SOFTEST`:
         spread    c sigma of the anchor's negatives: always equally soft, in any scale of the scores
@@ -211,19 +211,21 @@ class OwnTemperature(FromRows):
         self,
         rule: str = "safe",
         c: float = 1.0,
-        margin: float = 0.4,
+        margin: float = 0.2,
         temperature: float = 0.05,
+        reference: float = 127,
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
         if rule not in ("spread", "opening", "safe", "earned"):
             raise ValueError(f"rule must be spread, opening, safe or earned, got {rule!r}")
-        self.rule, self.c, self.temperature = rule, c, temperature
+        self.rule, self.c, self.temperature, self.reference = rule, c, temperature, reference
 
     def row_loss(self, rows: Rows, positive: Tensor, count: Tensor) -> Tensor:
-        """The hinge of the log-mean-exp at the anchor's temperature."""
+        """The hinge of the soft maximum at the anchor's temperature, which is never met while that is high."""
         t = self.temperatures(rows, positive.detach())
-        soft = t * ((rows.negatives / t[..., None]).logsumexp(-1) - count.clamp(min=1).to(t).log())
+        surplus = (count.clamp(min=1).to(t) / self.reference).log()
+        soft = t * ((rows.negatives / t[..., None]).logsumexp(-1) - surplus)
         return hinge(soft, positive, self.margin)
 
     def temperatures(self, rows: Rows, positive: Tensor) -> Tensor:
@@ -274,7 +276,7 @@ CANDIDATES: Mapping[str, LossEntry] = {
         ("tal_n", SoftHardest, "[t log (n0/n) sum_n e^(s_n/t) - s_p + margin]+"),
         ("select_soft", SelectSoft, "tal_n if delta_s > epsilon else mean_n [s_n - s_p + margin]+"),
         ("earned", Earned, "a hn + (1 - a) mean_n [s_n - s_p + margin]+, a = share of positives that rank first"),
-        ("own_temperature", OwnTemperature, "lme with t from the spread of the scores"),
+        ("own_temperature", OwnTemperature, "tal_n with t from the scores"),
         ("select_spread", SelectBySpread, "hn if the positive is out of the noise else mean_n [s_n - s_p + margin]+"),
         ("margin_infonce", MarginInfoNCE, "-log(e^((s_p - margin)/t) / (e^((s_p - margin)/t) + sum_n e^(s_n/t)))"),
     )
@@ -294,10 +296,10 @@ SCREEN: tuple[str, ...] = (
     "earned temperature=0.05",
     "own_temperature rule=spread c=0.5 temperature=0.02",
     "own_temperature rule=opening c=0.2",
-    "own_temperature rule=earned c=0.5",
-    "own_temperature rule=earned c=0.5 temperature=0.02 margin=0.3",
     "own_temperature rule=safe c=1.0",
     "own_temperature rule=safe c=1.0 temperature=0.02",
+    "own_temperature rule=earned c=0.2",
+    "own_temperature rule=earned c=0.2 temperature=0.03",
     "select_spread by=z threshold=2.0",
     "select_spread by=deviation threshold=0.05",
     "infonce temperature=0.05",

@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -50,6 +51,7 @@ class Results:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.environment = environment()
         folder.mkdir(parents=True, exist_ok=True)
         self.rows: list[Row] = []
         if (folder / "runs.csv").exists():
@@ -72,6 +74,7 @@ class Results:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(self.folder / "runs.csv")
+        (self.folder / "table.md").write_text(self.table())
 
     def table(self) -> str:
         """Means over seeds, and the deviation of RSUM."""
@@ -85,7 +88,7 @@ class Results:
             lines.append([name, str(len(own)), *means, with_deviation(own, "rsum"), with_deviation(own, "dev_rsum"),
                           f"{len(stalled)}/{len(own)}"])  # fmt: skip
         header = ["run", "seeds", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "RSUM", "dev RSUM", "stalled"]
-        return f"{environment()}\n\n{table(header, lines)}\n"
+        return f"{self.environment}\n\n{table(header, lines)}\n"
 
 
 def with_deviation(rows: Sequence[Row], column: str) -> str:
@@ -103,7 +106,7 @@ def chosen(arguments: argparse.Namespace) -> list[Experiment]:
     recipes = arguments.recipes if every or arguments.recipes else TABLE1
     every += [Experiment(arguments.name or recipe, recipe) for recipe in recipes]
     extra = tuple(arguments.settings)
-    every = [replace(one, settings=(*one.settings, *extra)) if not one.members else one for one in every]
+    every = [replace(one, settings=(*one.settings, *extra)) for one in every]
     if arguments.seeds:
         every = [replace(one, seeds=tuple(arguments.seeds)) for one in every]
     wanted = [one for one in every if any(fnmatch(one.name, pattern) for pattern in arguments.only)]
@@ -115,38 +118,45 @@ def chosen(arguments: argparse.Namespace) -> list[Experiment]:
     return list(once.values())
 
 
-def jobs_of(experiments: Iterable[Experiment], arguments: argparse.Namespace, done: set[tuple[str, ...]]) -> list[Job]:
+def jobs_of(experiments: Sequence[Experiment], arguments: argparse.Namespace, done: set[tuple[str, ...]]) -> list[Job]:
     """The runs that are missing and possible, the longest first; what is not possible is said."""
     jobs: list[tuple[float, Job]] = []
     skipped: dict[str, str] = {}
+    missing = [one for one in experiments if one.members and not averaged(one, arguments.dataset, done)]
+    wanted = {member for one in missing for member in one.members}
     for one in experiments:
         for seed in one.seeds if not one.members else ():
             job = Job(one.name, arguments.dataset, arguments.data, one.recipe, one.settings, seed)
-            file = re.sub(r"[^\w.=+-]+", "_", f"{one.name}-seed{seed}")
-            log = arguments.logs and arguments.logs / f"{file}.csv"
-            scores = scores_file(arguments.results, one.name, seed) if one.keep_scores else None
+            log = arguments.logs and arguments.logs / f"{file_name(one.name, seed, one.settings)}.csv"
+            scores = scores_file(arguments.results, one.name, seed, one.settings) if one.keep_scores else None
             job = replace(job, log=log, log_epochs=arguments.log_epochs, scores=scores)
             try:
                 config = job.config()
             except ValueError as error:
                 skipped[one.name] = str(error)
                 continue
-            if job.key not in done or (scores is not None and not scores.exists() and needed(one, experiments, done)):
+            scores_missing = scores is not None and not scores.exists() and one.name in wanted
+            if job.key not in done or scores_missing:
                 jobs.append((cost(config.model, config.train.epochs, config.train.batch_size), job))
     for name, reason in skipped.items():
-        print(f"skipped {name}: {reason}", flush=True)
-    return [job for _, job in sorted(jobs, key=lambda entry: -entry[0])]
+        print(f"skipped {name}: {reason[:160]}", flush=True)
+    return [job for _, job in sorted(jobs, key=lambda entry: (-entry[0], entry[1].seed))]
 
 
-def needed(member: Experiment, experiments: Iterable[Experiment], done: set[tuple[str, ...]]) -> bool:
-    """Whether an ensemble that is still missing averages this experiment."""
-    finished = {key[0] for key in done}
-    return any(member.name in one.members and one.name not in finished for one in experiments)
+def file_name(name: str, seed: int, settings: Sequence[str]) -> str:
+    """A file for a run, another for every setting."""
+    digest = f"{zlib.crc32(' '.join(settings).encode()):08x}"
+    return re.sub(r"[^\w.=+-]+", "_", f"{name}-seed{seed}") + (f"-{digest}" if settings else "")
 
 
-def scores_file(results: Path, name: str, seed: int) -> Path:
+def scores_file(results: Path, name: str, seed: int, settings: Sequence[str] = ()) -> Path:
     """Where the test scores of a run are kept for an ensemble."""
-    return results / "scores" / f"{name}-seed{seed}.pt"
+    return results / "scores" / f"{file_name(name, seed, settings)}.pt"
+
+
+def averaged(one: Experiment, dataset: str, done: set[tuple[str, ...]]) -> bool:
+    """Whether the rows of an ensemble are there."""
+    return all((one.name, dataset, str(seed), " ".join(one.settings)) in done for seed in one.seeds)
 
 
 def average(experiments: Iterable[Experiment], dataset: str, results: Results) -> None:
@@ -154,13 +164,13 @@ def average(experiments: Iterable[Experiment], dataset: str, results: Results) -
     done = results.done()
     for one in experiments:
         for seed in one.seeds if one.members else ():
-            files = [scores_file(results.folder, member, seed) for member in one.members]
-            if (one.name, dataset, str(seed), "") in done or not all(file.exists() for file in files):
+            files = [scores_file(results.folder, member, seed, one.settings) for member in one.members]
+            if averaged(replace(one, seeds=(seed,)), dataset, done) or not all(file.exists() for file in files):
                 continue
             kept = [torch.load(file, weights_only=True) for file in files]
             metrics = recall(ensemble(*(member["scores"] for member in kept)), kept[0]["image_of_text"])
             row = {"commit": commit(), "steps": "averaged scores", "name": one.name, "dataset": dataset, "seed": seed}
-            results.add({**row, **recalls(metrics), "stalled": False})
+            results.add({**row, **recalls(metrics), "stalled": False, "settings": " ".join(one.settings)})
 
 
 def say(outcome: Outcome, left: int) -> None:
@@ -188,7 +198,6 @@ def compare(arguments: argparse.Namespace) -> list[Outcome]:
         if outcome.job.key not in results.done():
             results.add({"commit": at_commit, **outcome.result})
         average(experiments, arguments.dataset, results)
-    (arguments.results / "table.md").write_text(results.table())
     print(f"\n{results.table()}")
     if left:
         print(f"{left} runs were not begun in {arguments.minutes:g} minutes: the same command goes on with them")

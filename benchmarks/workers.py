@@ -8,16 +8,21 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
+from unittest.mock import patch
 
 JobT = TypeVar("JobT")
 Work = Callable[[Connection, int], None]
 """What a process does: `serve` with a function of its own, given the pipe and its number of threads."""
+
+
+PROBE = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda').item()"]
 
 
 class Outcome(NamedTuple):
@@ -66,7 +71,7 @@ class Workers(Generic[JobT]):
                     process, pipe = idle.pop() if idle else self._start()
                     job = waiting.pop(0)
                     busy[pipe] = (process, job)
-                    with suppress(BrokenPipeError):  # it died while idle: found out below
+                    with suppress(OSError):  # it died while idle: found out below
                         pipe.send(job)
                 if not busy:
                     return
@@ -116,18 +121,18 @@ def device_shared_by_kernels() -> Iterator[bool]:
     if daemon is None:
         yield False
         return
-    with tempfile.TemporaryDirectory(prefix="mps") as folder:
-        places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        before = {name: os.environ.get(name) for name in places}
-        os.environ.update(places)
-        started = subprocess.run([daemon, "-d"], check=False, capture_output=True).returncode == 0
-        try:
-            yield started
-        finally:
-            if started:  # servers that still have a client, such as this process, end after 5 seconds
-                with suppress(subprocess.TimeoutExpired):
-                    subprocess.run(
-                        [daemon], input="quit -t 5\n", text=True, capture_output=True, timeout=30, check=False
-                    )
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+    silent: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False}
+    with tempfile.TemporaryDirectory(prefix="mps", ignore_cleanup_errors=True) as folder:
+        with patch.dict(os.environ, {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}):
+            started = subprocess.run([daemon, "-d"], **silent).returncode == 0
+            try:
+                # A daemon that starts and serves nobody would leave every run to the CPU.
+                serves = started and subprocess.run(PROBE, **silent).returncode == 0
+                if serves:
+                    yield True
+            finally:
+                if started:  # servers that still have a client, such as this process, end after 5 seconds
+                    with suppress(subprocess.TimeoutExpired):
+                        subprocess.run([daemon], input=b"quit -t 5\n", timeout=30, **silent)
+        if not serves:
+            yield False

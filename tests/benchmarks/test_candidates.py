@@ -66,7 +66,7 @@ def anchor(form, f, p, negatives, direction):
         gap = statistics.fmean(own - statistics.fmean(others) for own, others in filled)
         noise = statistics.fmean(statistics.pvariance(others) for _, others in filled)
         t = f.c * noise / gap if gap > 0 else 10.0
-    return hinge(soft_maximum(negatives, min(max(t, f.temperature), 10.0), 1), p, f.margin)
+    return hinge(soft_maximum(negatives, min(max(t, f.temperature), 10.0), f.reference), p, f.margin)
 
 
 def by_loops(form, f, rows, ids):

@@ -1,12 +1,14 @@
 """The comparison of losses: rows as data, resumed without a run twice, averages from kept scores."""
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import workers
 from compare import COLUMNS, Results, average, scores_file
 from experiments import SETS, Experiment, experiment
 from one_run import Job, WarmRunner, centred
@@ -41,7 +43,8 @@ def test_two_workers_then_resumed(tmp_path):
     assert [(row["name"], row["seed"]) for row in first] == [("vse_fc_earned", "0"), ("vse_fc_selhn", "0")]
     assert first[0]["settings"] == " ".join(["loss=earned", *TINY])
     assert all(0 < float(row["rsum"]) <= 600 and row["device"] == "CPU" for row in first)
-    with (tmp_path / "logs" / "vse_fc_earned-seed0.csv").open(newline="") as file:
+    (log_of_earned,) = (tmp_path / "logs").glob("vse_fc_earned-seed0-*.csv")
+    with log_of_earned.open(newline="") as file:
         log = list(csv.DictReader(file))
     assert [row["step"] for row in log if row["delta_s"]] == [str(step) for step in range(1, 500 // 64 + 1)]
     assert log[-1]["dev_rsum"] == first[0]["dev_rsum"]
@@ -65,12 +68,12 @@ def test_ensembles_average_the_scores_of_their_members(tmp_path):
         Experiment("two", "rvse_selhn", keep_scores=True),
     ]
     results, runner = Results(tmp_path), WarmRunner()
-    together = Experiment("both", "", members=("one", "two"))
+    together = Experiment("both", "", TINY, members=("one", "two"))
     for one in members:
-        scores = scores_file(tmp_path, one.name, 0)
+        scores = scores_file(tmp_path, one.name, 0, TINY)
         results.add(runner.run(Job(one.name, "world", "world", one.recipe, TINY, 0, scores=scores)))
     average([*members, together], "world", results)
-    kept = [torch.load(scores_file(tmp_path, name, 0), weights_only=True) for name in ("one", "two")]
+    kept = [torch.load(scores_file(tmp_path, name, 0, TINY), weights_only=True) for name in ("one", "two")]
     for name, part in zip(("one", "two"), kept):
         row = next(row for row in rows_of(tmp_path) if row["name"] == name)
         assert row["rsum"] == f"{recall(part['scores'], part['image_of_text']).rsum:.2f}"
@@ -138,3 +141,24 @@ def test_workers_survive_what_a_run_does(number):
 
 def test_workers_start_nothing_when_the_time_is_up():
     assert list(Workers(answer, 2).run([1, 2], until=0.0)) == []
+
+
+@pytest.mark.parametrize(("starts", "serves"), [(True, True), (True, False), (False, False)])
+def test_mps_is_used_only_where_it_serves(tmp_path, monkeypatch, starts, serves):
+    """A stand-in for NVIDIA's program, which writes down how it was called."""
+    daemon, said = tmp_path / "nvidia-cuda-mps-control", tmp_path / "said"
+    daemon.write_text(f'#!/bin/sh\n[ "$1" = -d ] && echo start >> {said} && exit {int(not starts)}\ncat >> {said}\n')
+    daemon.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(workers, "PROBE", ["/bin/sh", "-c", f"exit {int(not serves)}"])
+    with workers.device_shared_by_kernels() as shared:
+        assert shared == serves
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) == serves, "a run must not look for a daemon that is not there"
+    assert said.read_text().splitlines() == (["start", "quit -t 5"] if starts else ["start"])
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+
+
+def test_without_mps_runs_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with workers.device_shared_by_kernels() as shared:
+        assert not shared

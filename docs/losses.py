@@ -35,7 +35,9 @@ def way_back(needs: set[Statistic]) -> str:
 def row(name: str, entry: LossEntry) -> list[str]:
     """A line of the table."""
     needs, warming = needs_of(entry.loss)
-    cost = way_back(needs) + (f", {way_back(warming)} while warming up" if warming else "")
+    cost = way_back(needs)
+    if warming and way_back(warming) != cost:
+        cost += f", {way_back(warming)} while warming up"
     fused = (needs | warming) - {"positive_mean"} <= FUSED
     equation = entry.equation.replace("|", "\\|")
     return [f"`{name}`", f"`{entry.loss.__name__}`", f"`{equation}`", cost, "Triton" if fused else "torch",

@@ -181,8 +181,9 @@ class FromRows(AbstractLoss):
     def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
         anchors = super()._dense(scores, image_ids, given)
         wide = scores.to(anchors.positive.dtype)
-        ids = torch.arange(len(wide)) if image_ids is None else torch.as_tensor(image_ids)
-        same = (ids[:, None] == ids).to(wide.device)
+        everyone = torch.arange(len(wide), device=wide.device)
+        ids = everyone if image_ids is None else torch.as_tensor(image_ids, device=wide.device)
+        same = ids[:, None] == ids
         both = torch.stack([wide, wide.mT])
         count = anchors.num_negatives.clamp(min=1)
         mean = both.masked_fill(same, 0.0).sum(-1) / count

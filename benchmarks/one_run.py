@@ -101,11 +101,12 @@ class CentredFeatures:
         return CentredFeatures(self.features.to(device), self.mean.to(device))
 
 
-def centred(data: Data) -> Data:
-    """The data with the mean region of the training split taken off everywhere."""
+def centred(data: Data, device: torch.device) -> Data:
+    """The data with the mean region of the training split, found on a device, taken off everywhere."""
     total, count = torch.zeros(data.feature_dim, dtype=torch.float64), 0
+    features = data.train.features.to(device)
     for rows in torch.arange(data.train.num_images).split(256):
-        regions, mask = data.train.features.gather(rows)
+        regions, mask = features.gather(rows)
         total += regions[mask].sum(dim=0, dtype=torch.float64).cpu()
         count += int(mask.sum())
     mean = (total / max(count, 1)).float()
@@ -132,7 +133,7 @@ class WarmRunner:
         source = (config.data, repr(config.data_settings), job.centred)
         if (*source, half, config.train.features) not in self.data:
             read = load_data(find_data(config.data), **config.data_settings)
-            read = on_device(centred(read) if job.centred else read, config.train, device, half)
+            read = on_device(centred(read, device) if job.centred else read, config.train, device, half)
             self.data[(*source, half, config.train.features)] = read
         data = self.data[(*source, half, config.train.features)]
         reads_with = (source, config.model_settings.get("bert", config.model)) if _brings(config) else source

@@ -96,7 +96,7 @@ def test_a_warm_run_is_a_run():
 
 def test_centred_features():
     data = load_data("world", images=100)
-    without = centred(data)
+    without = centred(data, torch.device("cpu"))
     rows = torch.arange(100)
     before, mask = data.train.features.gather(rows)
     after, _ = without.train.features.gather(rows)

@@ -162,3 +162,18 @@ def test_without_mps_runs_take_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with workers.device_shared_by_kernels() as shared:
         assert not shared
+
+
+@pytest.mark.gpu
+def test_a_warm_run_on_a_gpu_keeps_the_features_where_they_are():
+    settings = ("data.images=200", "model.dim=128", "model.word_dim=64", "epochs=2", "batch_size=64", "device=cuda")
+    runner = WarmRunner()
+    rows = []
+    for seed in (0, 1):
+        rows.append(runner.run(Job("run", "world", "world", "rvse_selhn", settings, seed)))
+    (data,) = runner.data.values()
+    assert data.train.features.store.is_cuda
+    assert {row["steps"] for row in rows} == {"recorded"}
+    left = torch.cuda.memory_allocated()
+    runner.run(Job("run", "world", "world", "rvse_selhn", settings, 2))
+    assert torch.cuda.memory_allocated() <= left + 2**20, "a run leaves something behind"

@@ -137,7 +137,7 @@ def jobs_of(experiments: Sequence[Experiment], arguments: argparse.Namespace, do
                 continue
             scores_missing = scores is not None and not scores.exists() and one.name in wanted
             if job.key not in done or scores_missing:
-                jobs.append((cost(config.model, config.train.epochs, config.train.batch_size), job))
+                jobs.append((cost(config), job))
     for name, reason in skipped.items():
         print(f"skipped {name}: {reason[:160]}", flush=True)
     return [job for _, job in sorted(jobs, key=lambda entry: (-entry[0], entry[1].seed))]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from candidates import SCREEN
 
-from selhn.train import RECIPES
+from selhn.train import RECIPES, RunConfig
 
 TABLE1 = tuple(name for name in RECIPES if name.startswith(("vse_", "rvse_")))
 LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "ncr", "meta_spn", "infonce", "siglip",
@@ -13,9 +13,9 @@ LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "n
 PAIRS = (("scan_t2i_avg", "scan_i2t_avg"), ("bfan_equal", "bfan_prob"), ("saf", "sgr"))
 """Systems that their papers average."""
 STEP_COST: Mapping[str, float] = {"vse": 1, "rvse": 1, "rvsepp": 3, "scan": 3, "bfan": 6, "saf": 6, "sgr": 8}
-"""Roughly, how long a step of a family takes: only for the order in which runs are started."""
-
-
+LOSS_COST: Mapping[str, float] = {"ncr": 2.5, "aoq": 3, "meta_spn": 10}
+"""Roughly, how long a step of a family takes, and how much longer with a loss that does more than score a batch:
+only for the order in which runs are started."""
 USUAL = ("batch_size=128", "centred=false")
 """Settings that say what is so anyway: with them or without, it is one experiment."""
 
@@ -115,6 +115,7 @@ SETS: Mapping[str, Callable[[], Iterator[Experiment]]] = {
 }
 
 
-def cost(model: str, epochs: int, batch_size: int) -> float:
+def cost(config: RunConfig) -> float:
     """Roughly how long a run takes beside others, so that the long ones begin first."""
-    return STEP_COST.get(model.partition("_")[0], 1) * epochs * max(1.0, 128 / batch_size)
+    step = STEP_COST.get(config.model.partition("_")[0], 1) * LOSS_COST.get(config.loss, 1)
+    return step * config.train.epochs * max(1.0, 128 / config.train.batch_size)

@@ -60,3 +60,11 @@ def test_orders_of_the_mlp_travel(order, tmp_path):
     assert loaded.image.mlp.mask_bn
     batch = make_batch()
     assert torch.equal(loaded(batch).scores, model(batch).scores)
+
+
+@pytest.mark.parametrize("name", ["vse_fc", "vse_mlp", "rvse"])
+def test_word_dropout_is_for_training_only(name):
+    plain, dropping, batch = make_model(name), make_model(name, word_dropout=0.4), make_batch()
+    assert torch.equal(plain(batch).scores, dropping(batch).scores)
+    texts = [dropping.train().encode_texts(batch.tokens, batch.token_mask) for _ in range(2)]
+    assert not torch.equal(*texts)

@@ -13,7 +13,7 @@ from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
 from selhn.layers.difference import projected_differences
 from selhn.layers.fragments import Fragments, score_in_blocks, within_bytes
 from selhn.layers.gpo import GPO
-from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
+from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 from selhn.layers.norm import unit
 from selhn.layers.ragged import is_ragged
@@ -33,7 +33,6 @@ __all__ = [
     "bert_weights",
     "is_ragged",
     "last_states",
-    "look_up",
     "pair_products",
     "products",
     "projected_differences",

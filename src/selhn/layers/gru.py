@@ -50,16 +50,17 @@ class BiGRU(nn.Module):
 
 
 class WordGRU(nn.Module):
-    """Word embeddings and a `BiGRU` over them."""
+    """Word embeddings, dropout on them, and a `BiGRU` over them."""
 
-    def __init__(self, vocab_size: int, word_dim: int, hidden_dim: int):
+    def __init__(self, vocab_size: int, word_dim: int, hidden_dim: int, dropout: float = 0.0):
         super().__init__()
         self.embed = word_embedding(vocab_size, word_dim)
+        self.dropout = nn.Dropout(dropout)
         self.rnn = BiGRU(word_dim, hidden_dim)
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
         """A state for every word."""
-        return self.rnn(look_up(self.embed, tokens), mask)
+        return self.rnn(self.dropout(look_up(self.embed, tokens)), mask)
 
 
 def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T N e"]:

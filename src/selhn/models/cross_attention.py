@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from selhn.layers import Fragments, WordGRU, look_up, unit
+from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.base import AbstractMatcher
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
@@ -32,14 +32,12 @@ class WordEncoder(nn.Module):
 
     def __init__(self, vocab_size: int, word_dim: int, dim: int, dropout: float = 0.0, pool: nn.Module | None = None):
         super().__init__()
-        self.words = WordGRU(vocab_size, word_dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.words = WordGRU(vocab_size, word_dim, dim, dropout)
         self.pool = pool
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Fragments:
         """The words of every text."""
-        states = self.words.rnn(self.dropout(look_up(self.words.embed, tokens)), mask)
-        fragments = Fragments.of(unit(states), mask)
+        fragments = Fragments.of(unit(self.words(tokens, mask)), mask)
         return fragments if self.pool is None else self.pool(fragments)
 
 

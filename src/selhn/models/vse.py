@@ -132,9 +132,10 @@ def with_gru(
     word_dim: int,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
+    word_dropout: float = 0.0,
 ) -> VSE:
     """A VSE that reads words with a BiGRU."""
-    words = WordGRU(vocabulary_size(vocab_size, tokenizer), word_dim, dim)
+    words = WordGRU(vocabulary_size(vocab_size, tokenizer), word_dim, dim, word_dropout)
     return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
 
 
@@ -163,9 +164,10 @@ def vse_fc(
     feature_dim: int = 2048,
     dim: int = 1024,
     word_dim: int = 300,
+    word_dropout: float = 0.0,
 ) -> VSE:
     """VSE (FC): the features of a region go through one linear layer."""
-    return with_gru("fc", vocab_size, tokenizer, feature_dim, dim, word_dim)
+    return with_gru("fc", vocab_size, tokenizer, feature_dim, dim, word_dim, word_dropout=word_dropout)
 
 
 def vse_mlp(
@@ -176,9 +178,10 @@ def vse_mlp(
     word_dim: int = 300,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
+    word_dropout: float = 0.0,
 ) -> VSE:
     """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
-    return with_gru("mlp", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn)
+    return with_gru("mlp", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn, word_dropout)
 
 
 def rvse(
@@ -189,6 +192,7 @@ def rvse(
     word_dim: int = 300,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
+    word_dropout: float = 0.0,
 ) -> VSE:
     """RVSE (MLP): FC(x) + mlp(FC(x))."""
-    return with_gru("residual", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn)
+    return with_gru("residual", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn, word_dropout)

@@ -11,9 +11,10 @@ import selhn
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MultiPositiveInfoNCE OfflineScores
-        SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss list_losses""",
-    "selhn.models": "MODELS VSE AbstractMatcher CrossAttention ModelEntry VSEpp create_model list_models load_model",
+    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MetaSPN MultiPositiveInfoNCE
+        OfflineScores PairLabels SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss list_losses""",
+    "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model list_models
+        load_model""",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes write_native""",

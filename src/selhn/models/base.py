@@ -71,12 +71,16 @@ class AbstractMatcher(nn.Module, ABC):
         """Settings that are known only once the model is made, such as the configuration of a BERT read from disk."""
         return {}
 
-    def forward(self, batch: Batch) -> Match:
-        """The scores of a batch of pairs, positives on the diagonal."""
-        images, texts = side_by_side(
+    def encode(self, batch: Batch) -> tuple[Any, Any]:
+        """The images and the texts of a batch."""
+        return side_by_side(
             lambda: self.encode_images(batch.regions, batch.region_mask),
             lambda: self.encode_texts(batch.tokens, batch.token_mask),
         )
+
+    def forward(self, batch: Batch) -> Match:
+        """The scores of a batch of pairs, positives on the diagonal."""
+        images, texts = self.encode(batch)
         return Match(self.score(images, texts), self.auxiliary(batch, images, texts))
 
     def tokenize(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:

@@ -42,9 +42,7 @@ class MetaSPN(AbstractLoss):
         >>> loss = loss_fn(image_emb @ text_emb.T)
     """
 
-    def __init__(
-        self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"
-    ):
+    def __init__(self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
         require_number("hidden", hidden, above=0)
         require_number("weight_lr", weight_lr, above=0)
@@ -76,5 +74,5 @@ class MetaSPN(AbstractLoss):
         hardest = torch.where(anchors.num_negatives > 0, anchors.hardest, 0.0).detach()
         positive = anchors.positive.detach().expand_as(hardest)
         seen = torch.stack([positive, hardest, positive - hardest], dim=-1)
-        weights = self.network(seen.to(self.network[0].weight.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
+        weights = self.network(seen.to(next(self.network.parameters()).dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
         return weights / weights.mean(dim=(-2, -1), keepdim=True)

@@ -18,7 +18,6 @@ from selhn.losses.base import (
     hinge,
     mean_hinge,
     require_choice,
-    require_number,
 )
 from selhn.types import Reduction
 
@@ -43,9 +42,10 @@ class NCR(AbstractLoss):
         m(y) = (10^y - 1) / 9 ("exponential"), y ("linear"), or sin(pi y - pi / 2) / 2 + 1 / 2 ("sin")
 
     Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`, which also
-    leave pairs out; without them all pairs are held to be true and this is `TripletHN`. True and wrong pairs are told apart by `pair_losses`; `predict` makes labels
-    from scores, and `clean_labels` joins them with what is known of a pair. For the first `warmup_epochs`, counted by
-    `set_epoch`, the loss is the mean hinge over all negatives and labels do not matter.
+    leave pairs out; without them all pairs are held to be true and this is `TripletHN`. True and wrong pairs are told
+    apart by `pair_losses`; `predict` makes labels from scores, and `clean_labels` joins them with what is known of a
+    pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss is the mean hinge over all negatives and
+    labels do not matter. `selhn.train` finds the labels.
 
     Args:
         margin, reduction: see `AbstractLoss`.

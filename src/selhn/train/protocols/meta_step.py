@@ -17,8 +17,11 @@ from selhn.train.config import TrainConfig
 from selhn.train.protocols.base import Protocol, require_loss
 from selhn.types import Batch, Match
 
-NUDGE = 0.01
-"""How far weights are moved along a gradient, as a length, to see how losses change with it (Liu et al., DARTS)."""
+NUDGE = 0.001
+"""How far weights are moved along a gradient, as a length, to see how losses change with it.
+
+DARTS (Liu et al., ICLR 2019) takes 0.01, within which hinges switch on and off here.
+"""
 
 
 class MetaStep(Protocol):

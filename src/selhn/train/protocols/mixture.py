@@ -44,20 +44,20 @@ class TwoGaussians:
 def fit_two_gaussians(
     values: Float[Tensor, " n"], max_steps: int = 10, tolerance: float = 1e-2, least_variance: float = 5e-4
 ) -> TwoGaussians:
-    """EM from the two halves that 2-means finds, until the mean log-likelihood gains less than `tolerance`.
+    """EM from the two halves that 2-means finds, until the mean log-likelihood changes by less than `tolerance`.
 
     The defaults are those of Huang et al. (NCR, 2021), who fit losses between 0 and 1; `least_variance` is added to
-    both variances.
+    both variances. As in the program they use, the step in which so small a change is seen is still taken.
     """
     values = values.double()
     mixture = TwoGaussians.of(values, _two_means(values), least_variance)
     before = -math.inf
     for _ in range(max_steps):
         likelihood = float(mixture.log_joint(values).logsumexp(dim=0).mean())
-        if likelihood - before < tolerance:
+        mixture = TwoGaussians.of(values, mixture.posterior(values), least_variance)
+        if abs(likelihood - before) < tolerance:
             break
         before = likelihood
-        mixture = TwoGaussians.of(values, mixture.posterior(values), least_variance)
     return mixture
 
 

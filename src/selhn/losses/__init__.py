@@ -99,9 +99,7 @@ LOSSES: Mapping[str, LossEntry] = {
         networks=2,
         run_settings={"warmup_epochs": 5},
     ),
-    "aoq": LossEntry(
-        AOQ, "w [max_n s_n - s_p + margin]+ + [s_offline - s_p]+ + [s_offline_pair - s_p]+", "Chen et al., ECCV 2020"
-    ),
+    "aoq": LossEntry(AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"),
     "meta_spn": LossEntry(
         MetaSPN, "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+", "after Wei et al., ACM Multimedia 2021 (experimental)"
     ),

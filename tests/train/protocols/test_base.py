@@ -1,10 +1,8 @@
-import pytest
 import torch
 
-from selhn.losses import NCR, TripletHN
+from selhn.losses import TripletHN
 from selhn.train.loop import make_batches
 from selhn.train.protocols import Protocol
-from selhn.train.protocols.base import require_loss
 
 
 def test_the_ordinary_protocol_adds_nothing(tiny_model, tiny_data, tiny_config):
@@ -30,9 +28,3 @@ def test_tables_are_the_state_and_are_filled_in_place(tiny_model, tiny_data, tin
     second.load_state(first.state())
     assert second.tables["rows"] is table
     assert torch.equal(table, torch.arange(4.0))
-
-
-def test_a_protocol_for_another_loss_is_refused():
-    require_loss(NCR(), NCR)
-    with pytest.raises(ValueError, match="this protocol trains NCR, got TripletHN"):
-        require_loss(TripletHN(), NCR)

@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor
 
 from selhn.data import Batches, Data, Pairs
-from selhn.losses import AbstractLoss
 from selhn.models import AbstractMatcher
 from selhn.train.config import TrainConfig
 from selhn.types import Batch, Match
@@ -47,9 +46,3 @@ class Protocol:
         """The inverse of `state`."""
         for name, table in self.tables.items():
             table.copy_(state[name])
-
-
-def require_loss(loss: Any, kind: type[AbstractLoss]) -> None:
-    """Refuse a protocol for a loss that it was not made for."""
-    if not isinstance(loss, kind):
-        raise ValueError(f"this protocol trains {kind.__name__}, got {type(loss).__name__}: see PROTOCOLS")

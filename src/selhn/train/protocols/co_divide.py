@@ -1,7 +1,5 @@
 """NCR: two networks that tell true pairs from wrong ones for each other (Huang et al., NeurIPS 2021)."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,7 +9,7 @@ from selhn.eval.encoded import in_eval_mode
 from selhn.losses import NCR, PairLabels
 from selhn.models import AbstractMatcher, Twins
 from selhn.train.config import TrainConfig
-from selhn.train.protocols.base import Protocol, require_loss
+from selhn.train.protocols.base import Protocol
 from selhn.train.protocols.mixture import fit_two_gaussians
 from selhn.types import Batch, Match
 
@@ -35,9 +33,8 @@ class CoDivide(Protocol):
     # Official: predictions are made anew in every step, and true and wrong pairs are in batches of their own, with an
     # update for each. Here a label holds for an epoch, and a batch has both kinds.
 
-    def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
+    def __init__(self, model: AbstractMatcher, loss: NCR, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
-        require_loss(loss, NCR)
         self.loss: NCR = loss
         size = (2 if isinstance(model, Twins) else 1, data.train.num_texts)
         self.tables = {

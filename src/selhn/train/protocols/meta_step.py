@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,7 +13,7 @@ from selhn.losses import MetaSPN, TripletHN
 from selhn.models import AbstractMatcher
 from selhn.train.checkpoint import flatten_optimizer, unflatten_optimizer
 from selhn.train.config import TrainConfig
-from selhn.train.protocols.base import Protocol, require_loss
+from selhn.train.protocols.base import Protocol
 from selhn.types import Batch, Match
 
 NUDGE = 0.001
@@ -42,9 +41,8 @@ class MetaStep(Protocol):
 
     capturable = False
 
-    def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
+    def __init__(self, model: AbstractMatcher, loss: MetaSPN, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
-        require_loss(loss, MetaSPN)
         self.loss: MetaSPN = loss.to(batches.device)
         self._plain = TripletHN(loss.margin)
         self._optimizer = torch.optim.Adam(self.loss.network.parameters(), lr=loss.weight_lr)

@@ -10,7 +10,7 @@ from selhn.data import Batches, Data, Pairs
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, Twins
 from selhn.train.config import TrainConfig
-from selhn.train.protocols.base import Protocol, require_loss
+from selhn.train.protocols.base import Protocol
 from selhn.train.protocols.mining import TextsOfImages, hardest_negatives
 from selhn.types import Batch, Match
 
@@ -24,9 +24,8 @@ class OfflineNegatives(Protocol):
     embedding, also for BFAN); here the model ranks that is being trained, anew every `loss.refresh` epochs.
     """
 
-    def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
+    def __init__(self, model: AbstractMatcher, loss: AOQ, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
-        require_loss(loss, AOQ)
         self.loss: AOQ = loss
         if isinstance(model, Twins):
             raise ValueError("aoq trains one network: leave model.networks at 1")

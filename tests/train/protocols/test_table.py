@@ -49,6 +49,12 @@ def test_a_run_from_names(recipe, name, tmp_path):
     assert "noise" in (tmp_path / "run" / "identity.json").read_text()
 
 
+def test_one_network_divides_the_pairs_for_itself(tmp_path):
+    config = override(tiny_run("vse_fc_hn_world", "ncr"), ["model.networks=1"])
+    assert run_config(config, tmp_path / "run", quiet=True).test.rsum > 0
+    assert not isinstance(load_model(tmp_path / "run" / "best"), Twins)
+
+
 @pytest.mark.parametrize("recipe", ["saf_hn_world", "sgr_selhn_world"])
 @pytest.mark.parametrize("name", NAMES)
 def test_similarity_networks_too(recipe, name):

@@ -96,5 +96,5 @@ def test_the_state_is_the_network_and_its_optimiser(protocol, tiny_data, tiny_mo
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_it_is_not_recorded():
-    assert not MetaStep.capturable
+def test_it_is_not_recorded(protocol):
+    assert not protocol.capturable

@@ -24,12 +24,14 @@ class Protocol:
         config: the settings of the run.
     """
 
-    capturable = True
-    """Whether `match` is the same work whatever the values are, so that a GPU can record and replay the step."""
-
     def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
         self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
         self.tables: dict[str, Tensor] = {}
+
+    @property
+    def capturable(self) -> bool:
+        """Whether `match` is the same work whatever the values are, so that a GPU can record and replay the step."""
+        return True
 
     def begin_epoch(self, epoch: int) -> None:
         """Before the first step of an epoch; not when a run is taken up in the middle of one."""

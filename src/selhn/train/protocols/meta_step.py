@@ -39,8 +39,6 @@ class MetaStep(Protocol):
     there. Test stays out of it.
     """
 
-    capturable = False
-
     def __init__(self, model: AbstractMatcher, loss: MetaSPN, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
         self.loss: MetaSPN = loss.to(batches.device)
@@ -49,6 +47,11 @@ class MetaStep(Protocol):
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    @property
+    def capturable(self) -> bool:
+        """The host looks at how long a gradient is."""
+        return False
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""

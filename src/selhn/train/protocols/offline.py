@@ -43,7 +43,7 @@ class OfflineNegatives(Protocol):
         }
 
     @property
-    def capturable(self) -> bool:  # type: ignore[override]
+    def capturable(self) -> bool:
         """Features that do not lie on the device are brought over within the step, which cannot be recorded."""
         return self.batches.resident
 

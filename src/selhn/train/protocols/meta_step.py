@@ -67,7 +67,7 @@ class MetaStep(Protocol):
         dev = self._dev.assemble_rows(rows)
         with _unharmed(self.model, self._parameters):
             scores = self._scores(batch, seed)
-            steps = self._gradients(self.loss(scores, self._ids(batch)))
+            steps = self._gradients(self.loss.per_anchor(scores, self._ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
                 towards = self._gradients(self._plain(self._scores(dev, seed), self._ids(dev)))
             length = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards))))

@@ -1,16 +1,24 @@
 """Cross-attention models beside a loop over captions, in one run: a whole training step, and scored pairs a second.
 
-    python benchmarks/cross_attention.py                     CPU, B = 32 and 64 x 64: a few minutes
-    python benchmarks/cross_attention.py --full              CPU, B = 128 and 256 x 256: a quarter of an hour
-    python benchmarks/cross_attention.py --device cuda       one GPU, the full sizes, bfloat16 in the encoders
-    python benchmarks/cross_attention.py --device cuda --graph       our step captured as one CUDA graph
+    python benchmarks/cross_attention.py                     CPU, B = 64 and 128 x 128: five minutes on two quiet cores
+    python benchmarks/cross_attention.py --full              CPU, B = 128 and 256 x 256: twenty minutes
+    python benchmarks/cross_attention.py --threads 1         the same in CPU time, for a machine that others use too
+    python benchmarks/cross_attention.py --device cuda       one GPU, the full sizes, our steps recorded
+    python benchmarks/cross_attention.py --profile --models sgr      and where our time goes
 
-The loop is how public programs of SCAN, BFAN and SGRAF score a batch: for each caption, its words without padding are
-repeated for every image, and the attended vectors are made. It shares the weights of our model, reads the captions with
-a packed bidirectional GRU, and its scores are compared with ours. 36 x 2048 regions, d = 1024, captions of 8 to 23
-tokens. A step is encoders, scores, T-HN, backward, clipping, AdamW. Scoring starts from encoded images and texts, in
-float32 for both; ours takes 64 texts of like length at a time, as evaluation does. Every row is a process of its own,
-because only the peak of a whole process can be read.
+The rows of a model:
+
+    loop      how public programs of SCAN, BFAN and SGRAF score a batch: for each caption, its words without padding are
+              repeated for every image, and the attended vectors are made; captions are read by a packed bidirectional
+              GRU. It shares the weights of our model, and its scores are compared with ours.
+    one pass  ours.
+    two pass  ours with two_pass=true, where a loss of hardest negatives allows it.
+
+36 x 2048 regions, d = 1024, captions of 8 to 23 tokens, no augmentation. A step is the library's own for all three:
+batch, encoders (bfloat16 on a GPU), scores, T-HN, backward, clipping, AdamW and the numbers of the log. Scoring starts
+from encoded images and texts in float32; ours takes 512 texts of like length at a time, as evaluation does. On a CPU
+every row is a process of its own, because only the peak of a whole process can be read: that of the steps, less what
+was there before.
 """
 
 import argparse
@@ -28,13 +36,21 @@ from report import environment, save, table
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, leaky_relu
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from train_step import endless, make_data
+from train_step import profile as profile_kernels
 
 from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
-from selhn.types import Batch
+from selhn.text import Vocabulary
+from selhn.train.capture import recording_stream
+from selhn.train.config import TrainConfig
+from selhn.train.loop import make_batches, make_stepper, uses_bfloat16
+from selhn.train.optim import make_optimizer
+from selhn.train.resident import on_device
 
 NAMES = [*list_models("scan_*"), *list_models("bfan_*"), "sgr", "saf"]
+KINDS = ["loop", "one pass", "two pass"]
 
 
 class PackedBiGRU(nn.Module):
@@ -116,90 +132,83 @@ def reference(model: AbstractMatcher) -> AbstractMatcher:
     return model
 
 
-def make_batch(pairs: int, device: str) -> Batch:
-    """Detector-like features and random captions of 8 to 23 tokens."""
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(8, 24, (pairs,), generator=generator)
-    lengths[0] = 23
-    mask = torch.arange(23) < lengths[:, None]
-    tokens = torch.randint(4, 10_000, (pairs, 23), generator=generator).masked_fill(~mask, 0)
-    regions = torch.rand(pairs, 36, 2048, generator=generator)
-    return Batch(regions, torch.ones(pairs, 36, dtype=torch.bool), tokens, mask, torch.arange(pairs)).to(device)
-
-
-def best_seconds(call: Callable[[], object], repeats: int, device: str) -> float:
-    """The best of some repeats; where there are several, after one that warms up."""
+def best_seconds(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """The best of some repeats, of the clock, or of the CPU where one thread shares it with others."""
+    clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     times = []
-    warm_up = repeats > 1
-    for _ in range(repeats + warm_up):
-        if device == "cuda":
+    for _ in range(repeats):
+        if device.type == "cuda":
             torch.cuda.synchronize()
-        start = time.perf_counter()
+        start = clock()
         call()
-        if device == "cuda":
+        if device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[warm_up:])
+        times.append(clock() - start)
+    return min(times)
 
 
-def training_step(model: AbstractMatcher, batch: Batch, device: str, graph: bool) -> Callable[[], object]:
-    """A function that makes one step, captured once where that is asked for."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    on_gpu = device == "cuda"
-    optimizer = torch.optim.AdamW(parameters, lr=2e-4, fused=on_gpu, capturable=graph)
-    loss_fn = TripletHN.official()
-
-    def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
-            scores = model(batch).scores
-        optimizer.zero_grad(set_to_none=True)
-        loss_fn(scores).backward()
-        nn.utils.clip_grad_norm_(parameters, 2.0, foreach=True)
-        optimizer.step()
-
-    if not graph:
-        return step
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        step()
-    return captured.replay
+def score_pairs_of(model: AbstractMatcher, looped: bool, regions: Tensor, texts: list[str]) -> tuple[Callable, list]:
+    """A function that scores all images against all texts, and the first scores."""
+    tokens, mask = (part.to(regions.device) for part in model.tokenize(texts))
+    images = model.encode_images(regions, torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device))
+    encoded: Fragments = model.encode_texts(tokens, mask)
+    blocks = [encoded]
+    if not looped:
+        blocks = [block.trimmed() for block in encoded[encoded.mask.sum(1).argsort()].split(512)]
+    first = model.score(images[:16], encoded[:16]).flatten().tolist()
+    return lambda: [model.score(images, block) for block in blocks], first
 
 
-def measure(name: str, looped: bool, pairs: int, side: int, device: str, repeats: int, graph: bool) -> dict[str, float]:
+def measure(
+    name: str, kind: str, pairs: int, side: int, kind_of_device: str, repeats: int, threads: int, profile: bool
+) -> dict[str, float | list[float]]:
     """Seconds of a step and of scoring, the memory a step added at its peak, and the first scores."""
+    torch.set_num_threads(threads)
+    device, looped = torch.device(kind_of_device), kind == "loop"
+    config = TrainConfig(batch_size=pairs, device=kind_of_device, drop_regions=0.0, corrupt_words=0.0,
+                         two_pass=kind == "two pass", capture="never" if looped else "auto")  # fmt: skip
+    plain = make_data(max(pairs, side), 36, 2048)
     torch.manual_seed(0)
-    model = create_model(name, vocab_size=10_000).to(device)
-    model = reference(model) if looped else model
-    batch = make_batch(side, device)
+    model = create_model(name, tokenizer=Vocabulary.build(plain.train.captions, 1))
+    model = (reference(model) if looped else model).to(device).eval()
     with torch.no_grad():
-        model.eval()
-        images = model.encode_images(batch.regions, batch.region_mask)
-        texts = model.encode_texts(batch.tokens, batch.token_mask)
-        scores = model.score(images[:16], texts[:16]).flatten().tolist()
-        blocks = [texts] if looped else [trimmed(block) for block in texts[texts.mask.sum(1).argsort()].split(64)]
-        scoring = best_seconds(lambda: [model.score(images, block) for block in blocks], repeats, device)
-    del images, texts, blocks
-    step = training_step(model.train(), make_batch(pairs, device), device, graph and not looped)
-    if device == "cuda":
+        regions = plain.train.features.store[:side].float().to(device)
+        score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * side : 5])
+        scoring = best_seconds(score, repeats, device)
+    del regions, score
+    data = on_device(plain, config, device, half=uses_bfloat16(config, device.type))
+    before = peak_from_now(device)
+    with recording_stream(device):
+        loss, batches = TripletHN.official(), make_batches(model.train(), data, config, device)
+        stepper = make_stepper(model, batches, loss, make_optimizer(model, config, device), config)
+        steps = endless(batches)
+
+        def step() -> None:
+            stepper(next(steps), loss.phase)
+
+        for _ in range(0 if device.type == "cpu" else 2 if looped else 12):
+            step()
+        seconds = best_seconds(step, repeats, device)
+        peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resident_peak()
+        if profile and not looped:
+            print(f"{name}, {kind}\n{profile_kernels(step) if device.type == 'cuda' else profile_cpu(step)}\n")
+    return {"step": seconds, "scoring": scoring, "mib": (peak - before) / 2**20, "scores": first}
+
+
+def profile_cpu(step: Callable[[], object]) -> str:
+    """Where a step spends its time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        step()
+    return profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=50)
+
+
+def peak_from_now(device: torch.device) -> int:
+    """Forget the peak so far; the memory in use now, in bytes."""
+    if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-    else:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of this process so far is forgotten
-        before = resident_peak()
-    seconds = best_seconds(step, repeats, device)
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else resident_peak()
-    return {"step": seconds, "scoring": scoring, "mib": (peak - before) / 2**20, "scores": scores}
-
-
-def trimmed(texts: Fragments) -> Fragments:
-    """The texts without the padding that all of them have."""
-    longest = int(texts.mask.sum(1).max())
-    return Fragments(texts.vectors[:, :longest].contiguous(), texts.mask[:, :longest], texts.whole)
+        return torch.cuda.memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")
+    return resident_peak()
 
 
 def resident_peak() -> int:
@@ -210,50 +219,54 @@ def resident_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int, int]) -> dict:
+    """`measure`, on a CPU in a process of its own; a profile is passed on."""
+    repeats = arguments.repeats or ((3 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
+    settings = (name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile)
+    if arguments.device == "cuda":
+        torch.cuda.empty_cache()
+        return measure(*settings)
+    one = json.dumps(settings)
+    *said, got = subprocess.check_output([sys.executable, __file__, "--one", one], text=True).splitlines()
+    print("\n".join(said), end="\n" if said else "")
+    return json.loads(got)
+
+
 def main() -> None:
     """Every model, looped and ours."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--full", action="store_true", help="the full sizes on a CPU too")
-    parser.add_argument("--graph", action="store_true", help="capture our training step as a CUDA graph")
     parser.add_argument("--models", nargs="+", default=NAMES, choices=NAMES)
-    parser.add_argument("--repeats", type=int, default=None, help="3 on the CPU, 20 on a GPU; the loop gets 1 or 3")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="with 1, CPU time is measured")
+    parser.add_argument("--repeats", type=int, default=None, help="2 on the CPU; 20 on a GPU, 3 for the loop")
+    parser.add_argument("--profile", action="store_true", help="print where the time of our steps goes")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(*json.loads(arguments.one))))
         return
-    on_gpu = arguments.device == "cuda"
-    pairs, side = (128, 256) if on_gpu or arguments.full else (32, 64)
+    full = arguments.device == "cuda" or arguments.full
+    pairs, side = sizes = (128, 256) if full else (64, 128)
     rows = []
     for name in arguments.models:
-        results = []
-        for looped in (True, False):
-            repeats = arguments.repeats or ((3 if looped else 20) if on_gpu else (1 if looped else 3))
-            one = json.dumps([name, looped, pairs, side, arguments.device, repeats, arguments.graph])
-            got = json.loads(subprocess.check_output([sys.executable, __file__, "--one", one]).splitlines()[-1])
-            results.append(got)
-            loop = results[0]
+        for kind in KINDS if name != "saf" else KINDS[:2]:
+            got = measure_apart(name, kind, arguments, sizes)
+            loop = got if kind == "loop" else loop
             apart = max(abs(a - b) for a, b in zip(got["scores"], loop["scores"], strict=True))
             rows.append([
-                f"{name}, {'loop over captions' if looped else 'ours'}",
-                f"{got['step'] * 1e3:,.1f}", f"{loop['step'] / got['step']:.1f}x",
+                name, kind, f"{got['step'] * 1e3:,.1f}", f"{loop['step'] / got['step']:.1f}x",
                 f"{side**2 / got['scoring'] / 1e3:,.1f}", f"{loop['scoring'] / got['scoring']:.1f}x",
                 f"{got['mib']:,.0f}", f"{apart:.0e}",
             ])  # fmt: skip
-            print(" ".join(rows[-1]), flush=True)
-    header = [
-        "model",
-        f"ms/step, B = {pairs}",
-        "speed",
-        f"kpairs/s, {side} x {side}",
-        "speed",
-        "step MiB",
-        "difference",
-    ]
-    text = f"# Cross-attention beside a loop over captions, d = 1024\n\n{environment()}\n\n{table(header, rows)}"
-    kind = arguments.device + ("-graph" if arguments.graph else "") + ("" if on_gpu or arguments.full else "-small")
+            print(" | ".join(rows[-1]), flush=True)
+    header = ["model", "row", "ms/step", "speed", "kpairs/s", "speed", "step MiB", "difference"]
+    what = f"steps of B = {pairs} with T-HN, scoring of {side} x {side}, 36 x 2048 regions, d = 1024, 8 to 23 tokens"
+    if arguments.device == "cpu":
+        what += f"; {arguments.threads} thread(s), {'CPU time' if arguments.threads == 1 else 'wall time'}"
+    text = f"# Cross-attention beside a loop over captions: {what}\n\n{environment()}\n\n{table(header, rows)}"
+    kind = arguments.device + ("" if full else "-small")
     print(f"\n{text}\n\nwritten to {save(f'cross-attention-{kind}', text, arguments.out)}")
 
 

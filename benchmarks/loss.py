@@ -2,12 +2,14 @@
 
     python benchmarks/loss.py                                               CPU, up to B = 16,384
     python benchmarks/loss.py --device cuda --dtype bfloat16                one GPU, B = 65,536 and 1,048,576
+    python benchmarks/loss.py --quick                                       does it run: B = 1,024, once
 
-"materialised" rows are what a user writes by hand: the B x B scores and plain autograd. "collapsed" embeddings make
-SelHN average every anchor, its dearest case; "trained" ones, where one pair in 25 has a twin, make it mine all
-others. Memory is what is added to the embeddings and their gradients. "of peak" is the time that the products of the
-loss would take at the speed of one large product, measured in the same run, over the time taken: one product of the
-embeddings, and two for the gradients of pairs that are not mined. On the CPU every row is a process of its own,
+Every loss of the table `from_embeddings`, in two groups by what it takes of an anchor's negatives. "materialised" rows
+are what a user writes by hand, the B x B scores and plain autograd, and the reference of their group. "collapsed"
+embeddings make SelHN average every anchor, its dearest case; "trained" ones, where one pair in 25 has a twin, make it
+mine all others. Memory is what is added to the embeddings and their gradients. "of peak" is the time that the products
+of the loss would take at the speed of one large product, measured in the same run, over the time taken: one product of
+the embeddings, and two for the gradients of pairs that are not mined. On the CPU every row is a process of its own,
 because only the peak of a whole process can be read.
 """
 
@@ -17,7 +19,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from report import environment, matmul_rate, save, table
@@ -25,7 +29,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selhn.kernels import tiled_statistics
-from selhn.losses import InfoNCE, SigLIP, TripletHN, TripletSelHN
+from selhn.kernels.statistics import CANDIDATES
+from selhn.losses import LOSSES, TripletSelHN
 
 MIB = 2**20
 LARGE = 2**18
@@ -54,22 +59,50 @@ def in_torch(images: Tensor, texts: Tensor) -> Tensor:
     return TripletSelHN().from_embeddings(images, texts, tile=8192 if images.is_cuda else 1024)
 
 
-# What is computed, from which embeddings, and whether anchors mine: all, as SelHN decides, or none.
-METHODS = {
-    "T-HN, materialised": (materialised_hardest, "trained", "all"),
-    "CLIP, materialised": (materialised_clip, "trained", "none"),
-    "SelHN, dense": (lambda v, t: TripletSelHN()(v @ t.T), "trained", "selhn"),
-    "SelHN, torch tiles": (in_torch, "trained", "selhn"),
-    "SelHN, from_embeddings": (TripletSelHN().from_embeddings, "trained", "selhn"),
-    "T-HN, from_embeddings": (TripletHN().from_embeddings, "trained", "all"),
-    "SelHN collapsed, dense": (lambda v, t: TripletSelHN()(v @ t.T), "collapsed", "selhn"),
-    "SelHN collapsed, torch tiles": (in_torch, "collapsed", "selhn"),
-    "SelHN collapsed, from_embeddings": (TripletSelHN().from_embeddings, "collapsed", "selhn"),
-    "InfoNCE, from_embeddings": (InfoNCE().from_embeddings, "trained", "none"),
-    "SigLIP, from_embeddings": (SigLIP().from_embeddings, "trained", "none"),
+def dense(images: Tensor, texts: Tensor) -> Tensor:
+    """SelHN on the matrix."""
+    return TripletSelHN()(images @ texts.T)
+
+
+class Method(NamedTuple):
+    """What is computed, from which embeddings, and whether anchors mine: all, as SelHN decides, or none."""
+
+    compute: Callable[[Tensor, Tensor], Tensor]
+    embeddings: str = "trained"
+    mines: str = "selhn"
+
+
+def of_table(group: str) -> dict[str, Method]:
+    """The losses of `LOSSES` that take hinges and maxima of their negatives, or soft sums of them."""
+    methods = {}
+    for entry in LOSSES.values():
+        loss_fn = entry.loss()
+        soft = bool({"log_sum_exp", "softplus_sum"}.intersection(loss_fn.needs))
+        only_maxima = set(loss_fn.needs) <= set(CANDIDATES)
+        mines = "selhn" if isinstance(loss_fn, TripletSelHN) else "all" if only_maxima else "none"
+        if soft == (group == "soft sums"):
+            methods[f"{entry.loss.__name__}, from_embeddings"] = Method(loss_fn.from_embeddings, mines=mines)
+    return methods
+
+
+# The first of a group is its reference.
+GROUPS: dict[str, dict[str, Method]] = {
+    "hinges and maxima": {
+        "T-HN, materialised": Method(materialised_hardest, mines="all"),
+        "TripletSelHN, dense": Method(dense),
+        "TripletSelHN, torch tiles": Method(in_torch),
+        "TripletSelHN collapsed, dense": Method(dense, "collapsed"),
+        "TripletSelHN collapsed, torch tiles": Method(in_torch, "collapsed"),
+        "TripletSelHN collapsed, from_embeddings": Method(TripletSelHN().from_embeddings, "collapsed"),
+        **of_table("hinges and maxima"),
+    },
+    "soft sums": {"CLIP, materialised": Method(materialised_clip, mines="none"), **of_table("soft sums")},
 }
-REFERENCE = "T-HN, materialised"
-FOR_LARGE = ("SelHN, from_embeddings", "SelHN collapsed, from_embeddings", "InfoNCE, from_embeddings")
+FOR_LARGE = (
+    "TripletSelHN, from_embeddings",
+    "TripletSelHN collapsed, from_embeddings",
+    "InfoNCE, from_embeddings",
+)
 MISSING = {"seconds": float("nan"), "mib": float("nan"), "mined": float("nan")}
 
 
@@ -96,9 +129,9 @@ def share_mined(images: Tensor, texts: Tensor, mines: str) -> float:
     return ((anchors.hardest - anchors.positive).abs() > loss_fn.epsilon).double().mean().item()
 
 
-def measure(method: str, batch: int, width: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
+def measure(group: str, method: str, batch: int, width: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
     """Best time of a forward and backward pass, the memory it added at its peak, and the share of mined anchors."""
-    compute, kind, mines = METHODS[method]
+    compute, kind, mines = GROUPS[group][method]
     on_gpu = device == "cuda"
     if on_gpu:  # the first call compiles kernels and sets up libraries
         compute(*embeddings(kind, 1024, width, device, getattr(torch, dtype))).backward()
@@ -159,6 +192,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=None, help="d; 256 on the CPU, 1024 on a GPU")
     parser.add_argument("--batches", type=int, nargs="+", default=None)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a small batch, once, and nothing is written")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -167,22 +201,26 @@ def main() -> None:
         return
     on_gpu = arguments.device == "cuda"
     width, run = arguments.width or (1024 if on_gpu else 256), attempt if on_gpu else in_own_process
-    rate, rows = matmul_rate(arguments.device, getattr(torch, arguments.dtype)), []
-    for batch in arguments.batches or ([65536, 1048576] if on_gpu else [1024, 4096, 16384]):
-        reference = MISSING
-        for method in METHODS:
-            if batch >= LARGE and method not in FOR_LARGE:
-                continue
-            repeats = 1 if batch >= LARGE else arguments.repeats
-            got = run(method, batch, width, arguments.device, arguments.dtype, repeats)
-            reference = got if method == REFERENCE else reference
-            rows.append(row(method, batch, width, got, reference, rate))
-            print(" ".join(rows[-1]), flush=True)
-    header = ["loss, forward + backward", "B", "ms", "ratio", "peak MiB", "ratio", "mined", "of peak"]
+    sizes = [1024] if arguments.quick else [65536, 1048576] if on_gpu else [1024, 4096, 16384]
+    rate, tables = matmul_rate(arguments.device, getattr(torch, arguments.dtype)), []
+    for group, methods in GROUPS.items():
+        rows = []
+        for batch in arguments.batches or sizes:
+            reference = MISSING
+            for method in methods if batch < LARGE else [name for name in methods if name in FOR_LARGE]:
+                repeats = 1 if batch >= LARGE or arguments.quick else arguments.repeats
+                got = run(group, method, batch, width, arguments.device, arguments.dtype, repeats)
+                reference = got if method == next(iter(methods)) else reference
+                rows.append(row(method, batch, width, got, reference, rate))
+                print(" ".join(rows[-1]), flush=True)
+        header = [f"{group}, forward + backward", "B", "ms", "ratio", "peak MiB", "ratio", "mined", "of peak"]
+        tables.append(table(header, rows))
     title = f"# Loss against batch size, d = {width}, {arguments.dtype}"
     peak = f"One large product: {rate / 1e12:,.1f} TFLOP/s, measured in the same run."
-    text = f"{title}\n\n{environment()}\n\n{peak}\n\n{table(header, rows)}"
-    print(f"\n{text}\n\nwritten to {save(f'loss-{arguments.device}-{arguments.dtype}', text, arguments.out)}")
+    text = "\n\n".join([title, environment(), peak, *tables])
+    print(f"\n{text}")
+    if not arguments.quick:
+        print(f"\nwritten to {save(f'loss-{arguments.device}-{arguments.dtype}', text, arguments.out)}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,10 @@ def assert_like_dense(loss_fn, embs, ids=None):
 def test_equals_dense(case, kind):
     for seed, (batch, width, with_ids) in enumerate(SIZES):
         ids = make_ids(batch, seed).cuda() if with_ids else None
-        assert_like_dense(CASES[case][1](), on_gpu(kind, batch, width, seed), ids)
+        embs = on_gpu(kind, batch, width, seed)
+        if case.startswith("ssp"):  # which has a kink at a score of 1
+            embs = tuple((0.9 * emb.detach()).requires_grad_() for emb in embs)
+        assert_like_dense(CASES[case][1](), embs, ids)
 
 
 @pytest.mark.parametrize("kind", ["collapsed", "trained"])

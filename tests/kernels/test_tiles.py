@@ -212,3 +212,14 @@ def test_bad_embeddings(images, texts, message):
 def test_bad_tile():
     with pytest.raises(ValueError, match="tile must be at least 1, got 0"):
         TripletSelHN().from_embeddings(torch.zeros(2, 2), torch.zeros(2, 2), tile=0)
+
+
+@pytest.mark.parametrize("case", ["infonce", "multi_positive", "tal", "selhn"])
+def test_near_collapse_half_precision_rounds_only_the_sum_of_all_pulls(case):
+    embs = [emb.detach().bfloat16().requires_grad_() for emb in make_embeddings("collapsed", 300, 13, 0)]
+    exact = [emb.detach().double().requires_grad_() for emb in embs]
+    loss_fn, ids = CASES[case][1](), make_ids(300, 0)
+    grads = torch.autograd.grad(loss_fn.from_embeddings(*embs, ids, tile=128), embs)
+    expected = torch.autograd.grad(loss_fn(exact[0] @ exact[1].T, ids), exact)
+    for grad, right in zip(grads, expected, strict=True):
+        torch.testing.assert_close(grad.double(), right, rtol=0.005, atol=0.005 * right.abs().max().item())

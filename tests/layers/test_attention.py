@@ -7,6 +7,7 @@ from selhn.layers import (
     attended_cosines,
     attention,
     attention_weights,
+    pair_products,
     products,
     turned,
     unit,
@@ -56,7 +57,7 @@ def test_turned_products_are_those_of_the_other_direction():
 
 
 @pytest.mark.parametrize("focus", FOCUSES)
-@pytest.mark.parametrize("chunk", [1, 2**21])
+@pytest.mark.parametrize("chunk", [1, 2**20])
 def test_equals_a_loop_over_pairs_and_fragments(pair, focus, chunk, monkeypatch):
     monkeypatch.setattr(attention, "CHUNK_BYTES", chunk)
     (context_vectors, context_mask), (query_vectors, query_mask) = pair
@@ -87,6 +88,18 @@ def test_unit_attention_equals_a_loop(pair):
         for q in range(4):
             naive = [x / x.norm() for x in attend(rows(queries, q), rows(contexts, c), 9.0)]
             torch.testing.assert_close(attended[c, q, : len(naive)], torch.stack(naive), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("focus", FOCUSES)
+def test_each_query_with_its_own_context(focus):
+    contexts, queries = fragments(*make(4, 5, seed=1)), fragments(*make(4, 6, seed=2))
+    own = torch.arange(4)
+    among = attended_cosines(contexts, queries, 7.0, focus)[own, :, own]
+    torch.testing.assert_close(attended_cosines(contexts, queries, 7.0, focus, aligned=True)[0].T, among)
+    weights = unit_attention(contexts, queries, 7.0)[own, own]
+    torch.testing.assert_close(unit_attention(contexts, queries, 7.0, aligned=True)[:, 0], weights)
+    dots = products(contexts.vectors, queries.vectors)[own, :, :, own]
+    torch.testing.assert_close(pair_products(contexts.vectors, queries.vectors)[..., 0], dots)
 
 
 def test_gradients_agree_with_differences(pair):

@@ -50,6 +50,27 @@ def test_items_of_other_lengths_are_padded(expected):
     assert not joined.vectors[:2, 2:].any()
 
 
+def test_trimmed_to_the_longest():
+    some = padded(3, 6, whole=True)
+    assert some.trimmed().mask.shape == (3, 3)
+    assert some.trimmed().vectors.shape == (3, 3, 3)
+    assert torch.equal(some.trimmed().whole, some.whole)
+    gap = Fragments.of(torch.randn(1, 4, 3), torch.tensor([[False, False, True, False]]))
+    assert gap.trimmed().mask.tolist() == [[False, False, True]]
+    nothing = Fragments.of(torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.bool))
+    assert nothing.trimmed().mask.shape == (2, 1)
+
+
+def test_products_with_each_other_are_made_once_and_cut_along():
+    some = padded(4, 3).with_gram()
+    torch.testing.assert_close(some.gram, some.vectors @ some.vectors.mT)
+    assert some.with_gram() is some
+    with torch.autocast("cpu", torch.bfloat16):
+        assert padded(4, 3).with_gram().gram.dtype == torch.float32
+    assert torch.equal(some[1:3].gram, some.gram[1:3])
+    assert torch.equal(some[torch.tensor([3, 0])].gram, some.gram[[3, 0]])
+
+
 def test_to_a_device():
     moved = padded(2, 2, whole=True).to("meta")
     assert {moved.vectors.device.type, moved.mask.device.type, moved.whole.device.type} == {"meta"}
@@ -84,6 +105,24 @@ def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
     else:
         assert all(images * texts <= max(1, budget) for images, texts in sizes)
     assert (len(sizes) == 1) == (budget >= 30), "more than one block is computed again on the way back"
+
+
+@pytest.mark.parametrize("budget", [7, 1000])
+def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
+    monkeypatch.setattr(fragments, "CPU_TEXTS", 2)
+    images, order = padded(3, 4), torch.tensor([4, 0, 3, 1, 2, 5])
+    texts = padded(6, 9)[order]
+    seen = []
+
+    def counted(some_images, some_texts):
+        seen.append((len(some_images), tuple(some_texts.mask.shape)))
+        return block_score(some_images, some_texts)
+
+    with torch.no_grad():
+        scores = score_in_blocks(counted, images, texts, 1, byte_budget=budget)
+    torch.testing.assert_close(scores, block_score(images, texts))
+    if budget == 1000:
+        assert seen == [(3, (2, 2)), (3, (2, 4)), (3, (2, 6))]
 
 
 def test_without_gradients_nothing_is_kept_for_them(monkeypatch):

@@ -34,6 +34,13 @@ def test_a_model_of_your_own():
     assert not model.is_embedding
 
 
+def test_pairs_alone_are_not_for_every_model():
+    model, batch = Mine(), make_batch()
+    assert not model.pairs_apart
+    with pytest.raises(ValueError, match="Mine scores all images against all texts only"):
+        model.score_pairs(*model.encode(batch))
+
+
 def test_the_three_methods_must_be_there():
     with pytest.raises(TypeError, match="abstract"):
         AbstractMatcher()

@@ -6,6 +6,7 @@ import torch
 from model_cases import CASES, make_batch, make_model, score_batch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from selhn.layers import Fragments
 from selhn.models import MODELS, create_model
 from selhn.types import Batch
 
@@ -50,8 +51,65 @@ def test_a_small_byte_budget_changes_nothing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_shapes_do_not_depend_on_values(name):
-    # A fake tensor has no values: whatever asks for one, or for a shape that depends on one, raises.
+@pytest.mark.parametrize("like_texts", [1, 2, 5])
+def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch):
+    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    model, batch = make_model(name, **settings).double().train(), make_batch(7, dtype=torch.float64)
+    assert len(batch.token_mask.sum(1).unique()) > 2
+    weights = torch.randn(7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+
+    def run():
+        model.load_state_dict(state)
+        scores = model(batch).scores
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        return [scores.detach(), *torch.autograd.grad((scores * weights).sum(), parameters), *model.buffers()]
+
+    together = [part.clone() for part in run()]
+    widths = []
+    split = Fragments.split
+    monkeypatch.setattr(
+        Fragments,
+        "split",
+        lambda some, size: [widths.append(part.trimmed().mask.shape) or part for part in split(some, size)],
+    )
+    monkeypatch.setattr("selhn.layers.fragments.CPU_TEXTS", like_texts)
+    for ours, expected in zip(run(), together, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
+    assert len({width for count, width in widths if count <= like_texts}) > 1, "some blocks are shorter than others"
+    monkeypatch.setattr("selhn.layers.ragged.DEVICES", ())
+    for ours, expected in zip(run(), together, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11, msg="with all the padding, as on a GPU")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("training", [False, True])
+def test_pairs_alone_score_as_among_all(name, training):
+    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    model, batch = make_model(name, **settings).double(), make_batch(6, dtype=torch.float64)
+    images, texts = model.encode(batch)
+    model.train(training)
+    image, text = torch.tensor([0, 3, 3, 5, 1, 0, 2]), torch.tensor([4, 3, 0, 5, 1, 4, 1])
+    if training and name == "saf":
+        assert not model.pairs_apart
+        with pytest.raises(ValueError, match="SAF in training has statistics over all images"):
+            model.score_pairs(images[image], texts[text])
+        return
+    assert model.pairs_apart == (name != "saf")
+    alone, among = model.score_pairs(images[image], texts[text]), model.score(images, texts)[image, text]
+    torch.testing.assert_close(alone, among, rtol=0, atol=1e-12)
+    weights = torch.randn(7, dtype=torch.float64)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    mine = torch.autograd.grad((alone * weights).sum(), parameters, retain_graph=True)
+    for ours, theirs in zip(mine, torch.autograd.grad((among * weights).sum(), parameters), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_do_not_depend_on_values(name, monkeypatch):
+    # A fake tensor has no values: whatever asks for one, or for a shape that depends on one, raises. On a CPU shapes
+    # are free, but not where it stands for a GPU.
+    monkeypatch.setattr("selhn.layers.ragged.DEVICES", ())
     batch = make_batch()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = create_model(name, **CASES[name]).train()

@@ -163,7 +163,9 @@ def test_double_precision(name):
     batch = make_batch()
     scores = score_batch(make_model(name).double(), replace(batch, regions=batch.regions.double()))
     assert scores.dtype == torch.float64
-    close(scores.float(), score_batch(make_model(name), batch))
+    # A region alone has nearly equal weights for all words: which of them BFAN keeps is then a matter of rounding.
+    compared = batch.region_mask.sum(1) > (1 if name.startswith("bfan") else 0)
+    close(scores.float()[compared], score_batch(make_model(name), batch)[compared])
 
 
 @every_model

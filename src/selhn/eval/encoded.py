@@ -66,7 +66,7 @@ def score_split(
         for_ranking: takes `model.rank_scores`, which do not tie where sigmoids are all 1.
         path: a folder in which the result is kept, as `scores.npy` for `numpy.load`, one block of texts after the
             other; what is there already is not scored again. The tensor is then the file, mapped into memory.
-        byte_budget: what the pairs that are scored at a time may take; None for half a gigabyte, on a GPU for a
+        byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
             quarter of its memory. Only models that look at every pair have need of it.
         progress: shows on a terminal how far it has come.
     """

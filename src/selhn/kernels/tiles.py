@@ -59,7 +59,12 @@ def tiled_statistics(
         image_emb, text_emb = (_arithmetic(tile).aligned(emb) for emb in (image_emb, text_emb))
     labels, num_negatives = label_images(image_ids, len(image_emb), image_emb.device)
     masked = labels if terms.mask_same_image else label_images(None, len(image_emb), image_emb.device)[0]
-    positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile)
+    multiplied = image_emb.dtype
+    if "positive_mean" in needs:
+        # Near collapse its gradient and that of the tiles all but cancel: they are added before they are rounded.
+        wide = torch.promote_types(multiplied, torch.float32)
+        image_emb, text_emb = image_emb.to(wide), text_emb.to(wide)
+    positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile, multiplied)
     values: dict[Statistic, Tensor] = dict(zip(of_tiles, reduced))
     if "positive_mean" in needs:
         values["positive_mean"] = positive_means(image_emb, text_emb, labels, num_negatives)
@@ -77,11 +82,9 @@ def positive_means(
     # A label is where the pairs of its image begin in this order, and so where their bag of embeddings does. Of the
     # bags that begin there, all but the last are empty.
     last = labels + len(labels) - num_negatives - 1
-    wide = torch.promote_types(image_emb.dtype, torch.float32)
-    images, texts = image_emb.to(wide), text_emb.to(wide)
     # Not index_add_: on CUDA it adds in any order.
-    mean_image, mean_text = (embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (images, texts))
-    return torch.stack([(images * mean_text).sum(dim=1), (mean_image * texts).sum(dim=1)])
+    mean_image, mean_text = (embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (image_emb, text_emb))
+    return torch.stack([(image_emb * mean_text).sum(dim=1), (mean_image * text_emb).sum(dim=1)])
 
 
 def can_fuse(emb: Float[Tensor, "B d"]) -> bool:
@@ -102,7 +105,7 @@ def _arithmetic(tile: int | None) -> ModuleType:
 
 
 class _TiledStatistics(torch.autograd.Function):
-    """(V, T) -> positive (B), then every statistic of `needs` (2, B)."""
+    """(V, T) -> positive (B), then every statistic of `needs` (2, B); products are those of V, T as `multiplied`."""
 
     @staticmethod
     def forward(
@@ -113,7 +116,10 @@ class _TiledStatistics(torch.autograd.Function):
         needs: tuple[Statistic, ...],
         terms: Terms,
         tile: int | None,
+        multiplied: torch.dtype,
     ) -> tuple[Tensor, ...]:
+        ctx.given = image_emb.dtype
+        image_emb, text_emb = image_emb.to(multiplied), text_emb.to(multiplied)
         with torch.autocast(image_emb.device.type, enabled=False):
             positive, values, winners = _traverse(image_emb, text_emb, labels, needs, terms, tile)
         remembered = [winners[name] if name in CANDIDATES else values[name] for name in needs]
@@ -151,7 +157,7 @@ class _TiledStatistics(torch.autograd.Function):
             for part in _spans(len(positive), PART):
                 emb_grads[0][part].addcmul_(grad_positive[part, None], text_emb[part])
                 emb_grads[1][part].addcmul_(grad_positive[part, None], image_emb[part])
-        return *(grad.to(emb.dtype) for grad, emb in zip(emb_grads, embs)), None, None, None, None
+        return *(grad.to(ctx.given) for grad in emb_grads), None, None, None, None, None
 
 
 def _spans(length: int, tile: int) -> Iterator[slice]:

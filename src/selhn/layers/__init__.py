@@ -1,12 +1,22 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
-from selhn.layers.attention import Focus, attended_cosines, attention_weights, products, turned, unit_attention
+from selhn.layers.attention import (
+    Focus,
+    attended_cosines,
+    attention_weights,
+    pair_products,
+    products,
+    turned,
+    unit_attention,
+)
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.difference import projected_differences
 from selhn.layers.fragments import Fragments, score_in_blocks, within_bytes
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 from selhn.layers.norm import unit
+from selhn.layers.ragged import is_ragged
 
 __all__ = [
     "GPO",
@@ -21,9 +31,12 @@ __all__ = [
     "attention_weights",
     "bert_tokenizer",
     "bert_weights",
+    "is_ragged",
     "last_states",
     "look_up",
+    "pair_products",
     "products",
+    "projected_differences",
     "score_in_blocks",
     "turned",
     "unit",

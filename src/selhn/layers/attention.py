@@ -29,7 +29,7 @@ Focus = Literal["equal", "prob"]
 SLOPE = 0.1
 EPSILON = 1e-8
 # The passes over one chunk stay in the cache of a CPU's core, about.
-CHUNK_BYTES = 2**21
+CHUNK_BYTES = 2**20
 
 
 def products(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"]) -> Float[Tensor, "C K L Q"]:
@@ -37,6 +37,11 @@ def products(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"]) 
     by_fragment = queries.transpose(0, 1)
     matrix = contexts.flatten(0, 1) @ by_fragment.flatten(0, 1).T
     return matrix.view(*contexts.shape[:2], *by_fragment.shape[:2])
+
+
+def pair_products(contexts: Float[Tensor, "P K d"], queries: Float[Tensor, "P L d"]) -> Float[Tensor, "P K L 1"]:
+    """Every context fragment with every fragment of the one query that looks at it."""
+    return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
 
 
 def turned(dots: Float[Tensor, "C K L Q"]) -> Float[Tensor, "Q L K C"]:
@@ -49,22 +54,24 @@ def attended_cosines(
     queries: Fragments,
     smooth: float,
     focus: Focus | None = None,
-    dots: Float[Tensor, "C K L Q"] | None = None,
-) -> Float[Tensor, "C L Q"]:
-    """The cosine of every query fragment with what it attends to; 0 at padding.
+    dots: Float[Tensor, "C K L q"] | None = None,
+    aligned: bool = False,
+) -> Float[Tensor, "c L Q"]:
+    """The cosine of every query fragment with what it attends to, in all contexts; 0 at padding.
 
     With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments whose weight is above the average are looked at,
     weighted anew to the sum 1: the plain average ("equal"), or the one weighted with the square roots of the weights
     ("prob"). Which these are takes no gradient. Where no weight is above the average, all being equal, all are kept.
 
-    `dots` are the `products`, where the caller has them already.
+    `dots` are the `products`, where the caller has them already. Where they are `aligned`, query q looks at context q
+    alone, and c is 1.
     """
-    dots = products(contexts.vectors, queries.vectors) if dots is None else dots
-    gram = contexts.vectors @ contexts.vectors.transpose(1, 2)
-    dot, square = _Attended.apply(dots, gram, _log_mask(contexts.mask), smooth, focus)
-    lengths = torch.linalg.vector_norm(queries.vectors, dim=2).T
+    dots = _dots(contexts, queries, aligned) if dots is None else dots
+    dot, square = _Attended.apply(dots, contexts.with_gram().gram, _log_mask(contexts.mask), smooth, focus)
+    if aligned:
+        dot, square = dot.permute(2, 1, 0), square.permute(2, 1, 0)
     # Clamped before the root: at padding the root of zero would have an infinite slope.
-    return dot / (lengths * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
+    return dot / (_lengths(queries).T * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
 
 
 @torch.no_grad()
@@ -79,16 +86,31 @@ def attention_weights(
     return weights
 
 
-def unit_attention(contexts: Fragments, queries: Fragments, smooth: float) -> Float[Tensor, "C Q L K"]:
+def unit_attention(
+    contexts: Fragments, queries: Fragments, smooth: float, aligned: bool = False
+) -> Float[Tensor, "C q L K"]:
     """Weights for a context's fragments with which their sum is what a query fragment attends to, at unit length.
 
     For models that need the attended vector itself: scaled beforehand, it is one matrix product and nothing more.
+    Where they are `aligned`, query c looks at context c alone, and q is 1.
     """
-    dots = products(contexts.vectors, queries.vectors)
-    weights = _Weights.apply(dots, _log_mask(contexts.mask), smooth)
-    gram = contexts.vectors @ contexts.vectors.transpose(1, 2)
+    weights = _Weights.apply(_dots(contexts, queries, aligned), _log_mask(contexts.mask), smooth)
+    gram = contexts.with_gram().gram
+    assert gram is not None
     square = (_times_gram(gram, weights) * weights).sum(1, keepdim=True)
     return (weights / (square.clamp(min=1e-30).sqrt() + EPSILON)).permute(0, 3, 2, 1)
+
+
+def _lengths(queries: Fragments) -> Float[Tensor, "Q L"]:
+    """The lengths of all vectors."""
+    if queries.gram is None:
+        return torch.linalg.vector_norm(queries.vectors, dim=2)
+    return queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()
+
+
+def _dots(contexts: Fragments, queries: Fragments, aligned: bool) -> Float[Tensor, "C K L q"]:
+    """The products of all with all, or of each with its own."""
+    return (pair_products if aligned else products)(contexts.vectors, queries.vectors)
 
 
 def _log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:

@@ -1,10 +1,12 @@
-"""Recurrent encoders of padded sequences with static shapes: nothing is packed, nothing waits for the host."""
+"""Recurrent encoders of padded sequences; on a GPU nothing is packed and nothing waits for the host."""
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.kernels import can_scan, gru_scan
+from selhn.layers.packed_gru import packed_gru, packed_order
+from selhn.layers.ragged import is_ragged
 
 
 class BiGRU(nn.Module):
@@ -23,6 +25,8 @@ class BiGRU(nn.Module):
 
     def forward(self, sequences: Float[Tensor, "B N e"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N h"]:
         """The states of every position."""
+        if is_ragged(sequences):
+            return self._without_padding(sequences, mask.sum(1))
         mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
         mirrored = sequences.gather(1, mirror.expand_as(sequences))
         if can_scan(sequences):
@@ -32,6 +36,17 @@ class BiGRU(nn.Module):
             ahead, back = self.ahead(sequences)[0], self.back(mirrored)[0]
         back = back.gather(1, mirror.expand_as(back))
         return ((ahead + back) / 2).masked_fill(~mask[:, :, None], 0)
+
+    def _without_padding(self, sequences: Float[Tensor, "B N e"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B N h"]:
+        """The same with shapes that depend on the lengths, which a CPU is free to have."""
+        rows, mirrored, rows_of_step = packed_order(lengths, sequences.shape[1])
+        flat = sequences.flatten(0, 1)
+        ahead, back = (
+            packed_gru(gru, flat.index_select(0, places), rows_of_step)
+            for gru, places in ((self.ahead, rows), (self.back, mirrored))
+        )
+        states = ahead.new_zeros(len(flat), ahead.shape[1]).index_add(0, rows, ahead).index_add(0, mirrored, back)
+        return (states / 2).unflatten(0, sequences.shape[:2])
 
 
 class WordGRU(nn.Module):

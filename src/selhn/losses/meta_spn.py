@@ -74,5 +74,8 @@ class MetaSPN(AbstractLoss):
         hardest = torch.where(anchors.num_negatives > 0, anchors.hardest, 0.0).detach()
         positive = anchors.positive.detach().expand_as(hardest)
         seen = torch.stack([positive, hardest, positive - hardest], dim=-1)
-        weights = self.network(seen.to(next(self.network.parameters()).dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
+        example = next(self.network.parameters())
+        if example.device != seen.device:  # a loss goes where its scores are, as those without weights do
+            self.network.to(seen.device)
+        weights = self.network(seen.to(example.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
         return weights / weights.mean(dim=(-2, -1), keepdim=True)

@@ -27,6 +27,10 @@ class AbstractMatcher(nn.Module, ABC):
     capturable: bool = True
     """Whether a training step is the same work whatever the values are, so that a GPU can record and replay it."""
 
+    pairs_apart: bool = False
+    """Whether there is a `score_pairs`, and it gives what `score` gives in training too: a score depends on its own
+    image and text alone, and no statistics run over pairs."""
+
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
         self.tokenizer = tokenizer
@@ -46,6 +50,12 @@ class AbstractMatcher(nn.Module, ABC):
     @abstractmethod
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """Every image against every text."""
+
+    def score_pairs(self, images: Any, texts: Any) -> Float[Tensor, " P"]:
+        """Image p with text p and no other, as many images as texts; a model may have it or not (see `pairs_apart`)."""
+        raise ValueError(
+            f"{type(self).__name__} scores all images against all texts only: call score, or give it a score_pairs"
+        )
 
     def rank_scores(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """What evaluation and search rank by: the scores, or where these saturate and tie, a number behind them."""

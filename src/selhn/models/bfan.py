@@ -7,7 +7,17 @@ anew; a score is the mean cosine of the words plus the mean cosine of the region
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.layers import Focus, Fragments, attended_cosines, attention_weights, products, score_in_blocks, turned
+from selhn.kernels import AttentionSettings, attention_scores, can_attend
+from selhn.layers import (
+    Focus,
+    Fragments,
+    attended_cosines,
+    attention_weights,
+    pair_products,
+    products,
+    score_in_blocks,
+    turned,
+)
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
 from selhn.text import Tokenizer
 
@@ -17,6 +27,8 @@ BYTES_PER_PRODUCT = 8 * 4
 
 class FocalAttention(nn.Module):
     """The scores of BFAN."""
+
+    pairs_apart = True
 
     def __init__(self, focus: Focus, smooth: float):
         super().__init__()
@@ -36,7 +48,18 @@ class FocalAttention(nn.Module):
             "of_regions": attention_weights(texts, images, self.smooth, self.focus)[0, :, :, 0],
         }
 
+    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """Image p with text p, from -2 to 2."""
+        with in_full_precision(images):
+            dots = pair_products(images.vectors, texts.vectors)
+            of_words = attended_cosines(images, texts, self.smooth, self.focus, dots, aligned=True)
+            of_regions = attended_cosines(texts, images, self.smooth, self.focus, dots.transpose(1, 2), aligned=True)
+            return (mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask))[0]
+
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        if can_attend(images.vectors, texts.vectors):
+            settings = AttentionSettings(self.smooth, self.focus)
+            return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, ("t2i", "i2t"), settings)
         dots = products(images.vectors, texts.vectors)
         of_words = attended_cosines(images, texts, self.smooth, self.focus, dots)
         of_regions = attended_cosines(texts, images, self.smooth, self.focus, turned(dots))

@@ -49,7 +49,8 @@ class CrossAttention(AbstractMatcher):
     Args:
         image, text: the encoders.
         head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores;
-            `head.attention(images, texts)` the tensors of an `Attention`, for one pair, by their names.
+            `head.attention(images, texts)` the tensors of an `Attention`, for one pair, by their names;
+            `head.pairs(images, texts)` those of image p with text p; `head.pairs_apart` is that of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
         tokenizer: reads the sentences.
     """
@@ -106,6 +107,16 @@ class CrossAttention(AbstractMatcher):
         present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
         numbers = tuple(str(number) for number in range(int(words.sum())))
         return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
+
+    @property
+    def pairs_apart(self) -> bool:  # type: ignore[override]
+        """As the head says."""
+        return bool(getattr(self.head, "pairs_apart", False))
+
+    def score_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """The head's numbers, or their sigmoids, of image p with text p."""
+        numbers: Tensor = self.head.pairs(images, texts)  # type: ignore[operator]
+        return numbers.sigmoid() if self.sigmoid else numbers
 
     def watched(self) -> dict[str, nn.Module]:
         """Both encoders, the FC of the images, and the BiGRU of the texts."""

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from selhn.kernels import AttentionSettings, attention_scores, can_attend
 from selhn.layers import Fragments, attended_cosines, attention_weights, score_in_blocks
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
 from selhn.text import Tokenizer
@@ -23,6 +24,8 @@ BYTES_PER_PRODUCT = 6 * 4
 
 class StackedAttention(nn.Module):
     """The scores of SCAN. `lambda_lse` is the lambda of LSE; None takes the mean."""
+
+    pairs_apart = True
 
     def __init__(self, direction: Direction, smooth: float, lambda_lse: float | None = None):
         super().__init__()
@@ -40,7 +43,16 @@ class StackedAttention(nn.Module):
             return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
         return {"of_regions": attention_weights(texts, images, self.smooth)[0, :, :, 0]}
 
+    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """Image p with text p."""
+        with in_full_precision(images):
+            seen, looking = (images, texts) if self.direction == "t2i" else (texts, images)
+            return self._pool(attended_cosines(seen, looking, self.smooth, aligned=True), looking.mask)[0]
+
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
+        if can_attend(images.vectors, texts.vectors):
+            settings = AttentionSettings(self.smooth, None, self.lambda_lse)
+            return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, (self.direction,), settings)
         if self.direction == "t2i":
             return self._pool(attended_cosines(images, texts, self.smooth), texts.mask)
         return self._pool(attended_cosines(texts, images, self.smooth), images.mask).T

@@ -8,15 +8,29 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
 SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes out.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
+from torch.utils.checkpoint import checkpoint
 
-from selhn.layers import Fragments, attention_weights, score_in_blocks, unit, unit_attention
+from selhn.layers import (
+    Fragments,
+    attention_weights,
+    is_ragged,
+    projected_differences,
+    score_in_blocks,
+    unit,
+    unit_attention,
+)
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision, xavier
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
+
+# Nodes of so many bytes are reasoned about at a time, so that the passes over them stay near a CPU's core.
+CPU_CHUNK_BYTES = 2**23
 
 
 def _unseen(bias: nn.Parameter) -> None:
@@ -159,11 +173,18 @@ class SimilarityHead(nn.Module):
         self.reasoning = reasoning
         self.last = xavier(nn.Linear(sim_dim, 1))
 
+    @property
+    def pairs_apart(self) -> bool:
+        """Not with batch statistics over the images of a text."""
+        return isinstance(self.reasoning, GraphReasoning)
+
     def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         """Every image against every text."""
-        (num_regions, dim), num_words = images.vectors.shape[1:], texts.mask.shape[1]
-        # Passes over products of regions and words, over differences as wide as the embedding, and over nodes.
-        cost = 4 * (num_words + 1) * (6 * num_regions + 4 * dim + 20 * self.local.out_features)
+        (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
+        # Passes over products of regions and words, over differences as wide as the embedding, and over nodes. A CPU
+        # keeps the projected differences, and makes the nodes again.
+        wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
+        cost = 4 * (num_words + 1) * (6 * num_regions + wide)
         rows = score_in_blocks(self._rows, images, texts, cost, all_images=self.training)
         logits, statistics = rows[: len(images)], rows[len(images) :]
         if isinstance(self.reasoning, AttentionFiltration) and len(statistics):
@@ -174,28 +195,61 @@ class SimilarityHead(nn.Module):
         """The weights of the words of one pair; with SAF, also what each word's node counts."""
         weights: dict[str, Tensor] = {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
         if isinstance(self.reasoning, AttentionFiltration):
-            nodes, mask = self._nodes(images, texts), pad(texts.mask, (1, 0), value=True)
+            nodes = _nodes(*self._differences(images, texts, aligned=False))
+            mask = pad(texts.mask, (1, 0), value=True)
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
 
-    def _rows(self, images: Fragments, texts: Fragments) -> Float[Tensor, "rows T"]:
-        """The logits, and below them the statistics of each text: what is computed twice must not update twice."""
-        vectors, statistics = self.reasoning(self._nodes(images, texts), pad(texts.mask, (1, 0), value=True))
-        with in_full_precision(images):
-            return torch.cat([self.last(vectors.to(images.vectors.dtype)).squeeze(2), statistics])
+    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """Image p with text p."""
+        if self.training and not self.pairs_apart:
+            raise ValueError(
+                "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
+            )
+        return self._rows(images, texts, aligned=True)[0]
 
-    def _nodes(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T X s"]:
-        """X = 1 + N: the node of the whole, then those of the words."""
+    def _rows(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "rows T"]:
+        """The logits, and below them the statistics of each text: what is computed twice must not update twice.
+
+        Where images and texts are `aligned`, there is one row, of each image with its own text.
+        """
+        local, whole = self._differences(images, texts, aligned)
+        mask = pad(texts.mask, (1, 0), value=True)
+        if not is_ragged(local):
+            return self._reasoned(local, whole, mask)
+        apart = self.pairs_apart or not self.training
+        step = max(1, CPU_CHUNK_BYTES // max(1, 4 * local[:1].numel())) if apart else len(local)
+        chunks = zip(local.split(step), whole.split(step), strict=True)
+        # No random number is drawn inside.
+        again = partial(checkpoint, self._reasoned, use_reentrant=False, preserve_rng_state=False)
+        return torch.cat([again(*chunk, mask) for chunk in chunks])
+
+    def _differences(
+        self, images: Fragments, texts: Fragments, aligned: bool
+    ) -> tuple[Float[Tensor, "I T N s"], Float[Tensor, "I T s"]]:
+        """W_l (a_n - w_n)^2 and W_g (v - t)^2."""
         assert images.whole is not None
         assert texts.whole is not None
         with in_full_precision(images):
-            weights = unit_attention(images, texts, self.smooth)
-        words = texts.vectors.flatten(0, 1)[None]
-        difference = torch.baddbmm(words, weights.flatten(1, 2), images.vectors, beta=-1)
-        # Not square(), which autocast takes out of half precision.
-        local = self.local(difference * difference).unflatten(1, texts.mask.shape)
-        whole = self.whole((images.whole[:, None] - texts.whole).square())
-        return unit(torch.cat([whole[:, :, None], local], 2))
+            weights = unit_attention(images, texts, self.smooth, aligned).flatten(1, 2)
+        words = texts.vectors if aligned else texts.vectors.flatten(0, 1)[None]
+        local = projected_differences(weights, images.vectors, words, self.local)
+        local = local[None] if aligned else local.unflatten(1, texts.mask.shape)
+        whole = images.whole[None] if aligned else images.whole[:, None]
+        return local, self.whole((whole - texts.whole).square())
+
+    def _reasoned(
+        self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: Bool[Tensor, "T X"]
+    ) -> Float[Tensor, "rows T"]:
+        """The logits, and the statistics."""
+        vectors, statistics = self.reasoning(_nodes(local, whole), mask)
+        with torch.autocast(local.device.type, enabled=False):
+            return torch.cat([self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics])
+
+
+def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Float[Tensor, "I T X s"]:
+    """X = 1 + N nodes: that of the whole, then those of the words."""
+    return unit(torch.cat([whole[:, :, None], local], 2))
 
 
 def sgr(

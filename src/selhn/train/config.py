@@ -42,6 +42,9 @@ class TrainConfig:
     """Most memory of the GPU that features may take; 0 means half of what is free. What does not fit stays outside."""
     capture: Literal["auto", "always", "never"] = "auto"
     """Whether steps are recorded as a CUDA graph and replayed; auto does so on a GPU for losses and models of ours."""
+    two_pass: bool = False
+    """Whether all pairs are scored without a gradient and only those that the loss pulls at with one: the same step in
+    less time, for cross-attention and losses of hardest negatives."""
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 means at its end only."""
 

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from selhn.train.log import Meter
 from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
 from selhn.train.protocols import Protocol, make_protocol
 from selhn.train.resident import on_device
+from selhn.train.two_pass import match_in_two_passes, require_two_pass
 from selhn.types import Batch, Match
 
-FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "checkpoint_every")
+FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that a resumed run may have otherwise than when it began."""
 
 
@@ -131,19 +133,22 @@ def training_step(
     loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
-    matched: Callable[[], tuple[Match, Any]] | None = None,
+    matched: Callable[[Callable[[], Match]], tuple[Match, Any]] | None = None,
 ) -> dict[str, Tensor]:
     """Forward, backward, clip, update; returns the numbers of the step, still on the device.
 
-    `matched` gives the scores and what else the loss is given, where that is more than `model(batch)`.
+    `matched` is handed the forward pass and gives its scores and what else the loss needs; see `Protocol.match`.
     """
     device = batch.tokens.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
-        match, given = (model(batch), None) if matched is None else matched()
     image_ids = batch.image_ids if config.mask_same_image else None
-    value = (
-        loss(match.scores, image_ids=image_ids, given=given) if isinstance(loss, AbstractLoss) else loss(match.scores)
-    )
+
+    def forward() -> Match:
+        return match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
+
+    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
+        match, given = (forward(), None) if matched is None else matched(forward)
+    extra = {"image_ids": image_ids, "given": given} if isinstance(loss, AbstractLoss) else {}
+    value = loss(match.scores, **extra)
     optimizer.zero_grad(set_to_none=True)
     total = sum(match.aux.values(), start=value)
     _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, _epsilon(loss)))
@@ -170,6 +175,8 @@ def make_stepper(
     """All steps of a run; recorded where the settings and the device allow it."""
     if config.capture == "always" and batches.device.type != "cuda":
         raise ValueError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
+    if config.two_pass:
+        require_two_pass(model, loss)
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"
@@ -180,7 +187,7 @@ def make_stepper(
 
     def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
         batch = batches.assemble_seeded(pairs, num_tokens)
-        matched = None if protocol is None else lambda: protocol.match(pairs, batch)
+        matched = None if protocol is None else partial(protocol.match, pairs, batch)
         return training_step(model, batch, loss, optimizer, config, matched)
 
     return Stepper(compute, batches.generator, record)

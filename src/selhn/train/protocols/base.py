@@ -1,5 +1,6 @@
 """What a loss may need in training beyond the scores of a batch, in one small protocol."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -36,9 +37,12 @@ class Protocol:
     def begin_epoch(self, epoch: int) -> None:
         """Before the first step of an epoch; not when a run is taken up in the middle of one."""
 
-    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
-        """The scores of a batch, and what the loss is `given` with them; `pairs` are its rows of the training set."""
-        return self.model(batch), None
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, Any]:
+        """The scores of a batch, and what the loss is `given` with them.
+
+        `pairs` are its rows of the training set; `forward` scores it the way the settings say.
+        """
+        return forward(), None
 
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint must hold for the run to go on as if nothing had happened."""

@@ -1,5 +1,7 @@
 """NCR: two networks that tell true pairs from wrong ones for each other (Huang et al., NeurIPS 2021)."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -36,6 +38,8 @@ class CoDivide(Protocol):
     def __init__(self, model: AbstractMatcher, loss: NCR, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
         self.loss: NCR = loss
+        if config.two_pass and loss.margin_of == "image":
+            raise ValueError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
         size = (2 if isinstance(model, Twins) else 1, data.train.num_texts)
         self.tables = {
             "labels": torch.ones(size, device=batches.device),
@@ -56,9 +60,9 @@ class CoDivide(Protocol):
         self.tables["labels"].copy_(labels)
         self.tables["trained"].copy_(is_true if 2 * epoch < self.config.epochs else torch.ones_like(is_true))
 
-    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, PairLabels]:
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, PairLabels]:
         """The scores of both networks, and the labels of the pairs for each."""
-        match = self.model(batch)
+        match = forward()
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
         # The scores of a network alone have no axis for networks.
         return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])

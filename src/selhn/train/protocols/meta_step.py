@@ -1,6 +1,6 @@
 """Meta-SPN: the step that teaches a weighting network what to weigh (our reading of Wei et al., 2021; experimental)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -53,13 +53,13 @@ class MetaStep(Protocol):
         """The host looks at how long a gradient is."""
         return False
 
-    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""
         seed = self.batches.generator.initial_seed()
         # The differences below are too small for half precision.
         with torch.autocast(batch.tokens.device.type, enabled=False):
             self._teach(replace(batch, regions=batch.regions.float()), seed)
-        return self.model(batch), None
+        return forward(), None
 
     def _teach(self, batch: Batch, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,6 @@
 """AOQ: negatives from the whole training set beside those of a batch (Chen et al., ECCV 2020)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ class OfflineNegatives(Protocol):
         self.loss: AOQ = loss
         if isinstance(model, Twins):
             raise ValueError("aoq trains one network: leave model.networks at 1")
+        if config.two_pass:
+            raise ValueError("aoq pulls at more pairs than those of a batch: leave two_pass=false")
         split, device = data.train, batches.device
         self._texts_of = TextsOfImages.of(split, device)
         self._image_of_text = split.image_of_text.to(device)
@@ -55,8 +58,8 @@ class OfflineNegatives(Protocol):
         for table, found in zip(self.tables.values(), hardest_negatives(self.model, self.data.train, *depths)):
             table.copy_(found)
 
-    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, OfflineScores]:
-        """The scores of a batch, and of its pairs with their offline negatives."""
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, OfflineScores]:
+        """The scores of a batch, and of its pairs with their offline negatives, all images and texts encoded once."""
         model, size = self.model, len(pairs.texts)
         images, texts = model.encode(batch)
         # At the length of the longest text of all: how long those are that were drawn is not known to the host.
@@ -97,4 +100,6 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     if model.is_embedding:
         with torch.autocast(images.device.type, enabled=False):
             return (images * texts).sum(dim=1)
+    if model.pairs_apart:
+        return model.score_pairs(images, texts)
     return model.score(images, texts).diagonal()

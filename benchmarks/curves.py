@@ -1,0 +1,58 @@
+"""Loss per anchor over the first epochs, one panel a model, from the logs that `compare.py --logs` keeps.
+
+python benchmarks/curves.py runs/logs docs/systems_loss.png --models scan_t2i_avg scan_i2t_avg bfan_equal sgr
+"""
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from selhn.diagnose.figures import COLOURS, pyplot, smooth
+
+LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
+
+
+def read_log(path: Path) -> tuple[list[float], list[float]]:
+    """Steps and losses of a log; the rows of evaluations have no loss."""
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["loss_per_anchor"]]
+    return [float(row["step"]) for row in rows], [float(row["loss_per_anchor"]) for row in rows]
+
+
+def draw(logs: Path, models: Sequence[str], path: Path, margin: float) -> None:
+    """A row of panels that share their axes."""
+    plt = pyplot()
+    columns = min(len(models), 3)
+    size = {"figsize": (4.1 * columns, 2.9 * -(-len(models) // columns)), "layout": "constrained"}
+    figure, grid = plt.subplots(-(-len(models) // columns), columns, squeeze=False, sharex=True, sharey=True, **size)
+    for model, axis in zip(models, grid.flat):
+        for (loss, title), colour in zip(LOSSES.items(), COLOURS):
+            for file in sorted(logs.glob(f"{model}_{loss}-seed*.csv")):
+                steps, losses = read_log(file)
+                axis.plot(steps, smooth(losses), color=colour, linewidth=1.6, label=title)
+        axis.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
+        axis.set(title=model, ylim=(0, None))
+        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
+        axis.spines[["top", "right"]].set_visible(False)
+    for axis in grid[-1]:
+        axis.set_xlabel("training step")
+    for axis in grid[:, 0]:
+        axis.set_ylabel("loss per anchor")
+    grid[0, 0].legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Read the command line and draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("logs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--margin", type=float, default=0.2)
+    arguments = parser.parse_args()
+    draw(arguments.logs, arguments.models, arguments.out, arguments.margin)
+
+
+if __name__ == "__main__":
+    main()

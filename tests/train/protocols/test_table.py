@@ -55,6 +55,33 @@ def test_one_network_divides_the_pairs_for_itself(tmp_path):
     assert not isinstance(load_model(tmp_path / "run" / "best"), Twins)
 
 
+def test_two_passes_are_the_same_run_with_labels(tmp_path):
+    config = override(tiny_run("bfan_equal_hn_world", "ncr"), ["model.networks=1", "epochs=2", "data.images=20"])
+    losses = []
+    for two_pass in ("false", "true"):
+        run_config(override(config, [f"two_pass={two_pass}"]), tmp_path / two_pass, quiet=True)
+        rows = read_log(tmp_path / two_pass / "log.jsonl")
+        losses.append([row["loss"] for row in rows if "loss" in row])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("aoq", ["two_pass=true"], "aoq pulls at more pairs than those of a batch"),
+        ("ncr", ["two_pass=true", "model.networks=1", "loss.margin_of=image"], "moves its hardest negatives"),
+        ("ncr", ["two_pass=true"], "two_pass=true scores some pairs again"),
+        ("aoq", ["model.networks=2"], "aoq trains one network"),
+        ("ncr", ["model.networks=3"], "networks of bfan_equal is 3"),
+        ("hn", ["noise=1.5"], "noise is 1.5: give the share"),
+    ],
+)
+def test_what_does_not_go_together(name, settings, message):
+    config = override(get_recipe("bfan_equal_hn_world"), [f"loss={name}", *TINY, *SETTINGS.get(name, []), *settings])
+    with pytest.raises(ValueError, match=message):
+        run_config(config, quiet=True)
+
+
 @pytest.mark.parametrize("recipe", ["saf_hn_world", "sgr_selhn_world"])
 @pytest.mark.parametrize("name", NAMES)
 def test_similarity_networks_too(recipe, name):

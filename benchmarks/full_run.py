@@ -15,10 +15,9 @@ from pathlib import Path
 from report import environment, save, table
 
 from selhn.data import load_data
-from selhn.losses import create_loss
 from selhn.train import get_recipe, override
 from selhn.train.loop import train
-from selhn.train.run import make_model
+from selhn.train.run import make_loss, make_model
 
 
 def one_run(settings: list[str], dataset: str, capture: str) -> dict[str, float]:
@@ -28,7 +27,7 @@ def one_run(settings: list[str], dataset: str, capture: str) -> dict[str, float]
     data = load_data(config.data, **config.data_settings)
     model = make_model(config, data)
     ready = time.perf_counter()
-    run = train(model, data, create_loss(config.loss, **config.loss_settings), config=config.train)
+    run = train(model, data, make_loss(config), config=config.train)
     end = time.perf_counter()
     return {"total": end - start, "prepare": ready - start, "rsum": run.test.rsum, "dev": run.dev.rsum}
 

@@ -15,18 +15,16 @@ from torch import Tensor
 
 from selhn.data import Data, Features, Split, load_data
 from selhn.eval import Metrics, score_split
-from selhn.losses import AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher
 from selhn.names import require_settings
 from selhn.train import RunConfig, get_recipe, override
-from selhn.train import run as edge
 from selhn.train.capture import Stepper
 from selhn.train.config import TrainConfig
 from selhn.train.log import Meter
 from selhn.train.loop import choose_device, train, uses_bfloat16
 from selhn.train.recipes import find_data
 from selhn.train.resident import on_device
-from selhn.train.run import make_model
+from selhn.train.run import make_loss, make_model
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
 
@@ -59,7 +57,7 @@ class Job:
         """The configuration; an error says what in it this version does not know."""
         own = [setting for setting in self.settings if not setting.startswith("centred=")]
         config = override(get_recipe(f"{self.recipe}_{self.dataset}"), [f"data={self.data}", f"seed={self.seed}", *own])
-        loss_of(config)
+        make_loss(config)
         require_settings(config.model, MODELS[config.model].build, config.model_settings)
         return config
 
@@ -159,7 +157,7 @@ class WarmRunner:
             # They lie there already, in the precision asked for: no second copy for this run.
             settings = replace(settings, features="auto", feature_bytes=1)
         with watched() as seen:
-            run = train(model, data, loss_of(config), config=settings, quiet=True)
+            run = train(model, data, make_loss(config), config=settings, quiet=True)
         if job.log is not None:
             write_log(job.log, seen.rows, job.log_epochs)
         if job.scores is not None:
@@ -180,16 +178,6 @@ class WarmRunner:
             "device": place,
             "settings": " ".join(job.settings),
         }
-
-
-def loss_of(config: RunConfig) -> AbstractLoss:
-    """The loss of a configuration as a whole run takes it."""
-    make_loss = getattr(edge, "make_loss", None)
-    if make_loss is not None:
-        return make_loss(config)
-    if config.loss == "ncr":
-        raise ValueError("NCR is two networks that teach each other, and this version trains one")
-    return create_loss(config.loss, **config.loss_settings)
 
 
 def recalls(metrics: Metrics) -> dict[str, str]:

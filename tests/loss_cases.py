@@ -3,11 +3,13 @@
 import torch
 
 from selhn.losses import (
+    AOQ,
     NCR,
     SCT,
     SSP,
     TAL,
     InfoNCE,
+    MetaSPN,
     MultiPositiveInfoNCE,
     SigLIP,
     Triplet,
@@ -53,6 +55,8 @@ CASES = {
     "ncr": ("ncr", NCR),
     "ncr-warming": ("ncr", lambda: NCR(warmup_epochs=1)),
     "ncr-official": ("ncr", lambda: NCR.official(warmup_epochs=1)),
+    "aoq": ("aoq", AOQ),
+    "meta_spn": ("meta_spn", MetaSPN),
 }
 
 PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft")

@@ -22,6 +22,10 @@ def triplet(p, negatives, f):
 def hn(p, negatives, f):
     if f.variant == "nca":
         return (softmax_triplet(max(negatives), p, f.temperature), True) if negatives else (0.0, False)
+    return plain_hn(p, negatives, f)
+
+
+def plain_hn(p, negatives, f):
     return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
 
 
@@ -59,7 +63,7 @@ def selhn(p, negatives, f, batch):
 def warmup(p, negatives, f):
     if f._epoch < f.warmup_epochs:
         return triplet(p, negatives, f)
-    return (hinge(max(negatives), p, f.margin) if negatives else 0.0), True
+    return plain_hn(p, negatives, f)
 
 
 def infonce(p, negatives, f):
@@ -129,6 +133,7 @@ def per_anchor(name, loss_fn, scores, image_ids=None):
     formula = {
         "triplet": triplet, "hn": hn, "shn": shn, "sct": sct, "selhn": selhn, "warmup": warmup,
         "infonce": infonce, "siglip": siglip, "multi_positive": multi_positive, "tal": tal, "ssp": ssp, "ncr": ncr,
+        "aoq": plain_hn, "meta_spn": plain_hn,
     }[name]  # fmt: skip
     extra = {"batch": batch} if name in ("selhn", "ncr") else {}
     losses, counted = [], []

@@ -11,12 +11,14 @@ import selhn
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MultiPositiveInfoNCE OfflineScores
-        SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss list_losses""",
-    "selhn.models": "MODELS VSE AbstractMatcher CrossAttention ModelEntry VSEpp create_model list_models load_model",
+    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MetaSPN MultiPositiveInfoNCE
+        OfflineScores PairLabels SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss
+        list_losses""",
+    "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model list_models
+        load_model""",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
-        load_data make_resident resident_bytes write_native""",
+        load_data make_resident resident_bytes with_noise write_native""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs

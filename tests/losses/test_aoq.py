@@ -157,13 +157,17 @@ def test_bad_offline_scores(negative, pair, message):
         AOQ()(torch.zeros(4, 4), given=OfflineScores(negative, pair))
 
 
-@pytest.mark.parametrize("offline", [None, torch.zeros(2, 4)])
-def test_offline_scores_are_needed(offline):
-    message = f"AOQ needs the scores of offline negatives, got {type(offline).__name__}: pass given=OfflineScores"
+def test_only_offline_scores_are_taken():
+    message = "AOQ takes the scores of offline negatives, got Tensor: pass given=OfflineScores"
     with pytest.raises(ValueError, match=message):
-        AOQ()(torch.zeros(4, 4), given=offline)
+        AOQ()(torch.zeros(4, 4), given=torch.zeros(2, 4))
     with pytest.raises(ValueError, match=message):
-        AOQ().from_embeddings(torch.zeros(4, 3), torch.zeros(4, 3), given=offline)
+        AOQ().from_embeddings(torch.zeros(4, 3), torch.zeros(4, 3), given=torch.zeros(2, 4))
+
+
+def test_without_offline_scores_it_is_hardest_negative_mining():
+    scores = make_scores("spread", 7, 0)
+    assert torch.equal(AOQ()(scores), TripletHN()(scores))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +176,10 @@ def test_offline_scores_are_needed(offline):
         ({"alpha": 0}, "alpha must be a number > 0, got 0"),
         ({"beta": -1.0}, "beta must be a number >= 0, got -1.0"),
         ({"offline_margin": -0.1}, "offline_margin must be a number >= 0, got -0.1"),
+        ({"depth": 0}, "depth must be a number > 0, got 0"),
+        ({"refresh": 0}, "refresh must be a number > 0, got 0"),
     ],
 )
 def test_bad_settings(settings, message):
     with pytest.raises(ValueError, match=message):
         AOQ(**settings)
-
-
-def test_docstring_has_its_sections():
-    assert all(section in AOQ.__doc__ for section in ("quation", "Args:", "References:", "Relations:", "Example:"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loss_cases import KINDS, make_embeddings, make_ids, make_scores
 from loss_oracle import hinge
 
-from selhn.losses import NCR, TripletHN, TripletSelHN
+from selhn.losses import NCR, PairLabels, TripletHN, TripletSelHN
 
 SOFTNESS = {
     "linear": lambda y: y,
@@ -206,3 +206,37 @@ def test_bad_labels(labels, message):
         NCR()(torch.zeros(4, 4), given=labels)
     with pytest.raises(ValueError, match=r"of shape \(4,\) or \(4, 4\), got \(3,\)"):
         NCR.official()(torch.zeros(4, 4), given=torch.ones(3))
+
+
+@pytest.mark.parametrize("margin_of", ["anchor", "image"])
+def test_labels_of_several_networks(margin_of):
+    scores = torch.stack([make_scores("spread", 7, 0), make_scores("trained", 7, 1)])
+    labels = torch.stack([make_labels(7, 0), make_labels(7, 1)])
+    loss_fn = NCR(margin_of=margin_of)
+    together = loss_fn.per_anchor(scores, given=PairLabels(labels))
+    for k in range(2):
+        torch.testing.assert_close(together[k], loss_fn.per_anchor(scores[k], given=labels[k]), rtol=0, atol=0)
+    torch.testing.assert_close(loss_fn(scores, given=PairLabels(labels)), together.mean())
+    for function in (loss_fn.pair_losses, loss_fn.predict):
+        torch.testing.assert_close(function(scores), torch.stack([function(scores[0]), function(scores[1])]))
+
+
+def test_pairs_that_are_left_out():
+    scores, labels = make_scores("spread", 7, 0).requires_grad_(), make_labels(7, 0)
+    trained = torch.tensor([True, False, True, True, False, False, True])
+    each = NCR().per_anchor(scores, given=labels)
+    loss = NCR()(scores, given=PairLabels(labels, trained))
+    torch.testing.assert_close(loss, each[:, trained].mean())
+    loss.backward()
+    assert not scores.grad.diagonal()[~trained].any()
+    nobody = NCR()(scores, given=PairLabels(labels, torch.zeros(7, dtype=torch.bool)))
+    assert nobody == 0
+    warming = NCR(warmup_epochs=1)
+    torch.testing.assert_close(warming(scores, given=PairLabels(labels, trained)), warming(scores))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_pair_labels_of_another_batch():
+    for labels, trained in ((torch.ones(2, 3), None), (torch.ones(4), torch.ones(2, 4, dtype=torch.bool))):
+        with pytest.raises(ValueError, match="must end in the 4 pairs, got shapes"):
+            NCR()(torch.zeros(4, 4), given=PairLabels(labels, trained))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from selhn.data import Pairs, Step, load_data
-from selhn.losses import TripletHN, TripletSelHN, TripletWarmUp
+from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
 from selhn.text import Vocabulary
 from selhn.train.capture import Stepper, recording_stream
@@ -36,11 +36,12 @@ def test_recording_needs_a_gpu(tiny_model, tiny_data):
         make_stepper(model, batches, TripletHN(), optimizer, config)
 
 
-def run(tmp_path, capture, loss, model="rvse", **settings):
+def run(tmp_path, capture, loss, model="rvse", networks=1, **settings):
     data = load_data("world", images=600)
     vocabulary = Vocabulary.build(data.train.captions)
     torch.manual_seed(0)
-    made = create_model(model, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=64, word_dim=20)
+    sizes = {"feature_dim": data.feature_dim, "dim": 64, "word_dim": 20}
+    made = create_model(model, networks=networks, tokenizer=vocabulary, **sizes)
     out = tmp_path / f"{capture}-{len(list(tmp_path.iterdir()))}"
     done = train(made, data, loss, out=out, epochs=3, capture=capture, device="cuda", quiet=True, **settings)
     rows = [row for row in read_log(out / "log.jsonl") if "loss" in row]
@@ -58,6 +59,28 @@ def test_a_recorded_run_is_the_run(tmp_path, precision, model):
     # Sums of gradients come in any order on a GPU, so the two drift apart as two runs of either do.
     assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "fp32" else 2e-2)
     assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("networks", [1, 2])
+@pytest.mark.parametrize("loss", [NCR, AOQ])
+def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, networks):
+    if loss is AOQ and networks == 2:
+        pytest.skip("aoq trains one network")
+    settings = {"warmup_epochs": 1} if loss is NCR else {"depth": 50}
+    (_, plain), (_, recorded) = (
+        run(tmp_path, capture, loss(**settings), networks=networks, precision="fp32") for capture in ("never", "always")
+    )
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3)
+    assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("loss", "budget"), [(MetaSPN, 0), (AOQ, 1)], ids=["meta step", "features elsewhere"])
+def test_a_protocol_that_cannot_be_recorded_is_not(tmp_path, loss, budget):
+    done, losses = run(tmp_path, "auto", loss(), feature_bytes=budget)
+    assert losses.isfinite().all()
+    assert done.test.rsum > 0
 
 
 @pytest.mark.gpu

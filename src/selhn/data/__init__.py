@@ -6,6 +6,7 @@ from selhn.data.features import DenseFeatures, PocketFeatures, Projection, Ragge
 from selhn.data.formats import FORMATS, import_data, load_data
 from selhn.data.inspection import Report
 from selhn.data.native import write_native
+from selhn.data.noise import with_noise
 from selhn.data.resident import FeaturePrecision, QuantizedFeatures, make_resident, resident_bytes
 from selhn.data.splits import Data, Features, Split
 from selhn.data.steps import Pairs, Step
@@ -33,5 +34,6 @@ __all__ = [
     "load_data",
     "make_resident",
     "resident_bytes",
+    "with_noise",
     "write_native",
 ]

@@ -193,11 +193,17 @@ class Batches:
         self.generator.manual_seed(step.seed)
         return self.assemble_seeded(step.pairs, step.num_tokens)
 
+    def assemble_rows(self, texts: Int[Tensor, " B"]) -> Batch:
+        """Texts that are named on the host, with their images, changed by the random numbers of `generator`."""
+        pairs = Pairs(texts.to(self.device), self.image_of_text[texts].to(self.device))
+        return self.assemble_seeded(pairs, self._num_tokens(int(self.texts.lengths[texts].max())))
+
     def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
         """The same with the random numbers that `generator` stands at."""
         regions, region_mask = pairs.regions, pairs.region_mask
         if regions is None or region_mask is None:
-            regions, region_mask = self.split.features.gather(pairs.images, dtype=None)
+            found = self.split.features.gather(pairs.images, dtype=None)
+            regions, region_mask = (tensor.to(self.device) for tensor in found)
         tokens, token_mask = self.texts.take(pairs.texts, num_tokens)
         change = self.augmentation
         if change is not None and change.drop_regions:

@@ -6,12 +6,14 @@ import torch
 
 from selhn.data import Split
 from selhn.eval.encoded import in_eval_mode, require_width
-from selhn.models import MODELS, AbstractMatcher, CrossAttention
+from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins
 from selhn.types import Attention
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
     """How a model that compares regions with words looks at an image of a split (row or name) and any sentence."""
+    if isinstance(model, Twins):
+        raise ValueError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
     if not isinstance(model, CrossAttention):
         having = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
         raise ValueError(

@@ -1,10 +1,7 @@
-"""Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`.
-
-`AOQ` is the one loss without a line: it cannot be computed from scores alone.
-"""
+"""Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
@@ -12,8 +9,9 @@ from selhn.losses.aoq import AOQ, OfflineScores
 from selhn.losses.base import AbstractLoss
 from selhn.losses.hardest import TripletHN
 from selhn.losses.infonce import InfoNCE
+from selhn.losses.meta_spn import MetaSPN
 from selhn.losses.multi_positive import MultiPositiveInfoNCE
-from selhn.losses.ncr import NCR
+from selhn.losses.ncr import NCR, PairLabels
 from selhn.losses.sct import SCT
 from selhn.losses.selhn import TripletSelHN
 from selhn.losses.semihard import TripletSHN
@@ -34,8 +32,10 @@ __all__ = [
     "AbstractLoss",
     "InfoNCE",
     "LossEntry",
+    "MetaSPN",
     "MultiPositiveInfoNCE",
     "OfflineScores",
+    "PairLabels",
     "SigLIP",
     "Triplet",
     "TripletHN",
@@ -56,6 +56,10 @@ class LossEntry:
     paper: str
     shift_invariant: bool = True
     """Whether adding a constant to all scores leaves it as it is."""
+    networks: int = 1
+    """How many networks its authors train together."""
+    run_settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a whole run takes where nothing else is said, and a single call does not."""
 
 
 LOSSES: Mapping[str, LossEntry] = {
@@ -88,7 +92,17 @@ LOSSES: Mapping[str, LossEntry] = {
         "Wei et al., CVPR 2020",
         shift_invariant=False,
     ),
-    "ncr": LossEntry(NCR, "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021"),
+    "ncr": LossEntry(
+        NCR,
+        "[max_n s_n - s_p + margin m(label)]+",
+        "Huang et al. (NCR), NeurIPS 2021",
+        networks=2,
+        run_settings={"warmup_epochs": 5},
+    ),
+    "aoq": LossEntry(AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"),
+    "meta_spn": LossEntry(
+        MetaSPN, "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+", "after Wei et al., ACM Multimedia 2021 (experimental)"
+    ),
 }
 
 

@@ -33,9 +33,9 @@ class AOQ(AbstractLoss):
           + [s(V_i, T-) - s(V_i, T_i) + offline_margin]+ + [s(V-, T-) - s(V_i, T_i) + offline_margin]+
         w = beta - (s(V_i, T-) - s(V_i, T^_i)) / alpha
 
-    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`; so do
-    `per_anchor` and `from_embeddings`. For that it is not in `LOSSES`, whose losses need scores only. An anchor without
-    negatives in the batch keeps its offline terms.
+    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`; so are
+    `per_anchor` and `from_embeddings`. Without it this is `TripletHN`. An anchor without negatives in the batch keeps
+    its offline terms. `selhn.train` finds the offline negatives and scores them.
 
     Args:
         margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
@@ -44,6 +44,8 @@ class AOQ(AbstractLoss):
         weight_gradient: whether gradient flows through w too, as in the authors' program. It pulls an offline negative
             up, towards the anchor.
         negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it should punish.
+        depth: from how many of the hardest texts of an image training draws its offline negative.
+        refresh: epochs between two searches for them.
 
     References:
         Chen et al., Adaptive Offline Quintuplet Loss for Image-Text Matching, ECCV 2020.
@@ -65,17 +67,23 @@ class AOQ(AbstractLoss):
         beta: float = 1.5,
         weight_gradient: bool = False,
         negative_weight: bool = False,
+        depth: int = 300,
+        refresh: int = 1,
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
         require_number("offline_margin", offline_margin)
         require_number("alpha", alpha, above=0)
         require_number("beta", beta)
+        require_number("depth", depth, above=0)
+        require_number("refresh", refresh, above=0)
         self.offline_margin = offline_margin
         self.alpha = alpha
         self.beta = beta
         self.weight_gradient = weight_gradient
         self.negative_weight = negative_weight
+        self.depth = depth
+        self.refresh = refresh
 
     @classmethod
     def official(cls, **settings: Any) -> "AOQ":
@@ -87,11 +95,13 @@ class AOQ(AbstractLoss):
         """Only the hardest negative; the rest is given."""
         return ("hardest",)
 
-    def check_given(self, given: Any, batch: int) -> OfflineScores:
+    def check_given(self, given: Any, batch: int) -> OfflineScores | None:
         """Refuse anything but `OfflineScores` of this batch."""
+        if given is None:
+            return None
         if not isinstance(given, OfflineScores):
             raise ValueError(
-                f"AOQ needs the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
+                f"AOQ takes the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
             )
         for name in ("negative", "pair"):
             value = getattr(given, name)
@@ -107,6 +117,8 @@ class AOQ(AbstractLoss):
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
         positive = anchors.positive
+        if anchors.given is None:
+            return hinge(anchors.hardest, positive, self.margin)
         negative, pair = (scores.to(positive) for scores in (anchors.given.negative, anchors.given.pair))
         has_negative = anchors.num_negatives > 0
         hardest = torch.where(has_negative, anchors.hardest, 0.0)

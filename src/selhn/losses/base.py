@@ -29,14 +29,18 @@ class AbstractLoss(nn.Module, ABC):
         margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss that has none.
         reduction: "mean" over the 2B anchors, "sum" over them, or "none" for shape (2, B): image anchors, text
             anchors. An anchor without negatives counts as 0.
+        warmup_epochs: for how many epochs a scheduled loss is `warming_up`; 0 in a loss that has no schedule.
     """
 
-    def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
+    def __init__(self, margin: float = 0.2, reduction: Reduction = "mean", warmup_epochs: int = 0):
         super().__init__()
         require_number("margin", margin)
         require_choice("reduction", reduction, get_args(Reduction))
+        require_number("warmup_epochs", warmup_epochs)
         self.margin = margin
         self.reduction = reduction
+        self.warmup_epochs = warmup_epochs
+        self._epoch = 0  # where a schedule stands is no setting of it
 
     @classmethod
     def paper(cls: type[LossT], **settings: Any) -> LossT:
@@ -62,12 +66,18 @@ class AbstractLoss(nn.Module, ABC):
         return None
 
     @property
+    def warming_up(self) -> bool:
+        """Whether this is one of the first `warmup_epochs` epochs."""
+        return self._epoch < self.warmup_epochs
+
+    @property
     def phase(self) -> Hashable:
         """What a scheduled loss computes now: steps recorded in one phase are not replayed in another."""
-        return None
+        return self.warming_up if self.warmup_epochs else None
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch number `epoch` (from 0) begins; only a scheduled loss cares."""
+        self._epoch = epoch
 
     def check_given(self, given: Any, batch: int) -> Any:
         """What the loss was handed beyond the scores of `batch` pairs, checked; most losses take nothing."""
@@ -149,7 +159,7 @@ class AbstractLoss(nn.Module, ABC):
 
 
 def hinge(
-    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, " B"]
+    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, "*L 1 B"]
 ) -> Float[Tensor, "*K 2 B"]:
     """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
     return (negative - positive + margin).relu()

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.kernels import AnchorStatistics, Statistic
@@ -17,12 +18,19 @@ from selhn.losses.base import (
     hinge,
     mean_hinge,
     require_choice,
-    require_number,
 )
 from selhn.types import Reduction
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
+
+
+@dataclass(frozen=True)
+class PairLabels:
+    """Soft labels of B pairs, and which of them are trained on (None for all); leading axes are those of the scores."""
+
+    labels: Float[Tensor, "*K B"]
+    trained: Bool[Tensor, "*K B"] | None = None
 
 
 class NCR(AbstractLoss):
@@ -33,10 +41,11 @@ class NCR(AbstractLoss):
         [s(V_i, T^_i) - s(V_i, T_i) + margin * m(y_i)]+
         m(y) = (10^y - 1) / 9 ("exponential"), y ("linear"), or sin(pi y - pi / 2) / 2 + 1 / 2 ("sin")
 
-    Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`; without them all pairs are held
-    to be true and this is `TripletHN`. True and wrong pairs are told apart by `pair_losses`; `predict` makes labels
-    from scores, and `clean_labels` joins them with what is known of a pair. For the first `warmup_epochs`, counted by
-    `set_epoch`, the loss is the mean hinge over all negatives and labels do not matter.
+    Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`, which also
+    leave pairs out; without them all pairs are held to be true and this is `TripletHN`. True and wrong pairs are told
+    apart by `pair_losses`; `predict` makes labels from scores, and `clean_labels` joins them with what is known of a
+    pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss is the mean hinge over all negatives and
+    labels do not matter. `selhn.train` finds the labels.
 
     Args:
         margin, reduction: see `AbstractLoss`.
@@ -67,60 +76,57 @@ class NCR(AbstractLoss):
         margin_of: MarginOf = "anchor",
         reduction: Reduction = "mean",
     ):
-        super().__init__(margin, reduction)
+        super().__init__(margin, reduction, warmup_epochs)
         require_choice("softness", softness, get_args(Softness))
-        require_number("warmup_epochs", warmup_epochs)
         require_choice("average_over", average_over, get_args(AverageOver))
         require_choice("margin_of", margin_of, get_args(MarginOf))
         self.softness = softness
-        self.warmup_epochs = warmup_epochs
         self.average_over = average_over
         self.margin_of = margin_of
-        self._epoch = 0
 
     @classmethod
     def official(cls, **settings: Any) -> "NCR":
         """As in the authors' program: a sum, mean hinges over B entries, margins by the image in both directions."""
         return cls.paper(**{"average_over": "batch", "margin_of": "image", **settings})
 
-    def set_epoch(self, epoch: int) -> None:
-        """Epoch number `epoch`, counted from 0, begins."""
-        self._epoch = epoch
-
-    @property
-    def phase(self) -> bool:
-        """Whether all negatives are seen."""
-        return self._epoch < self.warmup_epochs
-
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The sum of hinges while warming up, then the hardest negative."""
-        return ("hinge_sum",) if self.phase else ("hardest",)
+        return ("hinge_sum",) if self.warming_up else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
-        if self.phase:
+        if self.warming_up:
             return mean_hinge(anchors, self.average_over)
-        margin: float | Tensor = self.margin
-        if anchors.given is not None:
-            # Official: the margin was added to every negative, and may have changed which is the hardest.
-            margin = self._margins(anchors.given, anchors.positive) if self.margin_of == "anchor" else 0.0
-        return hinge(anchors.hardest, anchors.positive, margin)
+        if anchors.given is None:
+            return hinge(anchors.hardest, anchors.positive, self.margin)
+        # Official: the margin was added to every negative, and may have changed which is the hardest.
+        by_anchor = self.margin_of == "anchor"
+        margin = self._margins(anchors.given.labels, anchors.positive)[..., None, :] if by_anchor else 0.0
+        losses = hinge(anchors.hardest, anchors.positive, margin)
+        trained = self.counted(anchors)
+        return losses if trained is None else torch.where(trained, losses, 0.0)
+
+    def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
+        """Both anchors of the pairs that are trained on."""
+        if self.warming_up or anchors.given is None or anchors.given.trained is None:
+            return None
+        return anchors.given.trained[..., None, :].expand_as(anchors.hardest)
 
     def pair_losses(
-        self, scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Float[Tensor, " B"]:
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Float[Tensor, "*K B"]:
         """The mean hinges of a pair's two anchors, added: small for true pairs. Its gradient is that of the warm-up."""
         warming_up = NCR(self.margin, warmup_epochs=1, average_over=self.average_over)
-        return warming_up.per_anchor(scores, image_ids).sum(dim=0)
+        return warming_up.per_anchor(scores, image_ids).sum(dim=-2)
 
     @torch.no_grad()
     def predict(
-        self, scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Float[Tensor, " B"]:
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Float[Tensor, "*K B"]:
         """A soft label for every pair: `clip(margin - loss / 2, 0, margin)` in units of the best tenth of the batch."""
         told_apart = (self.margin - self.pair_losses(scores, image_ids) / 2).clamp(0, self.margin)
-        best = told_apart.topk(len(scores) // 10 + 1).values.mean()
+        best = told_apart.topk(scores.shape[-1] // 10 + 1).values.mean(dim=-1, keepdim=True)
         # Official: where no pair is told apart this is 0/0. It is 0 here.
         return (told_apart / best.clamp(min=torch.finfo(best.dtype).tiny)).clamp(max=1)
 
@@ -132,16 +138,22 @@ class NCR(AbstractLoss):
         probability = probability if self.margin_of == "anchor" else probability[:, None]
         return probability + (1 - probability) * prediction
 
-    def check_given(self, given: Any, batch: int) -> Any:
+    def check_given(self, given: Any, batch: int) -> PairLabels | None:
         """Refuse labels that are not one number a pair, or a matrix where margins are the images'."""
         if given is None:
             return None
+        if isinstance(given, PairLabels):
+            check_floats("labels", given.labels)
+            shapes = {tuple(part.shape) for part in (given.labels, given.trained) if part is not None}
+            if len(shapes) > 1 or given.labels.shape[-1] != batch:
+                raise ValueError(f"labels and trained of PairLabels must end in the {batch} pairs, got shapes {shapes}")
+            return PairLabels(given.labels.detach(), given.trained)
         check_floats("given", given)
         shape, matrix = tuple(given.shape), (batch, batch)
         if shape != (batch,) and (shape != matrix or self.margin_of == "anchor"):
             also = "" if self.margin_of == "anchor" else f" or {matrix}"
             raise ValueError(f"given must be soft labels, one a pair, of shape ({batch},){also}, got {shape}")
-        return given.detach()
+        return PairLabels(given.detach())
 
     def from_embeddings(
         self,
@@ -153,7 +165,7 @@ class NCR(AbstractLoss):
         tile: int | None = None,
     ) -> Tensor:
         """As in `AbstractLoss`; margins of the images cannot be had without the matrix."""
-        if given is not None and self.margin_of == "image" and not self.phase:
+        if given is not None and self.margin_of == "image" and not self.warming_up:
             raise ValueError(
                 "NCR with margin_of='image' adds a margin to every score and needs the matrix: call the loss with "
                 "image_emb @ text_emb.T, or take margin_of='anchor'"
@@ -161,13 +173,17 @@ class NCR(AbstractLoss):
         return super().from_embeddings(image_emb, text_emb, image_ids, given=given, tile=tile)
 
     def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
-        if given is None or self.margin_of == "anchor" or self.phase:
+        if given is None or self.margin_of == "anchor" or self.warming_up:
             return super()._dense(scores, image_ids, given)
         check_scores(scores)
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        margins = self._margins(self.check_given(given, scores.shape[-1]), wide)
-        margins = margins if margins.ndim == 2 else margins[:, None].expand(-1, len(margins))
-        return super()._dense(wide + margins.clone().fill_diagonal_(0), image_ids, given)
+        checked = self.check_given(given, scores.shape[-1])
+        assert checked is not None
+        margins = self._margins(checked.labels, wide)
+        is_matrix = isinstance(given, Tensor) and given.ndim == 2
+        margins = margins if is_matrix else margins[..., None]
+        on_diagonal = torch.eye(wide.shape[-1], dtype=torch.bool, device=wide.device)
+        return super()._dense(wide + margins.expand(wide.shape).masked_fill(on_diagonal, 0), image_ids, given)
 
     def _margins(self, labels: Tensor, like: Tensor) -> Tensor:
         labels = labels.to(like)

@@ -31,28 +31,15 @@ class TripletWarmUp(AbstractLoss):
     """
 
     def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
-        super().__init__(margin, reduction)
-        if warmup_epochs < 0:
-            raise ValueError(f"warmup_epochs must be at least 0, got {warmup_epochs}")
-        self.warmup_epochs = warmup_epochs
-        self._epoch = 0  # where a schedule stands is no setting of it
-
-    def set_epoch(self, epoch: int) -> None:
-        """Epoch number `epoch`, counted from 0, begins."""
-        self._epoch = epoch
-
-    @property
-    def phase(self) -> bool:
-        """Whether all negatives are seen."""
-        return self._epoch < self.warmup_epochs
+        super().__init__(margin, reduction, warmup_epochs)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The sum of hinges while warming up, then the hardest negative."""
-        return ("hinge_sum",) if self.phase else ("hardest",)
+        return ("hinge_sum",) if self.warming_up else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2 or 3, one anchor."""
-        if self.phase:
+        if self.warming_up:
             return anchors.hinge_sum
         return hinge(anchors.hardest, anchors.positive, self.margin)

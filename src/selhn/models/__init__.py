@@ -13,6 +13,7 @@ from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.folder import check_fits, read_config, read_weights
+from selhn.models.twins import Twins
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
 from selhn.names import did_you_mean, require_settings
@@ -24,6 +25,7 @@ __all__ = [
     "AbstractMatcher",
     "CrossAttention",
     "ModelEntry",
+    "Twins",
     "VSEpp",
     "create_model",
     "list_models",
@@ -75,13 +77,20 @@ def list_models(pattern: str = "*") -> list[str]:
     return [name for name in MODELS if fnmatch(name, pattern)]
 
 
-def create_model(name: str, **settings: Any) -> AbstractMatcher:
-    """The model of that name with random weights: `create_model("rvse", tokenizer=vocabulary, dim=512)`."""
+def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMatcher:
+    """The model of that name with random weights: `create_model("rvse", tokenizer=vocabulary, dim=512)`.
+
+    `networks=2` makes two that differ in their weights, as one (see `Twins`).
+    """
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
+    if networks not in (1, 2):
+        raise ValueError(f"networks of {name} is {networks!r}: choose 1, or 2 that teach each other")
     parameters = inspect.signature(MODELS[name].build).parameters
     require_settings(name, MODELS[name].build, settings)
     model = MODELS[name].build(**settings)
+    if networks == 2:
+        model = Twins(model, MODELS[name].build(**settings))
     defaults = {key: parameter.default for key, parameter in parameters.items()}
     model.name = name
     model.settings = {**defaults, **settings, **model.resolved_settings()}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selhn.data import Split
 from selhn.eval.encoded import encode_split, in_eval_mode
-from selhn.models import AbstractMatcher, CrossAttention, load_model
+from selhn.models import AbstractMatcher, CrossAttention, Twins, load_model
 
 Kind = Literal["image", "text"]
 EMBEDDINGS = "embeddings.safetensors"
@@ -60,7 +60,7 @@ class Index:
         """Encode a split; with `path`, save the index there too."""
         if path is not None:
             _refuse_foreign(Path(path))
-        if isinstance(model, CrossAttention):
+        if isinstance(model.both[0] if isinstance(model, Twins) else model, CrossAttention):
             raise ValueError(
                 f"{model.name or type(model).__name__} compares regions with words and has no vector to search by: "
                 "build the index with an embedding model, such as rvse"

@@ -9,12 +9,17 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from selhn.train.protocols import Protocol
+
+PROTOCOL = "protocol."  # before the names of what a protocol keeps
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ def save_checkpoint(
     position: Position,
     identity: Mapping[str, str],
     alarm: Mapping[str, Any] | None,
+    protocol: "Protocol | None" = None,
 ) -> None:
     """Write the whole training state; the previous checkpoint is removed only when this one is complete."""
     # The epoch is in the name because the end of an epoch and its last step are two positions at one step.
@@ -52,10 +58,12 @@ def save_checkpoint(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        moments, groups = _flatten(optimizer)
+        moments, groups = flatten_optimizer(optimizer)
+        state = {} if protocol is None else protocol.state()
+        tensors = {**moments, **{PROTOCOL + name: tensor.contiguous() for name, tensor in state.items()}}
         written = {"position": asdict(position), "identity": identity, "groups": groups, "alarm": alarm}
         save_weights(model, temporary / "model.safetensors")
-        save_file({**moments, **_random_state()}, temporary / "training.safetensors")
+        save_file({**tensors, **_random_state()}, temporary / "training.safetensors")
         (temporary / "training.json").write_text(json.dumps(written, indent=1))
         shutil.rmtree(final, ignore_errors=True)
         temporary.rename(final)
@@ -73,7 +81,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, identity: Mapping[str, str]
+    folder: Path | None,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    identity: Mapping[str, str],
+    protocol: "Protocol | None" = None,
 ) -> tuple[Position, dict[str, Any] | None]:
     """Put a run back where its latest checkpoint left it; returns the position and the state of the stall alarm."""
     if folder is None or not (folder / "latest").exists():
@@ -90,7 +102,10 @@ def load_checkpoint(
     if changed:
         raise ValueError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
     load_weights(model, latest / "model.safetensors")
-    _unflatten(optimizer, state, groups)
+    unflatten_optimizer(optimizer, state, groups)
+    if protocol is not None:
+        own = {name.removeprefix(PROTOCOL): value for name, value in state.items() if name.startswith(PROTOCOL)}
+        protocol.load_state(own)
     torch.set_rng_state(state["rng.cpu"])
     if "rng.cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["rng.cuda"])
@@ -127,7 +142,8 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The moments of an optimiser as tensors by name, and its settings."""
     state = optimizer.state_dict()
     tensors = {
         f"optimizer.{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
@@ -141,7 +157,10 @@ def _flatten(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[
     return tensors, groups
 
 
-def _unflatten(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> None:
+def unflatten_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
+) -> None:
+    """The inverse of `flatten_optimizer`."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")

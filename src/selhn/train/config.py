@@ -31,6 +31,8 @@ class TrainConfig:
     """Share of a text's words that is masked, replaced or deleted at random, in training only."""
     mask_same_image: bool = True
     """Whether captions of one image in a batch are kept from being negatives of each other."""
+    noise: float = 0.0
+    """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
     seed: int = 0
     device: str = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"

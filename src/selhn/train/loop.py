@@ -3,13 +3,14 @@
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from selhn.data import Augmentation, Batches, Data, Pairs
+from selhn.data import Augmentation, Batches, Data, Pairs, with_noise
 from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import Metrics, evaluate, require_width
 from selhn.kernels import side_by_side
@@ -22,9 +23,10 @@ from selhn.train.config import TrainConfig, with_values
 from selhn.train.folder import RunFolder, interruptible
 from selhn.train.log import Meter
 from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
+from selhn.train.protocols import Protocol, make_protocol
 from selhn.train.resident import on_device
 from selhn.train.two_pass import match_in_two_passes, require_two_pass
-from selhn.types import Batch
+from selhn.types import Batch, Match
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that a resumed run may have otherwise than when it began."""
@@ -68,14 +70,16 @@ def train(
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
+    data = with_noise(data, config.noise, config.seed)
     data = on_device(data, config, device, half=uses_bfloat16(config, device.type))
     batches = make_batches(model, data, config, device)
     optimizer = make_optimizer(model, config, device)
-    stepper = make_stepper(model, batches, loss, optimizer, config)
+    protocol = make_protocol(model, loss, data, batches, config)
+    stepper = make_stepper(model, batches, loss, optimizer, config, protocol)
     folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
     position, alarm = Position(), make_alarm(loss, len(batches))
     if resume:
-        position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity)
+        position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
         alarm = StallAlarm(**alarm_state) if alarm_state else None
         folder.describe()
     meter = Meter(folder.log, position.log_position, alarm)
@@ -85,13 +89,15 @@ def train(
         if folder.checkpoints is not None:
             state = replace(position, log_position=meter.flush())
             heard = None if alarm is None else asdict(alarm)
-            save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard)
+            save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard, protocol)
 
     with meter, interruptible() as interrupted, recording_stream(device):
         for epoch in range(position.epoch, config.epochs):
             set_learning_rate(optimizer, epoch, config)
             if isinstance(loss, AbstractLoss):
                 loss.set_epoch(epoch)
+            if position.step_in_epoch == 0:
+                protocol.begin_epoch(epoch)
             model.train()
             for step in batches.steps(epoch, start=position.step_in_epoch):
                 numbers = stepper(step, loss.phase if isinstance(loss, AbstractLoss) else None)
@@ -127,20 +133,29 @@ def training_step(
     loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
+    matched: Callable[[Callable[[], Match]], tuple[Match, Any]] | None = None,
 ) -> dict[str, Tensor]:
-    """Forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    """Forward, backward, clip, update; returns the numbers of the step, still on the device.
+
+    `matched` is handed the forward pass and gives its scores and what else the loss needs; see `Protocol.match`.
+    """
     device = batch.tokens.device.type
     image_ids = batch.image_ids if config.mask_same_image else None
+
+    def forward() -> Match:
+        return match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
+
     with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
-        match = match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
-    value = loss(match.scores, image_ids=image_ids) if isinstance(loss, AbstractLoss) else loss(match.scores)
+        match, given = (forward(), None) if matched is None else matched(forward)
+    extra = {"image_ids": image_ids, "given": given} if isinstance(loss, AbstractLoss) else {}
+    value = loss(match.scores, **extra)
     optimizer.zero_grad(set_to_none=True)
     total = sum(match.aux.values(), start=value)
     _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, _epsilon(loss)))
     norms = parameter_norms(model.parameters())
     numbers = {
         "loss": value.detach(),
-        "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, value.detach()),
+        "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, given, value.detach()),
         **probes,
         **gradient_norms(model.watched(), norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
@@ -155,6 +170,7 @@ def make_stepper(
     loss: Callable[..., Tensor],
     optimizer: torch.optim.Optimizer,
     config: TrainConfig,
+    protocol: Protocol | None = None,
 ) -> Stepper:
     """All steps of a run; recorded where the settings and the device allow it."""
     if config.capture == "always" and batches.device.type != "cuda":
@@ -166,10 +182,13 @@ def make_stepper(
         and batches.device.type == "cuda"
         and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
         and model.capturable
+        and (protocol is None or protocol.capturable)
     )
 
     def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-        return training_step(model, batches.assemble_seeded(pairs, num_tokens), loss, optimizer, config)
+        batch = batches.assemble_seeded(pairs, num_tokens)
+        matched = None if protocol is None else partial(protocol.match, pairs, batch)
+        return training_step(model, batch, loss, optimizer, config, matched)
 
     return Stepper(compute, batches.generator, record)
 
@@ -228,11 +247,13 @@ def uses_bfloat16(config: TrainConfig, device: str) -> bool:
     return config.precision == "bf16"
 
 
-def _per_anchor(loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, value: Tensor) -> Tensor:
+def _per_anchor(
+    loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, given: Any, value: Tensor
+) -> Tensor:
     """The mean over the anchors, whatever the reduction of the loss is."""
     if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
         return value
-    return loss.per_anchor(scores, image_ids=image_ids).mean()
+    return loss.per_anchor(scores, image_ids=image_ids, given=given).mean()
 
 
 def _epsilon(loss: Callable[..., Tensor]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from selhn.data import Data, load_data
-from selhn.losses import create_loss
+from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
 from selhn.text import Vocabulary
 from selhn.train.config import RunConfig, override
@@ -21,7 +21,7 @@ def run_config(
 ) -> Run:
     """Make the data, the model and the loss, and train."""
     data = load_data(find_data(config.data), **config.data_settings)
-    loss = create_loss(config.loss, **config.loss_settings)
+    loss = make_loss(config)
     model = make_model(config, data)
     text = config.to_yaml()
     return train(
@@ -46,10 +46,18 @@ def read_config(run: Path) -> RunConfig:
         raise ValueError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
 
 
+def make_loss(config: RunConfig) -> AbstractLoss:
+    """The loss of a configuration, with what a whole run takes where nothing else is said."""
+    defaults = LOSSES[config.loss].run_settings if config.loss in LOSSES else {}
+    return create_loss(config.loss, **{**defaults, **config.loss_settings})
+
+
 def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
     """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
     torch.manual_seed(config.train.seed)
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
+    if config.loss in LOSSES:
+        settings.setdefault("networks", LOSSES[config.loss].networks)
     if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
         settings.setdefault("tokenizer", Vocabulary.build([*data.train.captions, *data.dev.captions]))
     return create_model(config.model, **settings)

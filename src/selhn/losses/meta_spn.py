@@ -1,0 +1,81 @@
+"""A small network that weighs every anchor, and learns to: our reading of Wei et al., Meta-SPN, ACM Multimedia 2021."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.base import AbstractLoss, hinge, require_number
+from selhn.types import Reduction
+
+
+class MetaSPN(AbstractLoss):
+    """T-HN with a weight for every anchor, which a small network makes of the anchor's scores. Experimental.
+
+    Equation, for anchor V_i with hardest negative T^_i:
+
+        w_i / mean(w) [s(V_i, T^_i) - s(V_i, T_i) + margin]+
+        w_i = sigmoid(MLP(s(V_i, T_i), s(V_i, T^_i), s(V_i, T_i) - s(V_i, T^_i)))
+
+    Only the abstract of the paper is public. It says that a fully connected network maps self-similarities and relative
+    similarities to weights, and is updated by meta-learning on the validation set while the matching network trains.
+    All else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019): one hidden layer, the three inputs above,
+    weights with mean 1 so that they cannot all fall to 0, the hinge that they multiply. No number of the paper is
+    claimed. The weights carry no gradient into the scores; `selhn.train` makes the meta step that trains the network,
+    and before its first one all weights are 1.
+
+    Args:
+        margin, reduction: see `AbstractLoss`.
+        hidden: width of the hidden layer.
+        weight_lr: learning rate of the network.
+
+    References:
+        Wei et al., Meta Self-Paced Network for Image-Text Matching, ACM Multimedia 2021.
+
+    Relations:
+        With equal weights, `TripletHN`. `SSP` weighs by polynomials whose coefficients are set by hand.
+
+    Example:
+        >>> loss_fn = MetaSPN()
+        >>> loss = loss_fn(image_emb @ text_emb.T)
+    """
+
+    def __init__(self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"):
+        super().__init__(margin, reduction)
+        require_number("hidden", hidden, above=0)
+        require_number("weight_lr", weight_lr, above=0)
+        self.hidden = hidden
+        self.weight_lr = weight_lr
+        with torch.random.fork_rng(devices=[]):  # the same network every time, and the caller's random numbers stay
+            torch.manual_seed(0)
+            first, last = nn.Linear(3, hidden), nn.Linear(hidden, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.network = nn.Sequential(first, nn.ReLU(), last)
+
+    @property
+    def needs(self) -> tuple[Statistic, ...]:
+        """Only the hardest negative."""
+        return ("hardest",)
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+        """The equation, one anchor."""
+        return self._weights(anchors).detach() * hinge(anchors.hardest, anchors.positive, self.margin)
+
+    def weights(
+        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
+    ) -> Float[Tensor, "*K 2 B"]:
+        """The weights of all anchors, with gradient into the network and none into the scores."""
+        return self._weights(self._dense(scores.detach(), image_ids))
+
+    def _weights(self, anchors: AnchorStatistics) -> Tensor:
+        hardest = torch.where(anchors.num_negatives > 0, anchors.hardest, 0.0).detach()
+        positive = anchors.positive.detach().expand_as(hardest)
+        seen = torch.stack([positive, hardest, positive - hardest], dim=-1)
+        example = next(self.network.parameters())
+        if example.device != seen.device:  # a loss goes where its scores are, as those without weights do
+            self.network.to(seen.device)
+        weights = self.network(seen.to(example.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
+        return weights / weights.mean(dim=(-2, -1), keepdim=True)

@@ -37,6 +37,7 @@ SMOOTH = 9.0
 def interpreter(monkeypatch):
     monkeypatch.setattr(attention, "fusable", lambda *tensors: True)
     monkeypatch.setattr(differences, "_product", lambda a, b: a.float() @ b.float())
+    monkeypatch.setattr(differences, "_shared_bytes", lambda device: differences.SHARED_BYTES)
 
 
 def make(size, seed=0):
@@ -231,7 +232,7 @@ def test_in_a_cuda_graph():
 
 
 @on_gpu
-def test_where_nodes_are_made_by_the_kernels():
+def test_where_nodes_are_made_by_the_kernels(monkeypatch):
     images, texts = torch.zeros(2, 36, 64, device="cuda"), torch.zeros(2, 23, 64, device="cuda")
     layer = Projection(torch.zeros(16, 64, device="cuda"), torch.zeros(16, device="cuda"))
     assert node_precision(images, texts, layer) is None
@@ -243,6 +244,8 @@ def test_where_nodes_are_made_by_the_kernels():
         assert node_precision(images.cpu(), texts.cpu(), layer) is None
     with torch.autocast("cuda", torch.bfloat16):
         assert node_precision(images, texts, layer) == torch.bfloat16
+        monkeypatch.setattr(differences, "_shared_bytes", lambda device: 100 * 2**10)
+        assert node_precision(images, texts, layer) is None
 
 
 def test_not_without_a_gpu():

@@ -22,6 +22,8 @@ from selhn.kernels.attention import LARGEST_PULL, can_attend
 
 USED = True
 """Whether the kernels are used where they can be."""
+SHARED_BYTES = 208 * 2**10
+"""What the largest kernel needs on the chip: GPUs from Hopper on have it, but for those of workstations."""
 LEAST_CHANNELS = 64
 SIZES_OF_NODES = (16, 32, 64, 128, 256)
 
@@ -50,6 +52,7 @@ def node_precision(
         or projection.weight.dtype != torch.float32
         # The kernels count in 32 bits from an image's first row.
         or len(texts) * (texts.shape[1] + 1) * max(images.shape[2], len(projection.bias)) >= 2**31
+        or _shared_bytes(images.device) < SHARED_BYTES
     ):
         return None
     return torch.get_autocast_dtype(images.device.type) if halves else torch.float16
@@ -159,6 +162,11 @@ def _project_backward(
     rows = grad_projected.flatten(0, 1)
     grad_matrix = _product(rows.T, squares.flatten(0, 1)).div_(differences_triton.SQUARED_SCALE)
     return grad_weights, grad_regions, grad_words, grad_matrix, rows.sum(0, dtype=torch.float32)
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """The memory that threads can share."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
 
 def _all_of_it(text_whole: Float[Tensor, "T d"]) -> Float[Tensor, "1 T 8"]:

@@ -239,7 +239,7 @@ def project(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bia
     """Write the nodes of all words (W, d) in all images (I, K, d); `matrix` is (s, d). All but the bias in float16."""
     _project[_row_grid(regions, words, ROWS)](
         weights, regions, words, matrix.T.contiguous(), bias, nodes.vectors, nodes.inverse,
-        *_row_sizes(weights, regions, words, nodes), ROWS, DEPTH, num_warps=_warps(nodes, WARPS), num_stages=STAGES,
+        *_row_sizes(weights, regions, words, nodes), ROWS, DEPTH, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ def project_backward(
     _project_backward[_row_grid(regions, words, ROWS_BACK)](
         grad, weights, regions, words, matrix, vectors, nodes.inverse, projected, differences, squares, grad_weights,
         *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
-        num_warps=_warps(nodes, WARPS_BACK), num_stages=STAGES_BACK,
+        num_warps=WARPS_BACK, num_stages=STAGES_BACK,
     )  # fmt: skip
     return projected, differences, squares, grad_weights
 
@@ -288,7 +288,3 @@ def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) ->
     image_eights = weights[0].numel() // 8 if len(weights) > 1 else 0
     strides = nodes.per_text, places, nodes.first, texts * places
     return image_eights, len(words), num_regions, weights.shape[2] // 8, *strides, dim, sim_dim, _side(num_regions)
-
-
-def _warps(nodes: Nodes, most: int) -> int:
-    return most if nodes.vectors.shape[3] >= 128 else 4

@@ -232,6 +232,32 @@ def test_in_a_cuda_graph():
 
 
 @on_gpu
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_the_step_of_a_model_in_a_cuda_graph(name):
+    model, batch = make_model(name, dim=64, sim_dim=32, dropout=0.0).train().cuda(), make_batch(20)
+    batch.region_mask.fill_(True)
+    batch = batch.to("cuda")
+    with torch.no_grad():
+        images = model.encode_images(batch.regions, batch.region_mask)
+        texts = model.encode_texts(batch.tokens, batch.token_mask)
+    leaves = [images.vectors.requires_grad_(), texts.vectors.requires_grad_()]
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16):
+            assert model.head._precision(images, texts) == torch.bfloat16
+            numbers = model.rank_scores(images, texts)
+        return numbers.detach(), *torch.autograd.grad(numbers.square().sum(), leaves)
+
+    expected = step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    for ours, theirs in zip(captured, expected):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-2 * theirs.abs().max().item())
+
+
+@on_gpu
 def test_where_nodes_are_made_by_the_kernels(monkeypatch):
     images, texts = torch.zeros(2, 36, 64, device="cuda"), torch.zeros(2, 23, 64, device="cuda")
     layer = Projection(torch.zeros(16, 64, device="cuda"), torch.zeros(16, device="cuda"))

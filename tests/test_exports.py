@@ -26,8 +26,9 @@ EXPORTS = {
     "selhn.retrieve": "Hit Index",
     "selhn.diagnose": """Norms StallAlarm attention_figure gradient_norms parameter_norms probe_scores total_norm
         training_figure""",
-    "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Statistic Terms attention_scores
-        can_attend can_scan dense_statistics gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
+    "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms
+        attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan node_precision pool_sorted
+        side_by_side tiled_statistics transformer_layers""",
 }
 
 

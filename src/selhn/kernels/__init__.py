@@ -1,6 +1,7 @@
 """Where the time goes: scores and their statistics, pooling, recurrence, transformers; torch, and Triton on a GPU."""
 
 from selhn.kernels.attention import AttentionSettings, attention_scores, can_attend
+from selhn.kernels.differences import Projection, compared_nodes, node_precision
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import AnchorStatistics, Statistic, Terms, dense_statistics
@@ -13,13 +14,16 @@ __all__ = [
     "AttentionSettings",
     "LayerSettings",
     "LayerWeights",
+    "Projection",
     "Statistic",
     "Terms",
     "attention_scores",
     "can_attend",
     "can_scan",
+    "compared_nodes",
     "dense_statistics",
     "gru_scan",
+    "node_precision",
     "pool_sorted",
     "side_by_side",
     "tiled_statistics",

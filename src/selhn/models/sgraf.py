@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
+from selhn.kernels import Projection, compared_nodes, node_precision
 from selhn.layers import (
     Fragments,
     attention_weights,
@@ -88,8 +89,8 @@ class GraphStep(nn.Module):
         # (W_q x)' (W_k y) = (W_k' W_q x)' y: one product with a matrix for two.
         mixed, bias = self.key.weight.T @ self.query.weight, self.key.weight.T @ self.query.bias
         logits = linear(nodes[:, :, :first], mixed, bias) @ nodes.transpose(2, 3)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        edges = logits.masked_fill(~mask[:, None, :], -torch.inf).softmax(3, dtype=wide)
         return self.value(edges.to(nodes.dtype) @ nodes).relu()
 
 
@@ -131,16 +132,17 @@ class AttentionFiltration(nn.Module):
         weights = self.attention(nodes).squeeze(3)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         statistics = weights.new_empty(0, len(mask))
+        mean, variance = self.norm.running_mean, self.norm.running_var
         if self.training:
             # Official: texts are gone through one by one, so that each has statistics of its own.
             present, count = mask.to(weights.dtype), len(nodes) * mask.sum(1)
             mean = (weights * present).sum((0, 2)) / count
             variance = ((weights - mean[:, None]).square() * present).sum((0, 2)) / count
             statistics = torch.stack([mean, variance * count / (count - 1).clamp(min=1)]).detach()
-            weights = (weights - mean[:, None]) * (variance[:, None] + self.norm.eps).rsqrt()
-            weights = weights * self.norm.weight + self.norm.bias
-        else:
-            weights = self.norm(weights.flatten()[:, None]).view_as(weights)
+        assert mean is not None
+        assert variance is not None
+        scale = (variance[:, None] + self.norm.eps).rsqrt() * self.norm.weight
+        weights = (weights - mean[:, None]) * scale + self.norm.bias
         weights = weights.sigmoid().masked_fill(~mask, 0)
         return weights / (weights.sum(2, keepdim=True) + 1e-8), statistics
 
@@ -182,8 +184,11 @@ class SimilarityHead(nn.Module):
         """Every image against every text."""
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
         # Passes over products of regions and words, over differences as wide as the embedding, and over nodes. A CPU
-        # keeps the projected differences, and makes the nodes again.
+        # keeps the projected differences, and makes the nodes again; the kernels of a GPU make no differences, but on
+        # the way back.
         wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
+        if self._precision(images, texts) is not None:
+            wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         cost = 4 * (num_words + 1) * (6 * num_regions + wide)
         rows = score_in_blocks(self._rows, images, texts, cost, all_images=self.training)
         logits, statistics = rows[: len(images)], rows[len(images) :]
@@ -213,8 +218,13 @@ class SimilarityHead(nn.Module):
 
         Where images and texts are `aligned`, there is one row, of each image with its own text.
         """
-        local, whole = self._differences(images, texts, aligned)
         mask = pad(texts.mask, (1, 0), value=True)
+        half = None if aligned else self._precision(images, texts)
+        if half is not None:
+            nodes = self._compared(images, texts, half)
+            with torch.autocast(nodes.device.type, half):
+                return self._logits(nodes, mask)
+        local, whole = self._differences(images, texts, aligned)
         if not is_ragged(local):
             return self._reasoned(local, whole, mask)
         apart = self.pairs_apart or not self.training
@@ -238,13 +248,32 @@ class SimilarityHead(nn.Module):
         whole = images.whole[None] if aligned else images.whole[:, None]
         return local, self.whole((whole - texts.whole).square())
 
+    def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
+        """That of the nodes, where they are made by kernels."""
+        return node_precision(images.vectors, texts.vectors, _projection(self.local))
+
+    def _compared(self, images: Fragments, texts: Fragments, half: torch.dtype) -> Float[Tensor, "I T X s"]:
+        """The nodes, by kernels."""
+        assert images.whole is not None
+        assert texts.whole is not None
+        wholes, layers = (images.whole, texts.whole), (_projection(self.local), _projection(self.whole))
+        return compared_nodes(images.vectors, images.mask, texts.vectors, wholes, *layers, self.smooth, half)
+
     def _reasoned(
         self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: Bool[Tensor, "T X"]
     ) -> Float[Tensor, "rows T"]:
         """The logits, and the statistics."""
-        vectors, statistics = self.reasoning(_nodes(local, whole), mask)
-        with torch.autocast(local.device.type, enabled=False):
+        return self._logits(_nodes(local, whole), mask)
+
+    def _logits(self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]) -> Float[Tensor, "rows T"]:
+        """Of the nodes; below them, the statistics."""
+        vectors, statistics = self.reasoning(nodes, mask)
+        with torch.autocast(nodes.device.type, enabled=False):
             return torch.cat([self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics])
+
+
+def _projection(layer: nn.Linear) -> Projection:
+    return Projection(layer.weight, layer.bias)
 
 
 def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Float[Tensor, "I T X s"]:

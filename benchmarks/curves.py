@@ -23,9 +23,11 @@ def read_log(path: Path) -> tuple[list[float], list[float]]:
 def draw(logs: Path, models: Sequence[str], path: Path, margin: float) -> None:
     """A row of panels that share their axes."""
     plt = pyplot()
-    columns = min(len(models), 3)
+    columns = 2 if len(models) in (2, 4) else min(len(models), 3)
     size = {"figsize": (4.1 * columns, 2.9 * -(-len(models) // columns)), "layout": "constrained"}
     figure, grid = plt.subplots(-(-len(models) // columns), columns, squeeze=False, sharex=True, sharey=True, **size)
+    for axis in grid.flat[len(models) :]:
+        axis.set_visible(False)
     for model, axis in zip(models, grid.flat):
         for (loss, title), colour in zip(LOSSES.items(), COLOURS):
             for file in sorted(logs.glob(f"{model}_{loss}-seed*.csv")):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from selhn.layers import BiGRU, WordGRU, last_states, word_embedding
-from selhn.layers.gru import mirror_positions
+from selhn.layers.gru import look_up, mirror_positions
 
 
 def packed_twin(ours):
@@ -68,3 +68,16 @@ def test_words_are_looked_up():
 @pytest.mark.parametrize("size", [1, 300])
 def test_word_vectors_start_small(size):
     assert word_embedding(size, 50).weight.abs().max() <= 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("padding", [None, 0])
+def test_words_are_looked_up_on_a_gpu_as_an_embedding_does(padding):
+    table = torch.nn.Embedding(50, 8, padding_idx=padding)
+    tokens, pulls = torch.randint(50, (6, 9)), torch.randn(6, 9, 8)
+    tokens[:, -2:] = 0
+    (table(tokens) * pulls).sum().backward()
+    expected = table.weight.grad.clone()
+    table.weight.grad = None
+    (look_up(table.cuda(), tokens.cuda()) * pulls.cuda()).sum().backward()
+    torch.testing.assert_close(table.weight.grad.cpu(), expected)

@@ -64,11 +64,14 @@ class WordGRU(nn.Module):
 
 
 def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T N e"]:
-    """The vectors of some words."""
+    """The vectors of some words; a padding word of the table has no gradient."""
     if not tokens.is_cuda:
         return table(tokens)
     # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up once.
-    return table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
+    words = table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
+    if table.padding_idx is None:
+        return words
+    return torch.where((tokens == table.padding_idx)[..., None], words.detach(), words)
 
 
 def word_embedding(vocab_size: int, word_dim: int) -> nn.Embedding:

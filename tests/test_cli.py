@@ -35,7 +35,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show"):
+    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show", "diagnose"):
         assert command in done.stdout
 
 

@@ -131,6 +131,25 @@ def test_leading_axes_are_matrices_of_the_same_pairs(case):
         torch.testing.assert_close(loss_fn(scores, ids), each.sum(), rtol=1e-14, atol=1e-14)
 
 
+@every_case
+@given(batch=st.integers(2, 200), level=st.floats(-1, 1))
+def test_the_plateau_is_the_loss_of_equal_scores(case, batch, level):
+    name, make = CASES[case]
+    loss_fn = make()
+    plateau = loss_fn.plateau(batch)
+    if plateau is None:
+        assert not LOSSES[name].shift_invariant, "it depends on what the scores are"
+    elif case == "shn":
+        # No negative is strictly below there; but as soon as some are, however little, the anchors sit at the margin.
+        nearly = level + 1e-9 * make_scores("spread", batch, 0)
+        sitting = loss_fn.per_anchor(nearly)
+        torch.testing.assert_close(sitting[sitting > 0], torch.full_like(sitting[sitting > 0], plateau))
+        assert (sitting > 0).any()
+    else:
+        sitting = loss_fn.per_anchor(torch.full((batch, batch), level, dtype=torch.float64))
+        torch.testing.assert_close(sitting, torch.full_like(sitting, plateau))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_reductions_agree(name):
     scores, ids = make_scores("trained", 8, 0), make_ids(8, 0)

@@ -16,6 +16,7 @@ from selhn.losses.base import (
     check_scores,
     hinge,
     mean_hinge,
+    mean_hinge_plateau,
     require_choice,
     require_number,
 )
@@ -106,6 +107,10 @@ class NCR(AbstractLoss):
             # Official: the margin was added to every negative, and may have changed which is the hardest.
             margin = self._margins(anchors.given, anchors.positive) if self.margin_of == "anchor" else 0.0
         return hinge(anchors.hardest, anchors.positive, margin)
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin of a true pair."""
+        return mean_hinge_plateau(self.margin, batch, self.average_over) if self.phase else self.margin
 
     def pair_losses(
         self, scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None

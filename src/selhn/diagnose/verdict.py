@@ -1,0 +1,275 @@
+"""A verdict on a finished log, in words: what became of the run, since when, how that is seen, and what helps."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from selhn.diagnose.plateau import Plateau
+from selhn.diagnose.reading import Column, Log
+from selhn.diagnose.stall import PATIENCE, StallAlarm
+
+Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
+REMEDIES: dict[Kind, str] = {
+    "healthy": "nothing to mend",
+    "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are told apart; or "
+    "see all negatives for an epoch first (loss=warmup)",
+    "collapsing": "stop and train with TripletSelHN (loss=selhn): mining the hardest negative draws scores together",
+    "diverging": "lower the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
+    "overfitting": "take the weights of the best epoch; more data, dropout of regions and words, or weight decay",
+    "unclear": "log more steps, or say what loss it is: --margin, --batch, --reduction, --column",
+}
+ENOUGH_ROWS = 8
+NEAR = 0.02
+"""How far from a plateau a loss may be, as a share of it, where nothing but the loss is known."""
+STEADY = 0.01
+"""A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
+MANY_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a run."""
+
+    kind: Kind
+    since: int | None
+    """The step at which that began, where there is one."""
+    why: str
+    evidence: tuple[str, ...]
+    remedy: str
+
+    def __str__(self) -> str:
+        since = "" if self.since is None else f" since step {self.since:,}"
+        lines = [f"{self.kind}{since}: {self.why}.", *(f"  - {one}" for one in self.evidence)]
+        return "\n".join([*lines, f"What helps: {self.remedy}."] if self.kind != "healthy" else lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def judge(
+    log: Log,
+    plateaus: Iterable[Plateau] = (),
+    *,
+    epsilon: float = 0.01,
+    patience: int = PATIENCE,
+    remedy: str | None = None,
+) -> Verdict:
+    """The verdict on a log.
+
+    `plateaus` are the values at which its loss may sit; more than one where it is not known which loss that is, and
+    then the one that fits. With delta_s and the spread of the scores in the log none is needed. `patience` is how long
+    the loss may stand still, and `remedy` what helps against it, where that is not plain hard negatives.
+    """
+    log = _thinned(log)
+    ways = list(plateaus)
+    patience = int(min(patience, max(1.0, (log.steps[-1] - log.steps[0]) / 2)))
+    broken = _not_finite(log)
+    if broken is not None:
+        return broken
+    if len(log.loss) < ENOUGH_ROWS:
+        return _verdict("unclear", None, f"{len(log.loss)} rows are too few to judge by", ())
+    stills = [_still(log, way, epsilon, patience) for way in ways or [None]]
+    still = next((one for one in stills if one.stalled), None)
+    if still is not None:
+        return _stalled(log, still, remedy)
+    known = ways[0] if len(ways) == 1 else None
+    for rule in (_blown_up, _collapsing, _adrift, _overfitting):
+        found = rule(log, stills[0] if known or not ways else None, patience)
+        if found is not None:
+            return found
+    return _flat(log, patience) or _healthy(log, stills)
+
+
+@dataclass(frozen=True)
+class _Still:
+    """What the stall alarm makes of a log."""
+
+    plateau: Plateau | None
+    epsilon: float
+    since: int | None
+    """Where the still stretch began that goes on to the end of the log."""
+    left: tuple[int, int] | None
+    """The last long still stretch that came to an end."""
+    stalled: bool
+
+
+def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> _Still:
+    names = {"loss_per_anchor": "loss", "delta_s": "delta_s", "spread": "spread"}
+    columns = {ours: log.columns[name].tolist() for ours, name in names.items() if name in log.columns}
+    alarm = StallAlarm(None if plateau is None else plateau.value, epsilon, patience)
+    if plateau is None and "delta_s" not in columns:
+        return _Still(None, epsilon, None, None, False)
+    left, before = None, None
+    for number, step in enumerate(log.steps.astype(int).tolist()):
+        row = {name: values[number] for name, values in columns.items() if values[number] == values[number]}
+        alarm.update(step, row)
+        if alarm.since is None and before is not None and step - before >= patience:
+            left = (before, step)
+        before = alarm.since
+    stalled = alarm.since is not None and int(log.steps[-1]) - alarm.since >= patience
+    if stalled and "delta_s" not in columns and plateau is not None:
+        stalled = _sits(log, plateau, patience)
+    return _Still(plateau, epsilon, alarm.since, left, stalled)
+
+
+def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
+    """Whether a loss about which no more is known sits on a plateau, rather than passing by or hovering about it."""
+    last = log.loss[log.steps >= log.steps[-1] - patience]
+    off = last.mean() / plateau.value - 1
+    # Stuck scores are never told apart, so the loss does not get below; a guessed plateau must fit closely.
+    near = -NEAR / 4 <= off <= (NEAR / 2 if plateau.guessed else NEAR)
+    # A loss that learns may end up anywhere, but it has come a long way down.
+    return bool(near and last.std() < STEADY * plateau.value and _ends(log.loss)[0] < 4 * plateau.value)
+
+
+def _not_finite(log: Log) -> Verdict | None:
+    bad = ~np.isfinite(log.loss)
+    if not bad.any():
+        return None
+    since = int(log.steps[bad.argmax()])
+    words = f"{int(bad.sum())} of {len(bad)} rows have no finite loss"
+    return _verdict("diverging", since, "the loss is no longer a number", (words, *_gradients(log)))
+
+
+def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
+    first, last = _ends(log.loss)
+    least = _smoothed(log.loss).min()
+    if not (last > 2 * first and last > 3 * max(least, 0.0)):
+        return None
+    since = int(log.steps[_smoothed(log.loss).argmin()])
+    return _verdict("diverging", since, "the loss grows", (_from_to(log.loss_name, first, last), *_gradients(log)))
+
+
+def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None:
+    if still is None or still.since is None or "spread" not in log.columns:
+        return None
+    first, last = _ends(log.columns["spread"])
+    before = _ends(log.columns["spread"][: max(ENOUGH_ROWS, len(log.steps) // 2)])[1]
+    if not (last < first / 3 and last < before):
+        return None
+    why = "scores draw together, and the hardest negatives already score like the positives"
+    return _verdict("collapsing", still.since, why, _evidence(log, still))
+
+
+def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
+    """A loss above its plateau that neither falls nor sits: steps so large that nothing is kept."""
+    if still is None or still.plateau is None or log.steps[-1] - log.steps[0] < patience:
+        return None
+    quarters = [part.mean() for part in np.array_split(log.loss, 4)]
+    above = min(quarters[2:]) > (1 + NEAR) * still.plateau.value
+    falls = quarters[3] < 0.95 * quarters[1]
+    learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
+    if not above or falls or learns:
+        return None
+    why = f"the loss stays above {still.plateau.words}, and does not fall"
+    return _verdict("diverging", int(log.steps[0]), why, _evidence(log, still))
+
+
+def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | None:
+    """Worse and worse on dev, while the training loss goes on falling."""
+    for pairs, sign, name in ((log.dev, 1, "RSUM on dev"), (log.dev_loss, -1, "the loss on held-out data")):
+        if len(pairs) < 4:
+            continue
+        steps, values = (np.array(column) for column in zip(*pairs))
+        best = int((sign * values).argmax())
+        later = values[best + 1 :]
+        # The mean of what came after the best, so that one bad evaluation decides nothing.
+        if len(later) < 2 or sign * (values[best] - later[len(later) // 2 :].mean()) < 0.05 * abs(values[best]):
+            continue
+        losses = _smoothed(log.loss)
+        if losses[-1] >= losses[int((log.steps <= steps[best]).sum()) - 1]:
+            continue
+        evidence = (
+            f"{name}: best {values[best]:.4g} at step {int(steps[best]):,}, {values[-1]:.4g} at the end",
+            _from_to(f"{log.loss_name} since then", losses[int((log.steps <= steps[best]).sum()) - 1], losses[-1]),
+        )
+        return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
+    return None
+
+
+def _flat(log: Log, patience: int) -> Verdict | None:
+    """A loss that does not move, at a value that is no plateau we know."""
+    half = log.loss[len(log.loss) // 2 :]
+    learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
+    if "delta_s" in log.columns or learns or half.std() > STEADY / 4 * abs(half.mean()):
+        return None
+    words = f"the loss has stood at {half.mean():.4g} for the last {len(half)} rows, which is no plateau that is known"
+    product = f"it is one where 2 x batch x margin, batch x margin, or margin, is {half.mean():.4g}"
+    return _verdict("unclear", None, words, (product,))
+
+
+def _healthy(log: Log, stills: list[_Still]) -> Verdict:
+    evidence = [_from_to(log.loss_name, *_ends(log.loss)), *_numbers(log)]
+    left = next((one.left for one in stills if one.left is not None), None)
+    if left is not None and len(stills) == 1:
+        evidence.append(f"it sat on a plateau from step {left[0]:,} to {left[1]:,}, and left it")
+    return _verdict("healthy", None, "it learns", tuple(evidence))
+
+
+def _stalled(log: Log, still: _Still, remedy: str | None) -> Verdict:
+    assert still.since is not None
+    if still.plateau is None:
+        why = "the hardest negatives score like the positives, and the scores do not spread"
+    else:
+        why = f"the loss sits where all scores are equal: {still.plateau.words}"
+    verdict = _verdict("stalled", still.since, why, _evidence(log, still))
+    return replace(verdict, remedy=remedy or verdict.remedy)
+
+
+def _evidence(log: Log, still: _Still) -> tuple[str, ...]:
+    loss = _ends(log.loss)[1]
+    where = "" if still.plateau is None else f", plateau {still.plateau.value:.4g}"
+    gap = _ends(log.columns["delta_s"])[1] if "delta_s" in log.columns else None
+    told = () if gap is None else (f"delta_s {gap:.4f} at the end, epsilon {still.epsilon:g}",)
+    return (f"{log.loss_name} {loss:.4f} at the end{where}", *told, *_numbers(log))
+
+
+def _numbers(log: Log) -> tuple[str, ...]:
+    """What else the log says, where it has it."""
+    words = {"spread": "spread of the scores", "rank_images": "effective rank of the images",
+             "rank_texts": "effective rank of the texts", "distance": "|t^ - t|"}  # fmt: skip
+    there = {**log.evaluated, **log.columns}
+    told = [_from_to(words[name], *_ends(there[name])) for name in words if name in there]
+    if len(log.dev) > 1:
+        told.append(_from_to("RSUM on dev", log.dev[0][1], log.dev[-1][1]))
+    return (*told, *_gradients(log))
+
+
+def _gradients(log: Log) -> tuple[str, ...]:
+    """The gradient norm that changed most."""
+    ends = {name: _ends(column) for name, column in log.columns.items() if name.startswith("grad_")}
+    ends = {name: (first, last) for name, (first, last) in ends.items() if first > 0 and last > 0}
+    if not ends:
+        return ()
+    name = max(ends, key=lambda one: abs(np.log(ends[one][1] / ends[one][0])))
+    return (_from_to(f"gradient norm of {name.removeprefix('grad_')}", *ends[name]),)
+
+
+def _from_to(name: str, first: float, last: float) -> str:
+    return f"{name}: from {first:.4g} to {last:.4g}"
+
+
+def _ends(column: Column) -> tuple[float, float]:
+    """Means over the first and the last tenth of what there is."""
+    there = column[np.isfinite(column)]
+    size = max(1, len(there) // 10)
+    return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2
+
+
+def _smoothed(column: Column) -> Column:
+    size = max(1, len(column) // 20)
+    return np.convolve(np.pad(column, (size - 1, 0), mode="edge"), np.ones(size) / size, mode="valid")
+
+
+def _thinned(log: Log) -> Log:
+    """A log with so many rows that reading them one by one takes long, with fewer."""
+    every = -(-len(log.steps) // MANY_ROWS)
+    columns = {name: column[::every] for name, column in log.columns.items()}
+    return log if every == 1 else replace(log, steps=log.steps[::every], columns=columns)
+
+
+def _verdict(kind: Kind, since: int | None, why: str, evidence: tuple[str, ...]) -> Verdict:
+    return Verdict(kind, since, why, evidence, REMEDIES[kind])

@@ -19,7 +19,7 @@ def test_what_is_given_leaves_out_the_rest():
     assert [one.value for one in plateaus(0.1, 64, "sum")] == pytest.approx([12.8, 6.4])
     guessed = list(plateaus(reduction="sum"))
     assert all(one.guessed for one in guessed)
-    assert any(math.isclose(one.value, 51.2) and "2 x 128 x margin" in one.words for one in guessed)
+    assert any(math.isclose(one.value, 51.2) and "256 x margin" in one.words for one in guessed)
 
 
 @pytest.mark.parametrize(

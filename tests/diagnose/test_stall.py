@@ -18,7 +18,7 @@ def first_alarm(alarm, rows):
 def test_speaks_after_its_patience_and_once():
     alarm = StallAlarm(0.2)
     step, said = first_alarm(alarm, [STILL] * 400)
-    assert step == 300
+    assert step == 250
     assert "stalled" in said
     assert "0.2003, plateau 0.2" in said
     assert "TripletSelHN" in said
@@ -36,7 +36,7 @@ def test_speaks_after_its_patience_and_once():
 )
 def test_silent_on_healthy_runs(healthy):
     assert first_alarm(StallAlarm(0.2), [healthy] * 1000) is None
-    assert first_alarm(StallAlarm(0.2), ([STILL] * 250 + [healthy] * 40) * 5) is None
+    assert first_alarm(StallAlarm(0.2), ([STILL] * 200 + [healthy] * 40) * 5) is None
 
 
 def test_silent_while_the_scores_spread():
@@ -47,13 +47,13 @@ def test_silent_while_the_scores_spread():
 def test_scores_that_only_tremble_do_not_spread():
     rows = [{**STILL, "spread": 1e-6 * 10 ** (step // 50 % 2)} for step in range(1000)]
     step, _ = first_alarm(StallAlarm(0.2), rows)
-    assert step == 300
+    assert step == 250
 
 
 def test_a_plateau_that_ends_and_comes_back():
     rows = [STILL] * 200 + [{**STILL, "delta_s": 0.1}] * 20 + [STILL] * 500
     step, _ = first_alarm(StallAlarm(0.2), rows)
-    assert 220 + 300 < step < 220 + 300 + 60
+    assert 220 + 250 < step < 220 + 250 + 60
 
 
 def test_silent_on_a_run_that_recovers_from_a_fall():
@@ -79,11 +79,11 @@ def test_batches_that_differ_do_not_hide_a_stall():
 
 def test_what_a_row_does_not_have_is_not_asked_for():
     step, said = first_alarm(StallAlarm(0.2), [{"loss_per_anchor": 0.2003}] * 400)
-    assert step == 300
+    assert step == 250
     assert "scores" not in said.partition("equal")[2]
     unknown = {name: STILL[name] for name in ("delta_s", "spread")}
     step, said = first_alarm(StallAlarm(None), [{**unknown, "loss_per_anchor": 7.0}] * 400)
-    assert step == 300
+    assert step == 250
     assert "plateau" not in said
     assert first_alarm(StallAlarm(None), [{**unknown, "delta_s": 0.02}] * 400) is None
 

@@ -152,7 +152,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
 
 
 def test_the_alarm_fits_the_loss():
-    assert make_alarm(TripletHN(), 100).patience == 300
+    assert make_alarm(TripletHN(), 100).patience == 250
     assert make_alarm(TripletSelHN(epsilon=0.03), 100).patience == 400
     assert make_alarm(TripletSelHN(epsilon=0.03), 100).epsilon == 0.03
     assert make_alarm(InfoNCE(), 100).patience == 400
@@ -170,8 +170,8 @@ def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_confi
     monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: Spy(None))
     train(tiny_model(), tiny_data, TripletWarmUp(), config=tiny_config, quiet=True)
     steps = len(seen) // 2
-    assert set(seen[:steps]) == {(0.2 * 63, 300)}
-    assert set(seen[steps:]) == {(0.2, 300)}
+    assert set(seen[:steps]) == {(0.2 * 63, 250)}
+    assert set(seen[steps:]) == {(0.2, 250)}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

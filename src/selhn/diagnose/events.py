@@ -58,18 +58,18 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
         for field, value in _fields(summary):
             if field == 1 and isinstance(value, bytes):
                 parts = dict(_fields(value))
-                tag, number = parts.get(1, b""), parts.get(2)
-                if number is None and isinstance(parts.get(8), bytes):
-                    number = _tensor(parts[8])
-                elif isinstance(number, bytes) and len(number) == 4:
-                    (number,) = struct.unpack("<f", number)
-                if isinstance(number, float) and isinstance(tag, bytes):
+                tag, plain, tensor = parts.get(1, b""), parts.get(2), parts.get(8)
+                number: float | None = None
+                if isinstance(plain, bytes) and len(plain) == 4:
+                    (number,) = struct.unpack("<f", plain)
+                elif isinstance(tensor, bytes):
+                    number = _tensor(tensor)
+                if number is not None and isinstance(tag, bytes):
                     yield step, tag.decode(), number
 
 
-def _tensor(message: int | bytes) -> float | None:
+def _tensor(message: bytes) -> float | None:
     """The one number of a tensor, where it has one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
-    assert isinstance(message, bytes)
     parts = dict(_fields(message))
     code = {FLOAT: "<f", DOUBLE: "<d"}.get(kind) if isinstance(kind := parts.get(1), int) else None
     raw = parts.get(4) or parts.get(5) or parts.get(6)

@@ -36,11 +36,11 @@ def plateaus(margin: float | None = None, batch: int | None = None, reduction: s
         yield Plateau(margin, f"the margin, {margin:g} an anchor")
         yield Plateau(2 * margin, f"2 x margin, {margin:g} for each direction")
     if reduction != "mean":
-        for size in (batch,) if batch else BATCHES:
-            for directions in (2, 1):
-                words = (
-                    f"{'2 x ' * (directions - 1)}{size} x margin, {margin:g} an anchor summed over a batch of {size}"
-                )
-                yield Plateau(directions * size * margin, words, guessed=batch is None)
+        sizes = (batch,) if batch else BATCHES
+        for anchors in dict.fromkeys(directions * size for directions in (2, 1) for size in sizes):
+            words = f"{anchors} x margin, {margin:g} an anchor, summed over {anchors} anchors"
+            if not batch:
+                words += f" (a batch of {anchors // 2}, or one direction of {anchors})"
+            yield Plateau(anchors * margin, words, guessed=batch is None)
     if reduction != "sum" and batch:
         yield Plateau(math.log(batch), f"log {batch}, InfoNCE with all texts equally likely")

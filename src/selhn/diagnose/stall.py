@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 NEW_SHARE = 0.05
 """Of a new number in a running mean: about the last 20 steps count."""
-PATIENCE = 300
+PATIENCE = 250
 """Steps without a break after which standing still is a stall."""
 NEAR = 0.05
 """How far from its plateau a loss may be and still sit there, as a share of it: epsilon is that share of the margin."""

@@ -64,20 +64,20 @@ def judge(
     the loss may stand still, and `remedy` what helps against it, where that is not plain hard negatives.
     """
     log = _thinned(log)
-    ways = list(plateaus)
+    ways: list[Plateau | None] = list(plateaus) or [None]
     patience = int(min(patience, max(1.0, (log.steps[-1] - log.steps[0]) / 2)))
     broken = _not_finite(log)
     if broken is not None:
         return broken
     if len(log.loss) < ENOUGH_ROWS:
         return _verdict("unclear", None, f"{len(log.loss)} rows are too few to judge by", ())
-    stills = [_still(log, way, epsilon, patience) for way in ways or [None]]
+    stills = [_still(log, way, epsilon, patience) for way in ways]
     still = next((one for one in stills if one.stalled), None)
     if still is not None:
         return _stalled(log, still, remedy)
-    known = ways[0] if len(ways) == 1 else None
+    likely = stills[0] if len(stills) == 1 else _likely(log, stills)
     for rule in (_blown_up, _collapsing, _adrift, _overfitting):
-        found = rule(log, stills[0] if known or not ways else None, patience)
+        found = rule(log, likely, patience)
         if found is not None:
             return found
     return _flat(log, patience) or _healthy(log, stills)
@@ -119,10 +119,19 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     """Whether a loss about which no more is known sits on a plateau, rather than passing by or hovering about it."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
     off = last.mean() / plateau.value - 1
-    # Stuck scores are never told apart, so the loss does not get below; a guessed plateau must fit closely.
-    near = -NEAR / 4 <= off <= (NEAR / 2 if plateau.guessed else NEAR)
-    # A loss that learns may end up anywhere, but it has come a long way down.
-    return bool(near and last.std() < STEADY * plateau.value and _ends(log.loss)[0] < 4 * plateau.value)
+    if plateau.guessed:
+        # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
+        still = last.std() < STEADY / 2 * plateau.value and _ends(log.loss)[0] < 3 * plateau.value
+        return bool(still and -NEAR / 4 <= off <= NEAR / 2)
+    # Stuck scores are never told apart, so the loss does not get below.
+    return bool(last.std() < STEADY * plateau.value and -NEAR / 4 <= off <= NEAR)
+
+
+def _likely(log: Log, stills: list[_Still]) -> _Still | None:
+    """The one plateau, of those that are not guesses, above which training begins as it does for hard negatives."""
+    first = _ends(log.loss)[0]
+    near = [one for one in stills if one.plateau and not one.plateau.guessed and 1 < first / one.plateau.value < 1.8]
+    return near[0] if len(near) == 1 else None
 
 
 def _not_finite(log: Log) -> Verdict | None:
@@ -136,10 +145,11 @@ def _not_finite(log: Log) -> Verdict | None:
 
 def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     first, last = _ends(log.loss)
-    least = _smoothed(log.loss).min()
-    if not (last > 2 * first and last > 3 * max(least, 0.0)):
+    losses = _smoothed(log.loss)
+    if not (0 < 2 * first < last and last > 3 * losses.min()):
         return None
-    since = int(log.steps[_smoothed(log.loss).argmin()])
+    low = np.flatnonzero(losses <= 1.2 * first)
+    since = int(log.steps[low[-1] if len(low) else 0])
     return _verdict("diverging", since, "the loss grows", (_from_to(log.loss_name, first, last), *_gradients(log)))
 
 
@@ -170,24 +180,25 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
 
 def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     """Worse and worse on dev, while the training loss goes on falling."""
-    for pairs, sign, name in ((log.dev, 1, "RSUM on dev"), (log.dev_loss, -1, "the loss on held-out data")):
-        if len(pairs) < 4:
-            continue
-        steps, values = (np.array(column) for column in zip(*pairs))
-        best = int((sign * values).argmax())
-        later = values[best + 1 :]
-        # The mean of what came after the best, so that one bad evaluation decides nothing.
-        if len(later) < 2 or sign * (values[best] - later[len(later) // 2 :].mean()) < 0.05 * abs(values[best]):
-            continue
-        losses = _smoothed(log.loss)
-        if losses[-1] >= losses[int((log.steps <= steps[best]).sum()) - 1]:
-            continue
-        evidence = (
-            f"{name}: best {values[best]:.4g} at step {int(steps[best]):,}, {values[-1]:.4g} at the end",
-            _from_to(f"{log.loss_name} since then", losses[int((log.steps <= steps[best]).sum()) - 1], losses[-1]),
-        )
-        return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
-    return None
+    pairs, sign, name = (log.dev, 1, "RSUM on dev") if log.dev else (log.dev_loss, -1, "the loss on held-out data")
+    if len(pairs) < 4:
+        return None
+    steps, values = (np.array(column) for column in zip(*pairs))
+    best = int((sign * values).argmax())
+    later = values[best + 1 :]
+    losses = _smoothed(log.loss)
+    at_best = losses[int((log.steps <= steps[best]).sum()) - 1]
+    if len(later) < 3 or losses[-1] >= at_best:
+        return None
+    # The mean of what came after the best, against what evaluations differ by: one bad one decides nothing.
+    fall = sign * (values[best] - later[len(later) // 2 :].mean())
+    if fall < max(0.05 * abs(values[best]), 2 * np.median(np.abs(np.diff(later)))):
+        return None
+    evidence = (
+        f"{name}: best {values[best]:.4g} at step {int(steps[best]):,}, {values[-1]:.4g} at the end",
+        _from_to(f"{log.loss_name} since then", at_best, losses[-1]),
+    )
+    return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
 
 
 def _flat(log: Log, patience: int) -> Verdict | None:

@@ -108,40 +108,58 @@ def probe_embeddings(
     is (sum of eigenvalues)^2 / sum of their squares of the covariance: both are small when embeddings fall together.
     """
     given = {"images": images, "texts": texts}
-    unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
-    scores = unit["images"] @ unit["texts"].T
-    excluded = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    with torch.autocast(images.device.type, enabled=False):  # half precision cannot tell collapsed embeddings apart
+        unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
+        numbers = _triplets(unit["images"], unit["texts"], image_ids)
+        for name, value in given.items():
+            numbers |= _cloud(name, unit[name])
+            if value.is_leaf or value.retains_grad:
+                numbers |= _gradient_parts(name, value)
+    return numbers
+
+
+def _triplets(
+    images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None
+) -> dict[str, Float[Tensor, ""]]:
+    """Means over the anchors of both directions that have a negative."""
+    excluded = torch.eye(len(images), dtype=torch.bool, device=images.device)
     if image_ids is not None:
         excluded |= image_ids[:, None] == image_ids
     has_negative = ~excluded.all(dim=1)
-    count = 2 * has_negative.sum().clamp(min=1)
-    sums = dict.fromkeys(("distance", "tangent", "radial", "tangent_n", "tangent_p", "paper"), scores.new_zeros(()))
-    for rows, others in ((scores, unit["texts"]), (scores.T, unit["images"])):
-        hardest, index = rows.masked_fill(excluded, -math.inf).max(dim=1)
-        distance = (others[index] - others).norm(dim=1)
-        s_p = rows.diagonal()
-        delta_s = (hardest - s_p).abs()
+    directions = []
+    for anchors, others in ((images, texts), (texts, images)):
+        scores = anchors @ others.T
+        s_n, hardest = scores.masked_fill(excluded, -math.inf).max(dim=1)
+        s_p, distance = scores.diagonal(), (others[hardest] - others).norm(dim=1)
+        delta_s = (s_n - s_p).abs()
         parts = {
             "distance": distance,
-            "tangent": (distance.square() - delta_s.square()).clamp(min=0).sqrt(),
+            "tangent": _other_side(distance, delta_s),
             "radial": delta_s,
-            "tangent_n": (1 - hardest.square()).clamp(min=0).sqrt(),
-            "tangent_p": (1 - s_p.square()).clamp(min=0).sqrt(),
+            "tangent_n": _other_side(torch.ones_like(s_n), s_n),
+            "tangent_p": _other_side(torch.ones_like(s_p), s_p),
             "paper": distance * delta_s,
         }
-        for name, part in parts.items():
-            sums[name] = sums[name] + torch.where(has_negative, part, 0).sum()
-    numbers = {name: total / count for name, total in sums.items()}
-    for name, value in given.items():
-        centred = unit[name] - unit[name].mean(dim=0)
-        gram = centred @ centred.T
-        trace = gram.trace().clamp(min=0)
-        numbers[f"spread_{name}"] = (trace / len(gram)).sqrt()
-        shares = (gram / trace.clamp(min=TINY)).square().sum()
-        numbers[f"rank_{name}"] = torch.where(trace > TINY, 1 / shares.clamp(min=TINY), 0.0)
-        if value.is_leaf or value.retains_grad:
-            numbers |= _gradient_parts(name, value)
-    return numbers
+        directions.append({name: torch.where(has_negative, part, 0).sum() for name, part in parts.items()})
+    count = 2 * has_negative.sum().clamp(min=1)
+    return {name: (directions[0][name] + directions[1][name]) / count for name in directions[0]}
+
+
+def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Of a right-angled triangle."""
+    return (hypotenuse.square() - side.square()).clamp(min=0).sqrt()
+
+
+def _cloud(name: str, embeddings: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
+    """How far embeddings lie from their mean, and in how many directions."""
+    centred = embeddings - embeddings.mean(dim=0)
+    gram = centred @ centred.T
+    trace = gram.trace().clamp(min=0)
+    shares = (gram / trace.clamp(min=TINY)).square().sum().clamp(min=TINY)
+    return {
+        f"spread_{name}": (trace / len(gram)).sqrt(),
+        f"rank_{name}": torch.where(trace > TINY, 1 / shares, 0.0),
+    }
 
 
 def _gradient_parts(name: str, value: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:

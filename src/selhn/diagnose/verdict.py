@@ -119,10 +119,12 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     """Whether a loss about which no more is known sits on a plateau, rather than passing by or hovering about it."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
     off = last.mean() / plateau.value - 1
+    if last[-max(1, len(last) // 3) :].mean() < (1 - NEAR / 4) * plateau.value:
+        return False  # it is on its way down
     if plateau.guessed:
         # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
         still = last.std() < STEADY / 2 * plateau.value and _ends(log.loss)[0] < 3 * plateau.value
-        return bool(still and -NEAR / 4 <= off <= NEAR / 2)
+        return bool(still and -NEAR / 4 <= off <= NEAR)
     # Stuck scores are never told apart, so the loss does not get below.
     return bool(last.std() < STEADY * plateau.value and -NEAR / 4 <= off <= NEAR)
 

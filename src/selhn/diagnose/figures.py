@@ -64,8 +64,9 @@ def verdict_figure(log: Log, verdict: Verdict, path: str | Path, plateau: float 
         axis.set(title=title)
         if level is not None:
             axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)))
-            axis.annotate(f"{word} {level:.4g}", (0.98, level), (0, 4), xycoords=("axes fraction", "data"),
+            axis.annotate(f"{word} {level:.4g}", (0.98, level), (0, -12), xycoords=("axes fraction", "data"),
                           textcoords="offset points", ha="right", color="#444")  # fmt: skip
+            axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     if log.dev:
         axes[-1].plot(*zip(*log.dev), marker="o", markersize=3, color=COLOURS[2], linewidth=1.8)
         axes[-1].set(title="RSUM on dev", ylim=(0, None))

@@ -123,6 +123,29 @@ def test_a_plateau_that_was_left():
     assert any("sat on a plateau from step 1" in one and "and left it" in one for one in verdict.evidence)
 
 
+def test_scores_that_draw_together_and_rank_all_the_same():
+    """As T-HN does with BFAN on Flickr8k."""
+    still = [{"step": step, "loss": 0.201, "delta_s": 0.001, "spread": 0.001} for step in range(1, 1001)]
+
+    def with_rsums(*rsums):
+        rows = [*still, *({"step": 1000 * at // len(rsums), "rsum": rsum} for at, rsum in enumerate(rsums, 1))]
+        return from_rows(sorted(rows, key=lambda row: row["step"]))
+
+    verdict = judge(with_rsums(15, 16, 60, 217, 304), MARGIN)
+    assert verdict.kind == "healthy"
+    assert "drawn together since step 1, but RSUM grows" in verdict.evidence[-1]
+    assert judge(with_rsums(5, 29, 66, 153, 160), MARGIN).kind == "stalled"
+    assert judge(with_rsums(250, 260, 255, 258, 260), MARGIN).kind == "stalled", "it was learnt before"
+
+
+def test_a_loss_that_averages_comes_down_before_it_leaves():
+    rows = [{"step": s, "loss": 0.2 + 0.06 * 0.97**s, "delta_s": 0.05 * 0.98**s, "spread": 0.05 * 0.98**s}
+            for s in range(1, 200)]  # fmt: skip
+    assert judge(from_rows(rows), MARGIN).kind == "collapsing"
+    assert judge(from_rows(rows), MARGIN, mines=False).kind == "healthy"
+    assert judge(loss_only(rows), MARGIN).kind == "unclear", "too short to tell by the loss alone"
+
+
 def test_too_little():
     assert judge(from_rows([{"loss": 1.0}] * 5)).kind == "unclear"
 

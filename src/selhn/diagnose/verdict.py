@@ -26,6 +26,8 @@ NEAR = 0.02
 STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
 MANY_ROWS = 100_000
+RANKS = 200.0
+"""An RSUM, out of 600, that is reached only by learning."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,19 @@ def judge(
     *,
     epsilon: float = 0.01,
     patience: int = PATIENCE,
+    mines: bool = True,
     remedy: str | None = None,
 ) -> Verdict:
     """The verdict on a log.
 
     `plateaus` are the values at which its loss may sit; more than one where it is not known which loss that is, and
     then the one that fits. With delta_s and the spread of the scores in the log none is needed. `patience` is how long
-    the loss may stand still, and `remedy` what helps against it, where that is not plain hard negatives.
+    the loss may stand still, `mines` whether it looks at the hardest negatives only, so that scores that draw together
+    are not told apart again, and `remedy` what helps against that.
     """
     log = _thinned(log)
     ways: list[Plateau | None] = list(plateaus) or [None]
-    patience = int(min(patience, max(1.0, (log.steps[-1] - log.steps[0]) / 2)))
+    patience = int(min(patience, max(PATIENCE, (log.steps[-1] - log.steps[0]) / 2)))
     broken = _not_finite(log)
     if broken is not None:
         return broken
@@ -73,14 +77,14 @@ def judge(
         return _verdict("unclear", None, f"{len(log.loss)} rows are too few to judge by", ())
     stills = [_still(log, way, epsilon, patience) for way in ways]
     still = next((one for one in stills if one.stalled), None)
-    if still is not None:
+    if still is not None and not _ranks(log, still):
         return _stalled(log, still, remedy)
-    likely = stills[0] if len(stills) == 1 else _likely(log, stills)
+    likely = still or (stills[0] if len(stills) == 1 else _likely(log, stills))
     for rule in (_blown_up, _collapsing, _adrift, _overfitting):
-        found = rule(log, likely, patience)
+        found = rule(log, likely, patience) if mines or rule is not _collapsing else None
         if found is not None:
             return found
-    return _flat(log, patience) or _healthy(log, stills)
+    return _flat(log, patience) or _early(log, stills, patience) or _healthy(log, stills)
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,16 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     return bool(last.std() < STEADY * plateau.value and -NEAR / 4 <= off <= NEAR)
 
 
+def _ranks(log: Log, still: _Still) -> bool:
+    """Whether images and texts find each other all the same: a rank needs no distance between scores.
+
+    So it is with T-HN and BFAN on Flickr8k: delta_s ends at 0.001, and RSUM where that of SelHN does.
+    """
+    assert still.since is not None
+    within = [rsum for step, rsum in log.dev if step >= still.since]
+    return len(within) > 1 and within[-1] > RANKS and within[-1] > 1.5 * within[0]
+
+
 def _likely(log: Log, stills: list[_Still]) -> _Still | None:
     """The one plateau, of those that are not guesses, above which training begins as it does for hard negatives."""
     first = _ends(log.loss)[0]
@@ -156,7 +170,7 @@ def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
 
 
 def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    if still is None or still.since is None or "spread" not in log.columns:
+    if still is None or still.since is None or "spread" not in log.columns or _ranks(log, still):
         return None
     first, last = _ends(log.columns["spread"])
     before = _ends(log.columns["spread"][: max(ENOUGH_ROWS, len(log.steps) // 2)])[1]
@@ -174,7 +188,9 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     above = min(quarters[2:]) > (1 + NEAR) * still.plateau.value
     falls = quarters[3] < 0.95 * quarters[1]
     learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
-    if not above or falls or learns:
+    half = log.loss[len(log.loss) // 2 :]
+    quiet = half.std() < 3 * STEADY * half.mean()  # it comes down to its plateau
+    if not above or falls or learns or quiet:
         return None
     why = f"the loss stays above {still.plateau.words}, and does not fall"
     return _verdict("diverging", int(log.steps[0]), why, _evidence(log, still))
@@ -214,9 +230,21 @@ def _flat(log: Log, patience: int) -> Verdict | None:
     return _verdict("unclear", None, words, (product,))
 
 
+def _early(log: Log, stills: list[_Still], patience: int) -> Verdict | None:
+    """A short log of a loss alone that ends near a plateau, where all runs with a margin pass by."""
+    near = [one.plateau for one in stills if one.since is not None and one.plateau and not one.plateau.guessed]
+    if "delta_s" in log.columns or not near or log.steps[-1] - log.steps[0] >= patience:
+        return None
+    words = f"it ends near {near[0].words}, and is too short to tell whether the loss stays there"
+    return _verdict("unclear", None, words, (_from_to(log.loss_name, *_ends(log.loss)),))
+
+
 def _healthy(log: Log, stills: list[_Still]) -> Verdict:
     evidence = [_from_to(log.loss_name, *_ends(log.loss)), *_numbers(log)]
     left = next((one.left for one in stills if one.left is not None), None)
+    drawn = next((one for one in stills if one.stalled), None)
+    if drawn is not None:
+        evidence.append(f"scores have drawn together since step {drawn.since:,}, but RSUM grows all the same")
     if left is not None and len(stills) == 1:
         evidence.append(f"it sat on a plateau from step {left[0]:,} to {left[1]:,}, and left it")
     return _verdict("healthy", None, "it learns", tuple(evidence))

@@ -6,6 +6,7 @@ from typing import Any
 from selhn.diagnose import Verdict, judge, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.reading import Log
+from selhn.kernels.statistics import CANDIDATES
 from selhn.losses import create_loss
 from selhn.train.loop import make_alarm
 from selhn.train.run import read_config
@@ -52,6 +53,7 @@ def _of_run(run: Path, column: str | None) -> tuple[Verdict, Log, float | None]:
         plateau = loss.plateau(config.train.batch_size)
         if alarm is not None:
             settings = {"epsilon": alarm.epsilon, "patience": alarm.patience, "remedy": alarm.remedy}
+            settings["mines"] = set(loss.needs) <= set(CANDIDATES)
     ways = [] if plateau is None else [Plateau(plateau, f"{plateau:.4g} an anchor")]
     return judge(log, ways, **settings), log, plateau
 

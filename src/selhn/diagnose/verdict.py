@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from selhn.diagnose.evidence import ends, from_to, smoothed, told_gradients, told_numbers
 from selhn.diagnose.plateau import Plateau
-from selhn.diagnose.reading import Column, Log
+from selhn.diagnose.reading import Log
 from selhn.diagnose.stall import PATIENCE, StallAlarm
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
@@ -25,6 +26,7 @@ NEAR = 0.02
 """How far from a plateau a loss may be, as a share of it, where nothing but the loss is known."""
 STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
+FAR = 0.1
 MANY_ROWS = 100_000
 RANKS = 200.0
 """An RSUM, out of 600, that is reached only by learning."""
@@ -75,7 +77,13 @@ def judge(
         return broken
     if len(log.loss) < ENOUGH_ROWS:
         return _verdict("unclear", None, f"{len(log.loss)} rows are too few to judge by", ())
-    stills = [_still(log, way, epsilon, patience) for way in ways]
+    end = ends(log.loss)[1]
+    # Of many guesses nearly all are far off, which is seen without reading the log row by row.
+    far = [len(ways) > 1 and way is not None and abs(end - way.value) > FAR * way.value for way in ways]
+    stills = [
+        _Still(way, epsilon, None, None, False) if is_far else _still(log, way, epsilon, patience)
+        for way, is_far in zip(ways, far)
+    ]
     still = next((one for one in stills if one.stalled), None)
     if still is not None and not _ranks(log, still):
         return _stalled(log, still, remedy)
@@ -127,7 +135,7 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
         return False  # it is on its way down
     if plateau.guessed:
         # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
-        still = last.std() < STEADY / 2 * plateau.value and _ends(log.loss)[0] < 3 * plateau.value
+        still = last.std() < STEADY / 2 * plateau.value and ends(log.loss)[0] < 3 * plateau.value
         return bool(still and -NEAR / 4 <= off <= NEAR)
     # Stuck scores are never told apart, so the loss does not get below.
     return bool(last.std() < STEADY * plateau.value and -NEAR / 4 <= off <= NEAR)
@@ -145,7 +153,7 @@ def _ranks(log: Log, still: _Still) -> bool:
 
 def _likely(log: Log, stills: list[_Still]) -> _Still | None:
     """The one plateau, of those that are not guesses, above which training begins as it does for hard negatives."""
-    first = _ends(log.loss)[0]
+    first = ends(log.loss)[0]
     near = [one for one in stills if one.plateau and not one.plateau.guessed and 1 < first / one.plateau.value < 1.8]
     return near[0] if len(near) == 1 else None
 
@@ -156,24 +164,24 @@ def _not_finite(log: Log) -> Verdict | None:
         return None
     since = int(log.steps[bad.argmax()])
     words = f"{int(bad.sum())} of {len(bad)} rows have no finite loss"
-    return _verdict("diverging", since, "the loss is no longer a number", (words, *_gradients(log)))
+    return _verdict("diverging", since, "the loss is no longer a number", (words, *told_gradients(log)))
 
 
 def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    first, last = _ends(log.loss)
-    losses = _smoothed(log.loss)
+    first, last = ends(log.loss)
+    losses = smoothed(log.loss)
     if not (0 < 2 * first < last and last > 3 * losses.min()):
         return None
     low = np.flatnonzero(losses <= 1.2 * first)
     since = int(log.steps[low[-1] if len(low) else 0])
-    return _verdict("diverging", since, "the loss grows", (_from_to(log.loss_name, first, last), *_gradients(log)))
+    return _verdict("diverging", since, "the loss grows", (from_to(log.loss_name, first, last), *told_gradients(log)))
 
 
 def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     if still is None or still.since is None or "spread" not in log.columns or _ranks(log, still):
         return None
-    first, last = _ends(log.columns["spread"])
-    before = _ends(log.columns["spread"][: max(ENOUGH_ROWS, len(log.steps) // 2)])[1]
+    first, last = ends(log.columns["spread"])
+    before = ends(log.columns["spread"][: max(ENOUGH_ROWS, len(log.steps) // 2)])[1]
     if not (last < first / 3 and last < before):
         return None
     why = "scores draw together, and the hardest negatives already score like the positives"
@@ -204,7 +212,7 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
     steps, values = (np.array(column) for column in zip(*pairs))
     best = int((sign * values).argmax())
     later = values[best + 1 :]
-    losses = _smoothed(log.loss)
+    losses = smoothed(log.loss)
     at_best = losses[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or losses[-1] >= at_best:
         return None
@@ -214,7 +222,7 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
         return None
     evidence = (
         f"{name}: best {values[best]:.4g} at step {int(steps[best]):,}, {values[-1]:.4g} at the end",
-        _from_to(f"{log.loss_name} since then", at_best, losses[-1]),
+        from_to(f"{log.loss_name} since then", at_best, losses[-1]),
     )
     return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
 
@@ -236,11 +244,11 @@ def _early(log: Log, stills: list[_Still], patience: int) -> Verdict | None:
     if "delta_s" in log.columns or not near or log.steps[-1] - log.steps[0] >= patience:
         return None
     words = f"it ends near {near[0].words}, and is too short to tell whether the loss stays there"
-    return _verdict("unclear", None, words, (_from_to(log.loss_name, *_ends(log.loss)),))
+    return _verdict("unclear", None, words, (from_to(log.loss_name, *ends(log.loss)),))
 
 
 def _healthy(log: Log, stills: list[_Still]) -> Verdict:
-    evidence = [_from_to(log.loss_name, *_ends(log.loss)), *_numbers(log)]
+    evidence = [from_to(log.loss_name, *ends(log.loss)), *told_numbers(log)]
     left = next((one.left for one in stills if one.left is not None), None)
     drawn = next((one for one in stills if one.stalled), None)
     if drawn is not None:
@@ -261,48 +269,11 @@ def _stalled(log: Log, still: _Still, remedy: str | None) -> Verdict:
 
 
 def _evidence(log: Log, still: _Still) -> tuple[str, ...]:
-    loss = _ends(log.loss)[1]
+    loss = ends(log.loss)[1]
     where = "" if still.plateau is None else f", plateau {still.plateau.value:.4g}"
-    gap = _ends(log.columns["delta_s"])[1] if "delta_s" in log.columns else None
+    gap = ends(log.columns["delta_s"])[1] if "delta_s" in log.columns else None
     told = () if gap is None else (f"delta_s {gap:.4f} at the end, epsilon {still.epsilon:g}",)
-    return (f"{log.loss_name} {loss:.4f} at the end{where}", *told, *_numbers(log))
-
-
-def _numbers(log: Log) -> tuple[str, ...]:
-    """What else the log says, where it has it."""
-    words = {"spread": "spread of the scores", "rank_images": "effective rank of the images",
-             "rank_texts": "effective rank of the texts", "distance": "|t^ - t|"}  # fmt: skip
-    there = {**log.evaluated, **log.columns}
-    told = [_from_to(words[name], *_ends(there[name])) for name in words if name in there]
-    if len(log.dev) > 1:
-        told.append(_from_to("RSUM on dev", log.dev[0][1], log.dev[-1][1]))
-    return (*told, *_gradients(log))
-
-
-def _gradients(log: Log) -> tuple[str, ...]:
-    """The gradient norm that changed most."""
-    ends = {name: _ends(column) for name, column in log.columns.items() if name.startswith("grad_")}
-    ends = {name: (first, last) for name, (first, last) in ends.items() if first > 0 and last > 0}
-    if not ends:
-        return ()
-    name = max(ends, key=lambda one: abs(np.log(ends[one][1] / ends[one][0])))
-    return (_from_to(f"gradient norm of {name.removeprefix('grad_')}", *ends[name]),)
-
-
-def _from_to(name: str, first: float, last: float) -> str:
-    return f"{name}: from {first:.4g} to {last:.4g}"
-
-
-def _ends(column: Column) -> tuple[float, float]:
-    """Means over the first and the last tenth of what there is."""
-    there = column[np.isfinite(column)]
-    size = max(1, len(there) // 10)
-    return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2
-
-
-def _smoothed(column: Column) -> Column:
-    size = max(1, len(column) // 20)
-    return np.convolve(np.pad(column, (size - 1, 0), mode="edge"), np.ones(size) / size, mode="valid")
+    return (f"{log.loss_name} {loss:.4f} at the end{where}", *told, *told_numbers(log))
 
 
 def _thinned(log: Log) -> Log:

@@ -31,15 +31,15 @@ from selhn.diagnose import Log, StallAlarm, from_rows
 from selhn.train import get_recipe, override, read_log, run_config
 from selhn.train.diagnosis import diagnose
 
-FAILED = 0.4
-"""Below this share of the best loss's RSUM a run of the same set-up has failed. It was 0.6 at first, and was lowered
-after a run that learns slowly, at 0.48 (vse_mlp with SelHN, seed 0): so the table also counts at other shares."""
-SHARES = (0.3, 0.4, 0.5, 0.6)
+FAILED = 0.6
+"""Below this share of the best loss's RSUM a run of the same set-up has failed. Ten epochs were too few for it: vse_mlp
+with SelHN, which learns slowly, had 0.48 of the best (seed 0). The table also counts at other shares."""
+SHARES = (0.4, 0.5, 0.6, 0.7)
 MODELS = ("vse_fc", "vse_mlp", "rvse", "scan_t2i_avg")
 LOSSES = ("hn", "selhn", "triplet", "infonce", "tal", "warmup")
 WORLD = ["data.images=1000", "model.dim=64", "model.word_dim=64", "drop_regions=0", "corrupt_words=0", "decay_at=[]",
-         "device=cpu", "epochs=10", "batch_size=64"]  # fmt: skip
-SMALLER = {"scan_t2i_avg": ["data.regions=8", "model.dim=32", "model.word_dim=32", "epochs=8"]}
+         "device=cpu", "epochs=20", "batch_size=64"]  # fmt: skip
+SMALLER = {"scan_t2i_avg": ["data.regions=8", "model.dim=32", "model.word_dim=32", "lr=2e-3"]}
 """A model that compares every word with every region takes ten times as long on a CPU."""
 WRONG_STEP = (("vse_mlp", "hn"), ("rvse", "selhn"), ("vse_fc", "infonce"))
 LITTLE_DATA = (("vse_fc", "infonce"), ("vse_mlp", "triplet"))

@@ -18,10 +18,10 @@ def test_there_are_enough_of_every_kind_and_none_twice():
 def test_truth_is_what_a_run_reached_against_the_best_loss_of_its_set_up():
     best, slow, failed = Job("m", "a", 0), Job("m", "b", 0), Job("m", "c", 0)
     wrong_step, elsewhere = Job("m", "a", 0, ("lr=10.0",)), Job("n", "c", 0)
-    found = {best: [10, 400], slow: [200, 190], failed: [300, 100], wrong_step: [], elsewhere: [100, 100]}
+    found = {best: [10, 400], slow: [200, 250], failed: [300, 200], wrong_step: [], elsewhere: [100, 100]}
     truth = truths(found)
     assert truth == {best: "healthy", slow: "healthy", failed: "failed", wrong_step: "failed", elsewhere: "healthy"}
-    assert truths(found, 0.5)[slow] == "failed"
+    assert truths(found, 0.7)[slow] == "failed"
     assert misjudged({best: "healthy", slow: "healthy", failed: "unclear", elsewhere: "stalled"}, truth) == 2
     little = {Job("little_m", "a", 0): [10, 300, *[250] * 5], Job("little_m", "b", 0): [10, 300, *[295] * 5]}
     assert list(truths(little).values()) == ["overfit", "healthy"]
@@ -53,7 +53,7 @@ def test_the_report(folder, monkeypatch):
     found = {Job("plain", "hn", 0): [20, 30], Job("plain", "triplet", 0): [200, 500]}
     text = report(found, folder)
     assert "0 of 8 misjudged" in text
-    assert "0.3: 0, 0.4: 0" in text
+    assert "0.4: 0, 0.5: 0" in text
     assert "1 of" not in text
     swapped = dict(zip(found, reversed(found.values())))
     assert "8 of 8 misjudged" in report(swapped, folder)

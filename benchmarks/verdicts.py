@@ -85,10 +85,12 @@ def train(job: Job, folder: Path) -> None:
         little = ["data.images=100", "epochs=120", "lr=2e-3"] if job.setup.startswith("little_") else []
         model = job.setup.removeprefix("little_")
         settings = [*WORLD, *SMALLER.get(model, []), *little, f"loss={job.loss}", f"seed={job.seed}", *job.changes]
+        begun = (folder / "checkpoints" / "latest").exists()
         try:
-            run_config(override(get_recipe(f"{model}_selhn_world"), settings), folder, quiet=True)
-        except ValueError as error:  # scores that are no numbers any more end a run; its log stays
-            (folder / "error.txt").write_text(str(error))
+            run_config(override(get_recipe(f"{model}_selhn_world"), settings), folder, resume=begun, quiet=True)
+        except ValueError as error:
+            if "NaN or infinite" not in str(error):  # that ends a run, and its log is what is judged
+                raise
     log = the_log(folder)
     (folder / "rsum.json").write_text(json.dumps([rsum for _, rsum in log.dev]))
 

@@ -1,7 +1,7 @@
 """Verdicts on many short runs, against what became of them: which does `selhn diagnose` misjudge?
 
     python benchmarks/verdicts.py --jobs 2
-    python benchmarks/verdicts.py --only 'vse_fc-*' plain --seeds 0
+    python benchmarks/verdicts.py --only 'vse_fc-*' 'plain-*' --seeds 0
 
 Runs of the generated world (several models, losses and seeds, a few with a learning rate of 10, a few on so little data
 that they overfit) and of `plain_loop.py`. Truth is decided by RSUM on dev alone: the runs of a set-up, which differ in

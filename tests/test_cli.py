@@ -1,5 +1,6 @@
 """The command line as a person meets it."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show"):
+    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show", "diagnose"):
         assert command in done.stdout
 
 
@@ -72,6 +73,23 @@ def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path
     assert picture.stat().st_size > 50_000, "with the scene in it"
     with pytest.raises(ValueError, match="models that have: scan_t2i_avg"):
         say("show", "attention", run)
+
+
+def test_diagnose(run, tmp_path):
+    assert "loss_per_anchor" in say("diagnose", run).output
+    stuck = tmp_path / "stuck.csv"
+    stuck.write_text("epoch,Train Loss\n" + "".join(f"{epoch},25.6{epoch % 7}\n" for epoch in range(20)))
+    said = say("diagnose", stuck, "--batch", "64")
+    assert said.exit_code == 0
+    assert "stalled since step" in said.output
+    assert "128 x margin" in said.output
+    verdict = json.loads(say("diagnose", stuck, "--json", "--reduction", "sum").output)
+    assert verdict["kind"] == "stalled"
+    with pytest.raises(ValueError, match="no column 'Loss'"):
+        say("diagnose", stuck, "--column", "Loss")
+    pytest.importorskip("matplotlib")
+    assert "Picture: " in say("diagnose", stuck, "--figure", tmp_path / "stuck.png").output
+    assert (tmp_path / "stuck.png").stat().st_size > 10_000
 
 
 def test_seeds(tmp_path):

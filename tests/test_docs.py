@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -48,6 +49,20 @@ def test_the_chooser_names_losses_that_exist():
     assert len(rows) > 10
     named = set(re.findall(r"`(\w+)`", " ".join(" ".join(row) for row in rows))) - {"image_ids", "epsilon"}
     assert named <= set(LOSSES)
+
+
+def test_the_probe_of_the_page_writes_what_can_be_diagnosed(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "diagnose.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    log = read_foreign("probe.jsonl")
+    assert log.steps.tolist() == [1, 11, 21]
+    table = re.findall(r"^\| (`.*?) \|", (DOCS / "diagnose.md").read_text(), flags=re.MULTILINE)
+    named = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    assert {name for name in log.columns if not name.startswith(("grad_", "loss"))} - named == {
+        "rank_texts",
+        "spread_texts",
+    }
 
 
 def anchors(page):

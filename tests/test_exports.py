@@ -24,8 +24,9 @@ EXPORTS = {
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override read_log resume_run run_config run_names run_seeds train""",
     "selhn.retrieve": "Hit Index",
-    "selhn.diagnose": """Norms StallAlarm attention_figure gradient_norms parameter_norms probe_scores total_norm
-        training_figure""",
+    "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure from_rows gradient_norms judge
+        parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
+        verdict_figure""",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms
         attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan node_precision pool_sorted
         side_by_side tiled_statistics transformer_layers""",

@@ -164,6 +164,22 @@ def search(
         typer.echo(f"{place:2}  {hit.score:6.3f}  {hit.name:24} {hit.captions[0] if hit.captions else ''}")
 
 
+@app.command("diagnose")
+def diagnose_log(
+    log: Annotated[Path, typer.Argument(help="Folder of a run, or anyone's log: CSV, lines of JSON, TensorBoard.")],
+    column: Annotated[str | None, typer.Option(help="What the log calls its training loss.")] = None,
+    margin: Annotated[float | None, typer.Option(help="Margin of the loss; 0.2 unless said otherwise.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Pairs in a batch; guessed otherwise.")] = None,
+    reduction: Annotated[str | None, typer.Option(help="mean or sum over a batch; guessed otherwise.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="File for a picture.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Say in words whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+    from selhn.show import show_verdict
+
+    show_verdict(log, column, margin, batch, reduction, figure, as_json)
+
+
 @show_app.command("attention")
 def attention(
     run: Annotated[

@@ -1,5 +1,6 @@
-"""`selhn show`: what a trained model sees, in words and as a picture."""
+"""`selhn show` and `selhn diagnose`: what a trained model sees and what a log says, in words and as a picture."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from PIL import Image, UnidentifiedImageError
 from selhn.data import Split
 from selhn.data.render import render
 from selhn.data.world import WorldFeatures, world_scene
-from selhn.diagnose import attention_figure
+from selhn.diagnose import attention_figure, verdict_figure
 from selhn.eval import image_row, pair_attention
 from selhn.train import open_run
+from selhn.train.diagnosis import diagnose
 from selhn.types import Attention
 
 SHOWN = 3
@@ -44,6 +46,24 @@ def show_attention(
     attention = pair_attention(model, items, row, text)
     print(f"{items.image_names[row]}  score {attention.score:.3f}\n{attention_table(attention)}")
     print(f"Picture: {attention_figure(attention, out, _picture(items, row, photo))}")
+
+
+def show_verdict(
+    log: Path,
+    column: str | None = None,
+    margin: float | None = None,
+    batch: int | None = None,
+    reduction: str | None = None,
+    figure: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Print the verdict on a log, and draw it where a file is named."""
+    verdict, read, plateau = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
+    if figure is not None:
+        verdict_figure(read, verdict, figure, plateau)
+    print(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict)
+    if figure is not None and not as_json:
+        print(f"Picture: {figure}")
 
 
 def attention_table(attention: Attention) -> str:

@@ -1,6 +1,8 @@
 import pytest
+from PIL import Image
 
-from selhn.diagnose.figures import smooth, training_figure
+from selhn.diagnose import Verdict, from_rows
+from selhn.diagnose.figures import smooth, training_figure, verdict_figure
 
 pytest.importorskip("matplotlib")
 
@@ -19,3 +21,13 @@ def test_smooth():
     assert smooth([]) == []
     assert smooth([2.0, 2.0]) == [2.0, 2.0]
     assert smooth([0.0, 1.0], keep=0.5) == [0.0, 0.5]
+
+
+def test_a_verdict_is_drawn_with_what_the_log_has(tmp_path):
+    verdict = Verdict("stalled", 20, "it sits", (), "another loss")
+    widths = []
+    for rows in ([{"step": s, "loss": 0.2} for s in range(1, 50)], log(0.0)):
+        path = verdict_figure(from_rows(rows), verdict, tmp_path / "figure.png", plateau=0.2)
+        with Image.open(path) as image:
+            widths.append(image.width)
+    assert widths[1] > 2.5 * widths[0], "loss alone, then delta_s and RSUM beside it"

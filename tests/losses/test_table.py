@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loss_cases import CASES, KINDS, PULLS_POSITIVES_TOGETHER, make_ids, make_scores
 from loss_oracle import per_anchor, reduced
 
-from selhn.losses import LOSSES, AbstractLoss, create_loss, list_losses
+from selhn.losses import LOSSES, AbstractLoss, OfflineScores, create_loss, list_losses
 
 every_case = pytest.mark.parametrize("case", CASES)
 batches = st.integers(1, 12)
@@ -129,6 +129,27 @@ def test_leading_axes_are_matrices_of_the_same_pairs(case):
     torch.testing.assert_close(loss_fn.per_anchor(scores, image_ids=ids), each, rtol=1e-13, atol=1e-13)
     if loss_fn.reduction == "sum":
         torch.testing.assert_close(loss_fn(scores, ids), each.sum(), rtol=1e-14, atol=1e-14)
+
+
+@every_case
+@given(batch=st.integers(2, 200), level=st.floats(-1, 1))
+def test_the_plateau_is_the_loss_of_equal_scores(case, batch, level):
+    name, make = CASES[case]
+    loss_fn = make()
+    plateau = loss_fn.plateau(batch)
+    if plateau is None:
+        assert not LOSSES[name].shift_invariant, "it depends on what the scores are"
+    elif case == "shn":
+        # No negative is strictly below there; but as soon as some are, however little, the anchors sit at the margin.
+        nearly = level + 1e-9 * make_scores("spread", batch, 0)
+        sitting = loss_fn.per_anchor(nearly)
+        torch.testing.assert_close(sitting[sitting > 0], torch.full_like(sitting[sitting > 0], plateau))
+        assert (sitting > 0).any()
+    else:
+        equal = torch.full((batch, batch), level, dtype=torch.float64)
+        offline = OfflineScores(equal[:2], equal[:2]) if name == "aoq" else None
+        sitting = loss_fn.per_anchor(equal, given=offline)
+        torch.testing.assert_close(sitting, torch.full_like(sitting, plateau))
 
 
 @pytest.mark.parametrize("name", LOSSES)

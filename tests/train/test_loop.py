@@ -10,9 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from selhn.data import DenseFeatures, load_data
+from selhn.diagnose import StallAlarm
 from selhn.eval import evaluate
-from selhn.losses import Triplet, TripletHN, TripletSelHN
+from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import load_model
+from selhn.train import loop
 from selhn.train.log import read_log
 from selhn.train.loop import choose_device, make_alarm, train
 
@@ -132,8 +134,6 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys):
-    from selhn.train import loop
-
     step, count = loop.training_step, [0]
 
     def pressed_at_third(*args):
@@ -152,10 +152,26 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
 
 
 def test_the_alarm_fits_the_loss():
-    assert make_alarm(TripletHN(), 100).patience == 300
+    assert make_alarm(TripletHN(), 100).patience == 250
     assert make_alarm(TripletSelHN(epsilon=0.03), 100).patience == 400
     assert make_alarm(TripletSelHN(epsilon=0.03), 100).epsilon == 0.03
+    assert make_alarm(InfoNCE(), 100).patience == 400
     assert make_alarm(lambda scores: scores.sum(), 100) is None
+
+
+def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_config, monkeypatch):
+    seen = []
+
+    class Spy(StallAlarm):
+        def update(self, step, row):
+            seen.append((self.plateau, self.patience))
+            return super().update(step, row)
+
+    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: Spy(None))
+    train(tiny_model(), tiny_data, TripletWarmUp(), config=tiny_config, quiet=True)
+    steps = len(seen) // 2
+    assert set(seen[:steps]) == {(0.2 * 63, 250)}
+    assert set(seen[steps:]) == {(0.2, 250)}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -187,11 +203,9 @@ def test_a_run_that_died_before_its_first_checkpoint_may_begin_again(tmp_path, t
 
 
 def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
-    from selhn.diagnose import StallAlarm
-    from selhn.train import loop
-
     # With such a margin the loss per anchor is always within 2 % of it.
-    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0, patience=0))
+    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0))
+    monkeypatch.setattr(loop, "patience", lambda loss, steps: 0)
     setting = {"out": tmp_path, "config": tiny_config, "quiet": True}
     first = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=1, **setting)
     assert first.stalled is not None

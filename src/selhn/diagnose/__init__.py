@@ -1,17 +1,32 @@
-"""Why a run and a model do what they do: numbers of a step, the stall alarm, pictures of attention."""
+"""Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
 from selhn.diagnose.attention import attention_figure
-from selhn.diagnose.figures import training_figure
+from selhn.diagnose.figures import training_figure, verdict_figure
+from selhn.diagnose.plateau import Plateau, plateaus
+from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
 from selhn.diagnose.probes import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
+from selhn.diagnose.reading import Log, from_rows, read_foreign
 from selhn.diagnose.stall import StallAlarm
+from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [
+    "Log",
     "Norms",
+    "Plateau",
+    "Probe",
     "StallAlarm",
+    "Verdict",
     "attention_figure",
+    "from_rows",
     "gradient_norms",
+    "judge",
     "parameter_norms",
+    "plateaus",
+    "probe_embeddings",
     "probe_scores",
+    "probe_split",
+    "read_foreign",
     "total_norm",
     "training_figure",
+    "verdict_figure",
 ]

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from selhn.diagnose.reading import Log
+from selhn.diagnose.verdict import Verdict
+
 COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")
 """T-HN first, SelHN second, as in all our pictures."""
 
@@ -37,14 +40,52 @@ def training_figure(
     middle.set(title="delta_s: hardest negative against positive", xlabel="training step")
     right.set(title="RSUM on dev", xlabel="training step", ylim=(0, None))
     middle.title.set_fontsize(10)
-    for axis in (left, middle, right):
-        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+    _plain(left, middle, right)
     left.legend(frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return Path(path)
+
+
+def verdict_figure(log: Log, verdict: Verdict, path: str | Path, plateau: float | None = None) -> Path:
+    """What a log says of its loss, and where it has them of delta_s and RSUM, with the verdict above.
+
+    What came after the step since which the verdict holds is shaded.
+    """
+    plt = pyplot()
+    has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", 0.01, "epsilon")]
+    shown = [one for one in has if one[0] in log.columns]
+    number = len(shown) + bool(log.dev)
+    figure, grid = plt.subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
+    axes = list(grid[0])
+    for axis, (name, title, level, word) in zip(axes, shown):
+        axis.plot(log.steps, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
+        axis.plot(log.steps, smooth(log.columns[name].tolist()), color=COLOURS[1], linewidth=1.8)
+        axis.set(title=title)
+        if level is not None:
+            axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)))
+            axis.annotate(f"{word} {level:.4g}", (0.98, level), (0, -12), xycoords=("axes fraction", "data"),
+                          textcoords="offset points", ha="right", color="#444")  # fmt: skip
+            axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
+    if log.dev:
+        axes[-1].plot(*zip(*log.dev), marker="o", markersize=3, color=COLOURS[2], linewidth=1.8)
+        axes[-1].set(title="RSUM on dev", ylim=(0, None))
+    for axis in axes:
+        axis.set(xlabel="training step" if log.counts_steps else "row")
+        if verdict.since is not None:
+            axis.axvspan(verdict.since, log.steps[-1], color=COLOURS[0], alpha=0.08, linewidth=0)
+    figure.suptitle(verdict.kind if verdict.since is None else f"{verdict.kind} since step {verdict.since:,}")
+    _plain(*axes)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return Path(path)
+
+
+def _plain(*axes: Any) -> None:
+    for axis in axes:
+        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
 
 
 def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:

@@ -5,24 +5,34 @@ from dataclasses import dataclass, field
 
 NEW_SHARE = 0.05
 """Of a new number in a running mean: about the last 20 steps count."""
+PATIENCE = 250
+"""Steps without a break after which standing still is a stall."""
+NEAR = 0.05
+"""How far from its plateau a loss may be and still sit there, as a share of it: epsilon is that share of the margin."""
+GROWTH, FLOOR = 3.0, 1e-4
+"""Scores spread once they spread that many times as far as they did; below the floor they only tremble."""
 
 
 @dataclass
 class StallAlarm:
-    """Watches the numbers of every step and speaks once, when the loss sits still at its margin.
+    """Watches the numbers of every step and speaks once, when the loss sits still on its plateau.
 
-    A stall is, without a break for `patience` steps: loss per anchor within 2 % of the margin, delta_s below epsilon,
+    A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below epsilon,
     and scores that do not spread. The first says that a negative scores like the positive for every anchor, the
     second that the hardest one does, the third that it is not getting better. All three are running means: single
-    batches differ by more than a stall does.
+    batches differ by more than a stall does. A number that a row does not have is not asked for.
     """
 
-    margin: float
+    plateau: float | None
+    """The loss of an anchor where all scores are equal (`AbstractLoss.plateau`): the margin, for T-HN; None where it is
+    not known, and delta_s and the spread decide."""
     epsilon: float = 0.01
-    patience: int = 300
+    patience: int = PATIENCE
     remedy: str = "train with TripletSelHN (loss=selhn), which averages over the negatives until they are told apart"
     means: dict[str, float] = field(default_factory=dict)
     """The running means of the three numbers."""
+    last: int | None = None
+    """The step seen last."""
     since: int | None = None
     """The step at which the present still stretch began."""
     least_spread: float = 0.0
@@ -32,21 +42,40 @@ class StallAlarm:
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
         """Take the numbers of one step; a sentence the moment the alarm goes off, else None."""
+        # A log with a row every few steps forgets as fast as one with a row every step.
+        share = NEW_SHARE if self.last is None else 1 - (1 - NEW_SHARE) ** max(1, step - self.last)
+        self.last = step
         for name in ("loss_per_anchor", "delta_s", "spread"):
-            before = self.means.get(name, row[name])
-            self.means[name] = before + NEW_SHARE * (row[name] - before)
-        loss, delta_s, spread = self.means.values()
-        if abs(loss - self.margin) > 0.02 * self.margin or delta_s >= self.epsilon:
+            if name in row:
+                before = self.means.get(name, row[name])
+                self.means[name] = before + share * (row[name] - before)
+        if not self.is_still():
             self.since = None
             return None
-        if self.since is None or spread > 1.5 * self.least_spread:
+        spread = self.means.get("spread", 0.0)
+        if self.since is None or spread > GROWTH * max(self.least_spread, FLOOR):
             self.since, self.least_spread = step, spread
         self.least_spread = min(self.least_spread, spread)
         if self.said is not None or step - self.since < self.patience:
             return None
-        self.said = (
-            f"Training has stalled: for {step - self.since} steps the loss per anchor has sat at its margin "
-            f"({loss:.4f}, margin {self.margin:g}): the hardest negative scores within "
-            f"{delta_s:.4f} of the positive, and the scores do not spread. What helps: {self.remedy}."
-        )
+        self.said = self._sentence(step - self.since)
         return self.said
+
+    def is_still(self) -> bool:
+        """Whether the running means are those of a stall; how long they have been is not asked."""
+        loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
+        sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
+        return sits and (delta_s is None or delta_s < self.epsilon)
+
+    def _sentence(self, steps: int) -> str:
+        loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
+        said = f"Training has stalled: for {steps} steps "
+        if self.plateau is None or loss is None:
+            said += "the hardest negatives have scored like the positives"
+        else:
+            said += f"the loss per anchor has sat where all scores are equal ({loss:.4f}, plateau {self.plateau:.4g})"
+        if delta_s is not None:
+            said += f": the hardest negative scores within {delta_s:.4f} of the positive"
+        if "spread" in self.means:
+            said += ", and the scores do not spread"
+        return f"{said}. What helps: {self.remedy}."

@@ -95,6 +95,10 @@ class AOQ(AbstractLoss):
         """Only the hardest negative; the rest is given."""
         return ("hardest",)
 
+    def plateau(self, batch: int) -> float:
+        """With offline scores, as in training: w is beta where all scores are equal."""
+        return self.beta * self.margin + 2 * self.offline_margin
+
     def check_given(self, given: Any, batch: int) -> OfflineScores | None:
         """Refuse anything but `OfflineScores` of this batch."""
         if given is None:

@@ -65,6 +65,13 @@ class AbstractLoss(nn.Module, ABC):
         """The anchors that a mean is taken over; None means all of them."""
         return None
 
+    def plateau(self, batch: int) -> float | None:
+        """What an anchor's loss among `batch` pairs comes to as all scores draw together, where a stalled run sits.
+
+        None where that depends on what the scores are, and not only on their being equal.
+        """
+        return None
+
     @property
     def warming_up(self) -> bool:
         """Whether this is one of the first `warmup_epochs` epochs."""
@@ -169,6 +176,11 @@ def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> Float[Tensor, "*
     """The mean of `[s_n - s_p + margin]+` over an anchor's negatives; 0 where it has none."""
     batch = anchors.num_negatives.shape[-1]
     return anchors.hinge_sum / (batch if over == "batch" else anchors.num_negatives.clamp(min=1))
+
+
+def mean_hinge_plateau(margin: float, batch: int, over: AverageOver) -> float:
+    """`mean_hinge` of an anchor that scores all of `batch` texts, or images, alike."""
+    return margin * (batch - 1) / batch if over == "batch" else margin
 
 
 def softmax_triplet(

@@ -1,5 +1,6 @@
 """The triplet loss on the hardest negative: Faghri et al., VSE++, BMVC 2018."""
 
+import math
 from typing import Any, get_args
 
 from jaxtyping import Bool, Float
@@ -62,6 +63,10 @@ class TripletHN(AbstractLoss):
         if self.variant == "nca":
             return softmax_triplet(anchors.hardest, anchors.positive, self.temperature)
         return hinge(anchors.hardest, anchors.positive, self.margin)
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin; in the "nca" form log 2."""
+        return math.log(2) if self.variant == "nca" else self.margin
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """In the "nca" form, the anchors that have a negative."""

@@ -1,5 +1,6 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
+import math
 from typing import Any
 
 from jaxtyping import Float
@@ -58,3 +59,7 @@ class InfoNCE(AbstractLoss):
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor: log(1 + e^(lse_n - s_p / temperature))."""
         return -logsigmoid(anchors.positive / self.temperature - anchors.log_sum_exp)
+
+    def plateau(self, batch: int) -> float | None:
+        """log B: every text is as likely as any other."""
+        return math.log(batch)

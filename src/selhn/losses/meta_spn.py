@@ -60,6 +60,10 @@ class MetaSPN(AbstractLoss):
         """Only the hardest negative."""
         return ("hardest",)
 
+    def plateau(self, batch: int) -> float:
+        """The margin: anchors that score alike weigh alike."""
+        return self.margin
+
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
         return self._weights(anchors).detach() * hinge(anchors.hardest, anchors.positive, self.margin)

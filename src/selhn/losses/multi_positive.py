@@ -1,5 +1,6 @@
 """Softmax cross-entropy with several positives an anchor: Yang et al., UniCL, CVPR 2022."""
 
+import math
 from typing import Any
 
 import torch
@@ -63,3 +64,7 @@ class MultiPositiveInfoNCE(AbstractLoss):
         own = -logsigmoid(anchors.positive / self.temperature - anchors.log_sum_exp)
         less = (anchors.positive - anchors.positive_mean) / self.temperature
         return torch.where(anchors.num_negatives > 0, own + less, 0.0)
+
+    def plateau(self, batch: int) -> float | None:
+        """log B, whatever the number of positives."""
+        return math.log(batch)

@@ -17,6 +17,7 @@ from selhn.losses.base import (
     check_scores,
     hinge,
     mean_hinge,
+    mean_hinge_plateau,
     require_choice,
 )
 from selhn.types import Reduction
@@ -112,6 +113,10 @@ class NCR(AbstractLoss):
         if self.warming_up or anchors.given is None or anchors.given.trained is None:
             return None
         return anchors.given.trained[..., None, :].expand_as(anchors.hardest)
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin of a true pair."""
+        return mean_hinge_plateau(self.margin, batch, self.average_over) if self.warming_up else self.margin
 
     def pair_losses(
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None

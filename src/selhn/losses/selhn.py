@@ -8,7 +8,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, require_choice, require_number
+from selhn.losses.base import (
+    AbstractLoss,
+    AverageOver,
+    hinge,
+    mean_hinge,
+    mean_hinge_plateau,
+    require_choice,
+    require_number,
+)
 from selhn.types import Reduction
 
 
@@ -76,6 +84,10 @@ class TripletSelHN(AbstractLoss):
         """Equation 9, one anchor."""
         hardest = hinge(anchors.hardest, anchors.positive, self.margin)
         return torch.where(self._mines(anchors), hardest, mean_hinge(anchors, self.average_over))
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin, since all anchors average there."""
+        return mean_hinge_plateau(self.margin, batch, self.average_over)
 
     def mined(
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None

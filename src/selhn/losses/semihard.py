@@ -1,5 +1,6 @@
 """The triplet loss on semi-hard negatives: Schroff et al., FaceNet, CVPR 2015, as the SelHN paper states it."""
 
+import math
 from typing import Any, get_args
 
 from jaxtyping import Bool, Float
@@ -63,6 +64,10 @@ class TripletSHN(AbstractLoss):
         if self.variant == "nca":
             return softmax_triplet(anchors.hardest_up_to, anchors.positive, self.temperature)
         return hinge(anchors.hardest_below, anchors.positive, self.margin)
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin, but for anchors whose positive scores lowest of all; in the "nca" form log 2."""
+        return math.log(2) if self.variant == "nca" else self.margin
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """In the "nca" form, the anchors that have such a negative."""

@@ -1,5 +1,6 @@
 """The triplet alignment loss: Qin et al., RDE, CVPR 2024."""
 
+import math
 from typing import Any
 
 from jaxtyping import Float
@@ -57,3 +58,7 @@ class TAL(AbstractLoss):
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
         return hinge(self.temperature * anchors.log_sum_exp, anchors.positive, self.margin)
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin, and temperature * log(B - 1) for the smooth maximum of that many."""
+        return self.margin + self.temperature * math.log(batch - 1) if batch > 1 else 0.0

@@ -38,3 +38,7 @@ class Triplet(AbstractLoss):
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2, one anchor."""
         return anchors.hinge_sum
+
+    def plateau(self, batch: int) -> float | None:
+        """The margin, once for every negative."""
+        return self.margin * (batch - 1)

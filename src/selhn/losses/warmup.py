@@ -43,3 +43,7 @@ class TripletWarmUp(AbstractLoss):
         if self.warming_up:
             return anchors.hinge_sum
         return hinge(anchors.hardest, anchors.positive, self.margin)
+
+    def plateau(self, batch: int) -> float | None:
+        """That of `Triplet` while warming up, then that of `TripletHN`."""
+        return self.margin * (batch - 1) if self.phase else self.margin

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from selhn.data import Augmentation, Batches, Data, Pairs, with_noise
-from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_scores
+from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_scores, probe_split
+from selhn.diagnose.stall import PATIENCE
 from selhn.eval import Metrics, evaluate, require_width
 from selhn.kernels import side_by_side
+from selhn.kernels.statistics import CANDIDATES
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
 from selhn.progress import Progress
@@ -96,6 +98,8 @@ def train(
             set_learning_rate(optimizer, epoch, config)
             if isinstance(loss, AbstractLoss):
                 loss.set_epoch(epoch)
+                if alarm is not None:  # a scheduled loss has another plateau in another phase
+                    alarm.plateau, alarm.patience = loss.plateau(config.batch_size), patience(loss, len(batches))
             if position.step_in_epoch == 0:
                 protocol.begin_epoch(epoch)
             model.train()
@@ -113,7 +117,8 @@ def train(
                 if config.checkpoint_every and position.step % config.checkpoint_every == 0:
                     checkpoint()
             dev = evaluate(model, data.dev)
-            meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict()})
+            probed = probe_split(model, data.dev)
+            meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
             progress.say(f"{label}epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
             if dev.rsum > position.best_rsum:
                 position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
@@ -219,13 +224,19 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
 
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
-    """The stall alarm for a loss with a margin; SelHN, which averages on its way out, gets several epochs."""
-    if not isinstance(loss, AbstractLoss) or loss.margin == 0:
+    """The stall alarm for a loss of ours; its plateau is set at the start of every epoch."""
+    if not isinstance(loss, AbstractLoss):
         return None
     if isinstance(loss, TripletSelHN):
         remedy = "a larger batch of different images, less dropout, or a larger epsilon"
-        return StallAlarm(loss.margin, loss.epsilon, max(300, 4 * steps_per_epoch), remedy)
-    return StallAlarm(loss.margin)
+        return StallAlarm(None, loss.epsilon, patience(loss, steps_per_epoch), remedy)
+    return StallAlarm(None, patience=patience(loss, steps_per_epoch))
+
+
+def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
+    """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
+    mines_only = set(loss.needs) <= set(CANDIDATES)
+    return PATIENCE if mines_only else max(PATIENCE, 4 * steps_per_epoch)
 
 
 def choose_device(name: str) -> torch.device:

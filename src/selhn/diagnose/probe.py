@@ -1,0 +1,209 @@
+"""A probe for any training loop: what a step says about its scores, its embeddings and its gradients."""
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from selhn.data import Split, image_blocks
+from selhn.diagnose.probes import gradient_norms, probe_scores
+from selhn.diagnose.stall import StallAlarm
+from selhn.eval.encoded import in_eval_mode
+from selhn.models import AbstractMatcher
+
+Row = dict[str, float]
+TINY = 1e-12
+
+
+class Probe:
+    """Measures every few steps of a loop that is not ours; two lines attach it.
+
+        probe = Probe(model, "probe.jsonl")
+        ...
+            loss.backward()
+            probe(scores, loss=loss, image_ids=image_ids, images=image_emb, texts=text_emb)
+            optimizer.step()
+
+    It is called after the backward pass and before the gradients are cleared. Only `scores[image, text]` must be given,
+    pairs on the diagonal. `rows` has what was measured, and the file a line of JSON each, which `selhn diagnose` reads.
+
+    Args:
+        model: whose gradients are measured, one number for every module that has weights of its own.
+        path: a file that is written anew; None keeps the rows in memory only.
+        epsilon: the delta_s above which an anchor counts as told apart, as in `TripletSelHN`.
+        every: steps from one measurement to the next; a call between two costs nothing.
+    """
+
+    def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}: 1 measures every step")
+        owners = [(name, part) for name, part in model.named_modules() if any(True for _ in part.parameters(False))]
+        self.watched = {name or type(model).__name__: part for name, part in owners}
+        self.epsilon = epsilon
+        self.every = every
+        self.step = 0
+        """Calls so far: the number of the step."""
+        self.rows: list[Row] = []
+        self.alarm = StallAlarm(None, epsilon)
+        """Warns once in the loop; `alarm.said` has the sentence."""
+        self.path = None if path is None else Path(path)
+        if self.path is not None:
+            self.path.write_text("")
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "*K B B"],
+        *,
+        loss: Float[Tensor, ""] | float | None = None,
+        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        images: Float[Tensor, "B d"] | None = None,
+        texts: Float[Tensor, "B d"] | None = None,
+    ) -> Row | None:
+        """One step of the loop; its numbers where this step is measured, else None.
+
+        `images` and `texts` are the embeddings whose products the scores are. Where their gradients were kept
+        (`image_emb.retain_grad()` before the backward pass), these are measured too.
+        """
+        self.step += 1
+        if (self.step - 1) % self.every:
+            return None
+        ids = None if image_ids is None else torch.as_tensor(image_ids, device=scores.device)
+        numbers = probe_scores(scores, ids, self.epsilon)
+        if loss is not None:
+            numbers = {"loss": torch.as_tensor(loss, device=scores.device).detach(), **numbers}
+        if ids is not None:
+            numbers["false_negatives"] = false_negatives(scores, ids)
+        if images is not None and texts is not None:
+            numbers |= probe_embeddings(images, texts, ids)
+        numbers |= gradient_norms(self.watched)
+        row: Row = {"step": self.step, **read_numbers(numbers)}
+        self.rows.append(row)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        said = self.alarm.update(self.step, {name: row[name] for name in ("delta_s", "spread")})
+        if said:
+            warnings.warn(said, stacklevel=2)
+        return row
+
+
+@torch.no_grad()
+def probe_embeddings(
+    images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None = None
+) -> dict[str, Float[Tensor, ""]]:
+    """Where the embeddings of a batch lie, and what hardest-negative mining would pull at.
+
+    For an anchor v with positive t and hardest negative t^, all of unit length, the gradient of its triplet is t^ - t
+    on v. `distance` is |t^ - t|; `tangent` is the part of it that turns v, sqrt(|t^ - t|^2 - delta_s^2), `radial` the
+    part along v, delta_s, which normalising throws away; all three are means over the anchors of both directions.
+    `tangent_n` and `tangent_p` are the same for t^ and t: sqrt(1 - s_n^2) and sqrt(1 - s_p^2).
+    Paper: equation 8 has |t^ - t| delta_s for the norm on v, here `paper`; it takes a cosine for a sine.
+
+    `spread_images` is the root mean square distance from the mean embedding, `rank_images` their effective rank, which
+    is (sum of eigenvalues)^2 / sum of their squares of the covariance: both are small when embeddings fall together.
+    """
+    given = {"images": images, "texts": texts}
+    with torch.autocast(images.device.type, enabled=False):  # half precision cannot tell collapsed embeddings apart
+        unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
+        numbers = _triplets(unit["images"], unit["texts"], image_ids)
+        for name, value in given.items():
+            numbers |= _cloud(name, unit[name])
+            if value.is_leaf or value.retains_grad:
+                numbers |= _gradient_parts(name, value)
+    return numbers
+
+
+def _triplets(
+    images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None
+) -> dict[str, Float[Tensor, ""]]:
+    """Means over the anchors of both directions that have a negative."""
+    excluded = torch.eye(len(images), dtype=torch.bool, device=images.device)
+    if image_ids is not None:
+        excluded |= image_ids[:, None] == image_ids
+    has_negative = ~excluded.all(dim=1)
+    directions = []
+    for anchors, others in ((images, texts), (texts, images)):
+        scores = anchors @ others.T
+        s_n, hardest = scores.masked_fill(excluded, -math.inf).max(dim=1)
+        s_p, distance = scores.diagonal(), (others[hardest] - others).norm(dim=1)
+        delta_s = (s_n - s_p).abs()
+        parts = {
+            "distance": distance,
+            "tangent": _other_side(distance, delta_s),
+            "radial": delta_s,
+            "tangent_n": _other_side(torch.ones_like(s_n), s_n),
+            "tangent_p": _other_side(torch.ones_like(s_p), s_p),
+            "paper": distance * delta_s,
+        }
+        directions.append({name: torch.where(has_negative, part, 0).sum() for name, part in parts.items()})
+    count = 2 * has_negative.sum().clamp(min=1)
+    return {name: (directions[0][name] + directions[1][name]) / count for name in directions[0]}
+
+
+def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Of a right-angled triangle."""
+    return (hypotenuse.square() - side.square()).clamp(min=0).sqrt()
+
+
+def _cloud(name: str, embeddings: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
+    """How far embeddings lie from their mean, and in how many directions."""
+    centred = embeddings - embeddings.mean(dim=0)
+    gram = centred @ centred.T
+    trace = gram.trace().clamp(min=0)
+    shares = (gram / trace.clamp(min=TINY)).square().sum().clamp(min=TINY)
+    return {
+        f"spread_{name}": (trace / len(gram)).sqrt(),
+        f"rank_{name}": torch.where(trace > TINY, 1 / shares, 0.0),
+    }
+
+
+def _gradient_parts(name: str, value: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
+    """The measured gradient of the loss on the embeddings: norms of the parts across and along them."""
+    if value.grad is None:
+        return {}
+    gradient, direction = value.grad.float(), nn.functional.normalize(value.float(), dim=1)
+    along = (gradient * direction).sum(dim=1, keepdim=True)
+    return {f"tangent_{name}": (gradient - along * direction).norm(), f"radial_{name}": along.norm()}
+
+
+@torch.no_grad()
+def false_negatives(scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"]) -> Float[Tensor, ""]:
+    """The share of anchors whose hardest candidate shows their own image: a loss without `image_ids` mines it."""
+    own = torch.eye(len(image_ids), dtype=torch.bool, device=scores.device)
+    same = (image_ids[:, None] == image_ids) & ~own
+    others = scores.masked_fill(own, -math.inf)
+    found = [same.expand_as(one).gather(-1, one.argmax(-1, keepdim=True)) for one in (others, others.mT)]
+    return torch.stack(found).float().mean()
+
+
+def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
+    """The numbers of the first `pairs` images of a split, each with its first text, as the model scores them now.
+
+    Nothing is drawn at random and nothing changes in the model, so that a run is the same with it and without it.
+    """
+    if model.tokenizer is None:
+        raise ValueError("the model has no tokenizer to read the texts with: set model.tokenizer")
+    owners = split.image_of_text.tolist()
+    first = {image: text for text, image in reversed(list(enumerate(owners)))}
+    chosen = [image for image in range(min(pairs, split.num_images)) if image in first]
+    device = next(model.parameters()).device
+    regions, region_mask = next(iter(image_blocks(split, pairs, device)))
+    tokens, token_mask = model.tokenize([split.captions[first[image]] for image in chosen])
+    with in_eval_mode(model):
+        images = model.encode_images(regions[chosen], region_mask[chosen])
+        texts = model.encode_texts(tokens.to(device), token_mask.to(device))
+        numbers = probe_scores(model.score(images, texts))
+        if isinstance(images, Tensor) and isinstance(texts, Tensor) and images.ndim == texts.ndim == 2:
+            numbers |= probe_embeddings(images, texts)
+    return read_numbers(numbers)
+
+
+def read_numbers(numbers: Mapping[str, Float[Tensor, ""]]) -> Row:
+    """Numbers off the device, in one reading."""
+    device = next(iter(numbers.values())).device
+    return dict(zip(numbers, torch.stack([value.to(device, torch.float32) for value in numbers.values()]).tolist()))

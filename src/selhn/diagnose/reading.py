@@ -1,0 +1,203 @@
+"""Logs of all kinds as columns of numbers: ours, a CSV, lines of JSON, a TensorBoard file."""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from selhn.diagnose.events import read_events
+from selhn.names import did_you_mean
+
+Column = npt.NDArray[np.float64]
+MOST_BYTES = 1 << 30
+MOST_ROWS = 5_000_000
+LOSS = ("loss_per_anchor", "loss", "train_loss", "training_loss", "loss_train", "batch_loss", "total_loss")
+STEP = ("step", "global_step", "iteration", "iter", "eiters", "batch", "steps")
+EPOCH = ("epoch", "epochs")
+DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
+DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
+STEPS_A_ROW = 100
+"""What a row counts for in a log that numbers epochs, or nothing: a few such rows tell as much as many steps."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a verdict is made from."""
+
+    source: str
+    steps: Column
+    """The step of every row of `columns`."""
+    columns: Mapping[str, Column]
+    """`loss`, and where the log has them `delta_s`, `spread`, gradient norms and others; NaN where a row has none."""
+    evaluated: Mapping[str, Column] = field(default_factory=dict)
+    """What only rows without a loss have, such as the numbers of `probe_split` at the end of an epoch."""
+    loss_name: str = "loss"
+    """What the log calls its loss."""
+    dev: Sequence[tuple[float, float]] = field(default=())
+    """Step and RSUM of every evaluation."""
+    dev_loss: Sequence[tuple[float, float]] = field(default=())
+    """Step and loss of every evaluation, where the log has that."""
+    counts_steps: bool = True
+    """Whether the log says at which step a row was written."""
+
+    @property
+    def loss(self) -> Column:
+        """The training loss."""
+        return self.columns["loss"]
+
+
+def read_foreign(path: str | Path, column: str | None = None) -> Log:
+    """The log in a file, whoever wrote it; `column` is what it calls its training loss, where that is not plain."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is no file: name a CSV, a file with lines of JSON, or a TensorBoard file")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes: write a shorter log, with a row every few steps")
+    if "tfevents" in path.name:
+        rows: Iterable[Mapping[str, Any]] = _by_step(read_events(path))
+    elif path.suffix.lower() in (".csv", ".tsv"):
+        rows = _csv_rows(path)
+    elif path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".log"):
+        rows = _json_rows(path)
+    else:
+        raise ValueError(f"{path} is in no format that is known: .csv, .tsv, .jsonl, .json or events.out.tfevents")
+    return from_rows(rows, str(path), column)
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: str | None = None) -> Log:
+    """A log from its rows; nested names are joined by a dot, and what is no number is left out."""
+    table: list[dict[str, float]] = []
+    for row in rows:
+        if len(table) == MOST_ROWS:
+            raise ValueError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
+        table.append(dict(_numbers(row)))
+    names = list(dict.fromkeys(name for row in table for name in row))
+    loss = _loss_name(names, column, source)
+    step, epoch = _find(names, STEP), _find(names, EPOCH)
+    clock = step or epoch
+    at, counts_steps = _clock(table, clock, clock is not None and clock == step)
+    trained = [number for number, row in enumerate(table) if loss in row]
+    if not trained:
+        raise ValueError(f"{source} has no row with a number for {loss!r}")
+    with_loss = {name for number in trained for name in table[number]} - {clock, "loss"} | {loss}
+    columns = {
+        "loss" if name == loss else name: np.array([table[number].get(name, math.nan) for number in trained])
+        for name in names
+        if name in with_loss
+    }
+    evaluated = {
+        name.removeprefix("probe."): np.array([row[name] for row in table if name in row])
+        for name in names
+        if name not in {*with_loss, clock, "loss"}
+    }
+    rsum, dev_loss = _find(names, DEV_RSUM), _find(names, DEV_LOSS)
+
+    def pairs(name: str | None) -> list[tuple[float, float]]:
+        return [(when, row[name]) for when, row in zip(at, table) if name in row] if name is not None else []
+
+    steps = np.array([at[number] for number in trained], dtype=float)
+    return Log(source, steps, columns, evaluated, loss, pairs(rsum), pairs(dev_loss), counts_steps)
+
+
+def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: bool) -> tuple[list[float], bool]:
+    """When every row was written: its step, or what its number or its epoch comes to."""
+    if name is not None and in_steps:
+        told = [row.get(name, math.nan) for row in table]
+        # A counter that begins anew with every epoch is no clock.
+        known = [value for value in told if not math.isnan(value)]
+        if known == sorted(known) and known and known[-1] > known[0]:
+            for number, value in enumerate(told):
+                told[number] = (told[number - 1] if number else 0.0) if math.isnan(value) else value
+            return told, True
+    many = len(table) > 2 * STEPS_A_ROW
+    return [float(number * (1 if many else STEPS_A_ROW)) for number in range(1, len(table) + 1)], False
+
+
+def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
+    if column is not None:
+        if column not in names:
+            raise ValueError(f"{source} has no column {column!r}: {did_you_mean(column, names)}")
+        return column
+    found = _find(names, LOSS)
+    if found is None:
+        held_out = ("val", "dev", "test", "eval")
+        likely = [name for name in names if "loss" in name.lower() and not any(w in name.lower() for w in held_out)]
+        found = likely[0] if len(likely) == 1 else None
+    if found is None:
+        listed = ", ".join(names[:20]) or "no numbers at all"
+        raise ValueError(
+            f"{source} has no column that is plainly the training loss (it has {listed}): name it with --column"
+        )
+    return found
+
+
+def _find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """The first of the wanted names there is, however it is written: `train/loss` is `train_loss`."""
+    plain = {
+        name.lower().replace("/", "_").replace(".", "_").replace(" ", "_").replace("-", "_"): name for name in names
+    }
+    return next((plain[name] for name in wanted if name in plain), None)
+
+
+def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield f"{prefix}{name}", float(value)
+        elif isinstance(value, str) and value.strip():
+            try:
+                yield f"{prefix}{name}".strip(), float(value)
+            except ValueError:
+                continue
+
+
+def _by_step(scalars: Sequence[tuple[int, str, float]]) -> list[dict[str, Any]]:
+    rows: dict[int, dict[str, Any]] = {}
+    for step, tag, value in scalars:
+        rows.setdefault(step, {"step": step})[tag] = value
+    return [rows[step] for step in sorted(rows)]
+
+
+def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            delimiter = max(",;\t", key=first.count)
+            file.seek(0)
+            for row in csv.DictReader(file, delimiter=delimiter):
+                yield {name: value for name, value in row.items() if isinstance(name, str) and value is not None}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a table ({error}): write it as UTF-8 with a line of names"
+        ) from None
+
+
+def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Lines of JSON objects, or one list of them; a last line that was cut off is left out."""
+    with path.open(encoding="utf-8", errors="strict") as file:
+        try:
+            if file.read(1) == "[":
+                file.seek(0)
+                yield from (row for row in json.load(file) if isinstance(row, dict))
+                return
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line) if line.strip() else {}
+                except json.JSONDecodeError:
+                    if line.endswith("\n"):
+                        raise ValueError(
+                            f"{path}, line {number} is not JSON: give lines of objects, or a .csv"
+                        ) from None
+                    return
+                if isinstance(row, dict):
+                    yield row
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"{path} cannot be read as JSON ({type(error).__name__})") from None

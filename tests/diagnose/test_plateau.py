@@ -1,0 +1,36 @@
+import math
+
+import pytest
+
+from selhn.diagnose import plateaus
+from selhn.losses import InfoNCE, TripletHN
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+def test_they_are_those_of_the_losses(batch):
+    values = [one.value for one in plateaus(margin=0.3, batch=batch)]
+    hinge = TripletHN(margin=0.3).plateau(batch)
+    assert values == pytest.approx([hinge, 2 * hinge, 2 * batch * hinge, batch * hinge, InfoNCE().plateau(batch)])
+    assert not any(one.guessed for one in plateaus(batch=batch))
+
+
+def test_what_is_given_leaves_out_the_rest():
+    assert [one.value for one in plateaus(reduction="mean")] == [0.2, 0.4]
+    assert [one.value for one in plateaus(0.1, 64, "sum")] == pytest.approx([12.8, 6.4])
+    guessed = list(plateaus(reduction="sum"))
+    assert all(one.guessed for one in guessed)
+    assert any(math.isclose(one.value, 51.2) and "256 x margin" in one.words for one in guessed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"margin": 0.0}, "margin must be above 0"),
+        ({"margin": math.nan}, "margin must be above 0"),
+        ({"batch": 1}, "batch must be at least 2"),
+        ({"reduction": "total"}, "must be mean or sum, got 'total'"),
+    ],
+)
+def test_what_cannot_be(settings, message):
+    with pytest.raises(ValueError, match=message):
+        list(plateaus(**settings))

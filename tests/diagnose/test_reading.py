@@ -1,0 +1,105 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from event_files import HEADER, scalar_event
+
+from selhn.diagnose import from_rows, read_foreign
+
+ROWS = [{"step": 10 * i, "loss": 1 / i, "lr": 5e-4} for i in range(1, 6)]
+
+
+def written(path, name, text):
+    path = path / name
+    path.write_bytes(text) if isinstance(text, bytes) else path.write_text(text)
+    return path
+
+
+FORMS = {
+    "log.csv": "step,loss,lr\n" + "".join(f"{row['step']},{row['loss']!r},{row['lr']}\n" for row in ROWS),
+    "log.tsv": "step\tloss\tlr\n" + "".join(f"{row['step']}\t{row['loss']!r}\t{row['lr']}\n" for row in ROWS),
+    "excel.csv": "\ufeffstep;loss;lr\n" + "".join(f"{row['step']};{row['loss']!r};{row['lr']}\n" for row in ROWS),
+    "log.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
+    "cut.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS) + '{"step": 60, "lo',
+    "log.json": json.dumps(ROWS, indent=1),
+    "events.out.tfevents.17": HEADER + b"".join(scalar_event(**row) for row in ROWS),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_says_the_same(tmp_path, name):
+    log = read_foreign(written(tmp_path, name, FORMS[name]))
+    assert log.steps.tolist() == [10, 20, 30, 40, 50]
+    np.testing.assert_allclose(log.loss, [row["loss"] for row in ROWS], rtol=1e-6)
+    assert log.counts_steps
+    assert set(log.columns) == {"loss", "lr"}
+
+
+@pytest.mark.parametrize("name", ["train_loss", "train/loss", "Loss", "loss/train", "Training Loss", "triplet_loss"])
+def test_names_of_the_loss(name):
+    log = from_rows([{name: 1.0, "val_loss": 2.0, "epoch": 1}])
+    assert log.loss_name == name
+    assert list(log.dev_loss) == [(100.0, 2.0)]
+    assert not log.counts_steps
+
+
+def test_a_log_of_ours_and_its_evaluations():
+    rows = [{"step": 1, "epoch": 0, "loss": 9.0, "loss_per_anchor": 0.3, "delta_s": 0.1},
+            {"step": 2, "epoch": 0, "loss": 8.0, "loss_per_anchor": 0.2, "delta_s": 0.2},
+            {"step": 2, "epoch": 0, "dev": {"rsum": 30.0}, "probe": {"rank_images": 4.0}}]  # fmt: skip
+    log = from_rows(rows)
+    assert log.loss.tolist() == [0.3, 0.2]
+    assert log.columns["delta_s"].tolist() == [0.1, 0.2]
+    assert list(log.dev) == [(2, 30.0)]
+    assert log.evaluated["rank_images"].tolist() == [4.0]
+
+
+def test_when_a_row_was_written():
+    again = [{"iter": i % 10, "loss": 1.0} for i in range(300)]
+    assert from_rows(again).steps.tolist() == list(range(1, 301)), "a counter that begins anew is no clock"
+    few = [{"epoch": i, "loss": 1.0} for i in range(30)]
+    assert from_rows(few).steps[:2].tolist() == [100, 200]
+    gaps = [{"step": 5, "loss": 1.0}, {"loss": 2.0}, {"step": 9, "loss": 3.0}]
+    assert from_rows(gaps).steps.tolist() == [5, 5, 9]
+
+
+def test_what_is_no_number():
+    log = from_rows([{"loss": "nan", "name": "run", "ok": True, "note": None}, {"loss": "1e-3"}])
+    assert math.isnan(log.loss[0])
+    assert log.loss[1] == 1e-3
+    assert set(log.columns) == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "a,b\n1,2\n", r"plainly the training loss \(it has a, b\): name it with --column"),
+        ("a.csv", "", "no numbers at all"),
+        ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
+        ("a.csv", b"loss\n\xff\xfe\n", "cannot be read as a table"),
+        ("a.jsonl", "{}\nloss 3\n", "line 2 is not JSON"),
+        ("a.json", "[1, 2", "cannot be read as JSON"),
+        ("a.json", "[" * 100_000, "cannot be read as JSON"),
+        ("a.txt", "loss 3", "in no format that is known"),
+        ("x.tfevents", b"\xff" * 64, "not a TensorBoard file"),
+    ],
+)
+def test_files_that_are_no_logs(tmp_path, name, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_foreign(written(tmp_path, name, text))
+
+
+def test_other_mistakes(tmp_path, monkeypatch):
+    path = written(tmp_path, "log.csv", FORMS["log.csv"])
+    with pytest.raises(ValueError, match="no column 'los': did you mean 'loss'"):
+        read_foreign(path, "los")
+    assert read_foreign(path, "lr").loss_name == "lr"
+    with pytest.raises(ValueError, match="is no file"):
+        read_foreign(tmp_path)
+    monkeypatch.setattr("selhn.diagnose.reading.MOST_ROWS", 3)
+    with pytest.raises(ValueError, match="keep every tenth"):
+        read_foreign(path)
+    monkeypatch.setattr("selhn.diagnose.reading.MOST_BYTES", 3)
+    with pytest.raises(ValueError, match="write a shorter log"):
+        read_foreign(path)

@@ -1,0 +1,164 @@
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selhn.diagnose import Plateau, from_rows, judge, plateaus
+
+MARGIN = [Plateau(0.2, "the margin")]
+GUESSES = list(plateaus())
+
+
+def loss_only(rows, times=1.0, every=1):
+    return from_rows([{"step": row["step"], "loss": times * row["loss"]} for row in rows if "loss" in row][::every])
+
+
+class TestTrainedRuns:
+    """Small runs, trained here: the probe in a plain loop, and then the loss alone."""
+
+    def test_hard_negatives_stall(self, plain_run):
+        rows = plain_run("hn")
+        verdict = judge(from_rows(rows))
+        assert verdict.kind == "stalled"
+        assert verdict.since < 100
+        assert "delta_s 0.000" in str(verdict)
+        assert "TripletSelHN" in verdict.remedy
+        assert judge(from_rows(rows), MARGIN).kind == "stalled"
+
+    @pytest.mark.parametrize("times", [1, 2, 2 * 64, 64])
+    def test_and_the_loss_alone_shows_it_however_it_is_added_up(self, plain_run, times):
+        verdict = judge(loss_only(plain_run("hn"), times), GUESSES)
+        assert verdict.kind == "stalled"
+        assert ("margin" if times < 3 else f"{times} x margin") in verdict.why
+
+    def test_a_margin_nobody_would_guess(self, plain_run):
+        log = loss_only(plain_run("hn"), 1.7)
+        verdict = judge(log, GUESSES)
+        assert verdict.kind == "unclear"
+        assert "no plateau that is known" in verdict.why
+        assert judge(log, list(plateaus(margin=0.34))).kind == "stalled"
+
+    @pytest.mark.parametrize("loss", ["selhn", "triplet", "infonce", "tal"])
+    def test_others_do_not(self, plain_run, loss):
+        rows = plain_run(loss)
+        assert judge(from_rows(rows)).kind == "healthy"
+        for times in (1, 2, 128, 64):
+            assert judge(loss_only(rows, times), GUESSES).kind == "healthy", times
+
+    def test_a_run_cut_off_while_it_collapses(self, plain_run):
+        rows = [row for row in plain_run("hn") if row["step"] <= 100]
+        assert judge(from_rows(rows)).kind == "collapsing"
+
+    def test_overfitting_by_the_loss_on_held_out_pairs(self, plain_run):
+        rows = [{name: row[name] for name in row if name != "rsum"} for row in plain_run("selhn", pairs=100)]
+        verdict = judge(from_rows(rows))
+        assert verdict.kind == "overfitting"
+        assert "best epoch" in verdict.remedy
+        assert judge(from_rows([row for row in rows if "val_loss" not in row])).kind == "healthy"
+
+
+def noisy(curve, steps=800, noise=0.03, seed=0):
+    draw = random.Random(seed)
+    return [
+        {"step": step, "loss": curve(step / steps) * (1 + noise * draw.gauss(0, 1))} for step in range(1, steps + 1)
+    ]
+
+
+@given(st.floats(0.01, 100), st.integers(0, 100))
+def test_a_loss_that_falls_is_healthy_whatever_its_unit(unit, seed):
+    rows = noisy(lambda x: unit * (0.1 + 0.9 * (1 - x) ** 2), steps=300, seed=seed)
+    assert judge(from_rows(rows), GUESSES).kind == "healthy"
+
+
+@given(st.sampled_from([0.2, 0.4, 51.2, 25.6, 12.8, 6.4]), st.integers(0, 100), st.sampled_from([1, 10]))
+def test_a_loss_that_hovers_about_a_plateau_is_not_stuck_on_it(value, seed, every):
+    rows = noisy(lambda x: value, noise=0.05, seed=seed)[::every]
+    assert judge(from_rows(rows), GUESSES).kind != "stalled"
+    rows = noisy(lambda x: value * (1 + 0.3 * 0.99 ** (800 * x)), noise=0.001, seed=seed)[::every]
+    assert judge(from_rows(rows), GUESSES).kind == "stalled"
+
+
+@given(since=st.integers(100, 700), value=st.sampled_from(["nan", "inf"]))
+def test_no_number_any_more(since, value):
+    rows = [*noisy(lambda x: 1 - x / 2, since), *({"step": since + i, "loss": float(value)} for i in range(1, 50))]
+    verdict = judge(from_rows(rows))
+    assert (verdict.kind, verdict.since) == ("diverging", since + 1)
+
+
+def test_a_loss_that_grows_or_drifts():
+    grows = judge(from_rows(noisy(lambda x: 0.2 + (x > 0.5) * 20 * (x - 0.5))), MARGIN)
+    assert grows.kind == "diverging"
+    assert 300 < grows.since <= 450
+    adrift = noisy(lambda x: 0.25, noise=0.1)
+    assert judge(from_rows(adrift), MARGIN).kind == "diverging"
+    assert judge(from_rows(adrift), GUESSES).kind == "diverging"
+    learning = sorted(
+        [*adrift, *({"step": step, "dev_rsum": step} for step in (200, 400, 800))], key=lambda r: r["step"]
+    )
+    assert judge(from_rows(learning), MARGIN).kind == "healthy", "RSUM says otherwise"
+
+
+def test_overfitting_needs_more_than_one_bad_evaluation():
+    falls = noisy(lambda x: 1 - 0.9 * x)
+
+    def with_rsums(*rsums):
+        rows = [*falls, *({"step": 100 * at, "rsum": rsum} for at, rsum in enumerate(rsums, 1))]
+        return from_rows(sorted(rows, key=lambda row: row["step"]))
+
+    verdict = judge(with_rsums(100, 200, 300, 290, 275, 260, 250, 240))
+    assert (verdict.kind, verdict.since) == ("overfitting", 300)
+    assert judge(with_rsums(100, 200, 300, 320, 330, 335, 338, 250)).kind == "healthy"
+    assert judge(with_rsums(100, 200, 300, 260, 320, 280, 325, 290)).kind == "healthy", "they differ by as much"
+
+
+def test_a_plateau_that_was_left():
+    def row(step):
+        still = 100 < step < 500
+        return {"step": step, "loss": 0.2 if still else 0.12, "delta_s": 0.002 if still else 0.08, "spread": 0.003}
+
+    verdict = judge(from_rows([row(step) for step in range(800)]), MARGIN)
+    assert verdict.kind == "healthy"
+    assert any("sat on a plateau from step 1" in one and "and left it" in one for one in verdict.evidence)
+
+
+def test_scores_that_draw_together_and_rank_all_the_same():
+    """As T-HN does with BFAN on Flickr8k."""
+    still = [{"step": step, "loss": 0.201, "delta_s": 0.001, "spread": 0.001} for step in range(1, 1001)]
+
+    def with_rsums(*rsums):
+        rows = [*still, *({"step": 1000 * at // len(rsums), "rsum": rsum} for at, rsum in enumerate(rsums, 1))]
+        return from_rows(sorted(rows, key=lambda row: row["step"]))
+
+    verdict = judge(with_rsums(15, 16, 60, 217, 304), MARGIN)
+    assert verdict.kind == "healthy"
+    assert "drawn together since step 1, but RSUM grows" in verdict.evidence[-1]
+    assert judge(with_rsums(5, 29, 66, 153, 160), MARGIN).kind == "stalled"
+    assert judge(with_rsums(250, 260, 255, 258, 260), MARGIN).kind == "stalled", "it was learnt before"
+
+
+def test_a_loss_that_averages_comes_down_before_it_leaves():
+    rows = [{"step": s, "loss": 0.2 + 0.06 * 0.97**s, "delta_s": 0.05 * 0.98**s, "spread": 0.05 * 0.98**s}
+            for s in range(1, 200)]  # fmt: skip
+    assert judge(from_rows(rows), MARGIN).kind == "collapsing"
+    assert judge(from_rows(rows), MARGIN, mines=False).kind == "healthy"
+    assert judge(loss_only(rows), MARGIN).kind == "unclear", "too short to tell by the loss alone"
+
+
+def test_too_little():
+    assert judge(from_rows([{"loss": 1.0}] * 5)).kind == "unclear"
+
+
+def test_words_and_data(plain_run):
+    verdict = judge(from_rows(plain_run("hn")), remedy="another loss")
+    words = str(verdict).splitlines()
+    assert words[0].startswith("stalled since step ")
+    assert words[-1] == "What helps: another loss."
+    assert json.loads(json.dumps(verdict.to_dict()))["kind"] == "stalled"
+
+
+def test_a_very_long_log_is_thinned(monkeypatch, plain_run):
+    log = from_rows(plain_run("hn"))
+    monkeypatch.setattr("selhn.diagnose.verdict.MANY_ROWS", 50)
+    assert judge(log, MARGIN).kind == "stalled"

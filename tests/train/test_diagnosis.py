@@ -1,0 +1,69 @@
+import json
+
+import pytest
+
+from selhn.diagnose import from_rows
+from selhn.train import get_recipe, override, read_log, run_config
+from selhn.train.diagnosis import diagnose
+
+STILL = [{"step": step, "epoch": step // 80, "loss_per_anchor": 0.2, "delta_s": 0.001, "spread": 0.002}
+         for step in range(1, 801)]  # fmt: skip
+
+
+def a_run(folder, rows, *settings):
+    folder.mkdir()
+    config = override(get_recipe("rvse_selhn_world"), settings)
+    (folder / "config.yaml").write_text(config.to_yaml())
+    (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_run_says_what_loss_it_has(tmp_path):
+    verdict, log, plateau = diagnose(a_run(tmp_path / "hn", STILL, "loss=hn"))
+    assert (verdict.kind, plateau) == ("stalled", 0.2)
+    assert len(log.loss) == 800
+    assert "loss=selhn" in verdict.remedy
+    verdict, *_ = diagnose(a_run(tmp_path / "selhn", STILL))
+    assert "larger epsilon" in verdict.remedy
+    wide = [{**row, "delta_s": 0.03} for row in STILL]
+    assert diagnose(a_run(tmp_path / "wide", wide))[0].kind == "healthy"
+    assert diagnose(a_run(tmp_path / "wider", wide, "loss.epsilon=0.05"))[0].kind == "stalled"
+
+
+def test_the_plateau_is_that_of_the_phase_the_run_ended_in(tmp_path):
+    assert diagnose(a_run(tmp_path / "warm", STILL, "loss=warmup"))[2] == 0.2
+    short = [row for row in STILL if not row["epoch"]]
+    assert diagnose(a_run(tmp_path / "short", short, "loss=warmup"))[2] == pytest.approx(0.2 * 127)
+    assert diagnose(a_run(tmp_path / "ssp", STILL, "loss=ssp"))[0].kind == "stalled", "delta_s is enough"
+
+
+def test_a_real_run_and_its_probe(tmp_path):
+    settings = ["data.images=100", "epochs=2", "batch_size=64", "model.dim=16", "device=cpu"]
+    run_config(override(get_recipe("rvse_selhn_world"), settings), tmp_path / "run", quiet=True)
+    verdict, log, plateau = diagnose(tmp_path / "run")
+    assert plateau == 0.2
+    assert len(log.dev) == 2
+    assert len(log.evaluated["tangent"]) == len(log.evaluated["rank_texts"]) == 2
+    assert {"step", "epoch", "dev", "probe"} == set(read_log(tmp_path / "run" / "log.jsonl")[-1])
+    assert any("effective rank of the images" in one for one in verdict.evidence)
+    (tmp_path / "run" / "config.yaml").unlink()
+    assert diagnose(tmp_path / "run")[2] is None
+
+
+def test_a_foreign_log_in_a_folder(tmp_path):
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{row['step']},51.2\n" for row in STILL))
+    verdict, _, plateau = diagnose(tmp_path)
+    assert verdict.kind == "stalled"
+    assert plateau == pytest.approx(51.2)
+    assert "256 x margin" in verdict.why
+    assert diagnose(tmp_path / "log.csv", margin=0.1, batch=64)[0].kind == "unclear"
+    (tmp_path / "other.csv").write_text("loss\n1\n")
+    with pytest.raises(ValueError, match="not one log .log.csv, other.csv.: name the file"):
+        diagnose(tmp_path)
+
+
+def test_numbers_of_the_scores_say_more_than_a_guess(tmp_path):
+    path = tmp_path / "probe.jsonl"
+    path.write_text("".join(json.dumps({**row, "loss_per_anchor": 3.3}) + "\n" for row in STILL))
+    assert diagnose(path)[0].kind == "stalled"
+    assert from_rows(STILL).loss_name == "loss_per_anchor"

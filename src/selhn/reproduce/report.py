@@ -58,6 +58,8 @@ def reproduce(
         if name in TABLES:
             written.append(write_table(name, runs))
             print(f"\n{written[-1].read_text()}", flush=True)
+        elif FIGURES[name].runs and not any(runs.done(run) for run in FIGURES[name].runs):
+            print(f"{name}: {FIGURES[name].title}: not drawn, none of its runs could be made", flush=True)
         else:
             written.append(FIGURES[name].draw(runs, folder / f"{name}.png"))
             print(f"{name}: {FIGURES[name].title}: {written[-1]}", flush=True)
@@ -173,7 +175,8 @@ def _made_from(runs: Runs) -> str:
     changed = f", {' '.join(runs.settings)}" if runs.settings else ""
     return (
         f"Ours: {runs.data.name}, {runs.data.train.num_images:,} images to learn from, "
-        f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; {about['device']}, torch {about['torch']}, "
+        f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; "
+        f"{about['device']}, torch {about['torch']}, "
         f"selhn {about['selhn']}.{small}{other}"
     )
 

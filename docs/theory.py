@@ -125,7 +125,9 @@ def draw_tangent(path: Path) -> None:
     right.plot([0, 2], [0, 2], color="#666", linewidth=1, linestyle=(0, (4, 3)))
     right.scatter(parts["v"], parts["v_true"], s=16, color=COLOURS[1], label=r"$\sqrt{|\hat{t}-t|^2-\Delta s^2}$")
     right.scatter(parts["v"], parts["v_paper"], s=16, color=COLOURS[0], label=r"$|\hat{t}-t|\cdot\Delta s$, equation 8")
-    right.set(xlabel="measured by autograd", ylabel="formula", title="(b) acting gradient on the anchor $v$")
+    right.set(
+        xlabel="measured by autograd", ylabel="formula", title="(b) acting gradient on the anchor $v$", ylim=(-0.2, 5)
+    )
     right.legend(frameon=False, loc="upper left", fontsize=9)
     finish(figure, path)
     off = (parts["v"] - parts["v_true"]).abs().max()
@@ -152,7 +154,7 @@ def draw_collapse(path: Path) -> None:
     )
     for name, (make, colour) in LOSSES.items():
         by_loss.plot(report(f"{name}, B = 128", learn(make(), 128))["spread"], color=colour, linewidth=2, label=name)
-    by_loss.set(title="(b) training, B = 128", ylabel="distance of two texts")
+    by_loss.set(title="(b) training, B = 128", xlabel="step", ylabel="distance of two texts")
     for batch, shade in zip((8, 32, 128, 512), SHADES):
         seen = report(f"T-HN, B = {batch}", learn(TripletHN(MARGIN), batch))
         by_batch.plot(smooth(seen["spread"]), color=shade, linewidth=2, label=f"B = {batch}")
@@ -165,7 +167,8 @@ def draw_collapse(path: Path) -> None:
             )
     by_dropout.set(title="(d) dropout on features, B = 128", xlabel="step", ylabel="R@1 among 256, %")
     for axis in grid.flat:
-        axis.legend(frameon=False, fontsize=9)
+        place = {"loc": "upper right", "bbox_to_anchor": (1, 0.9)} if axis is by_loss else {}
+        axis.legend(frameon=False, fontsize=9, **place)
     finish(figure, path)
 
 
@@ -187,8 +190,8 @@ def draw_mean(path: Path) -> None:
     right.set(
         title="(b) after 600 steps", xlabel="shared mean of the features", ylabel="R@1 among 256, %", ylim=(0, None)
     )
-    for axis in (left, right):
-        axis.legend(frameon=False, fontsize=9)
+    left.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.92))
+    right.legend(frameon=False, fontsize=9)
     finish(figure, path)
 
 

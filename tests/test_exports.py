@@ -24,6 +24,7 @@ EXPORTS = {
     "selhn.retrieve": "Hit Index",
     "selhn.diagnose": """Norms StallAlarm attention_figure gradient_norms parameter_norms probe_scores total_norm
         training_figure""",
+    "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Statistic Terms attention_scores
         can_attend can_scan dense_statistics gru_scan pool_sorted side_by_side tiled_statistics transformer_layers""",
 }

@@ -74,11 +74,11 @@ class Runs:
 
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
         """Make what is missing, go on with what was broken off; `jobs` runs at a time, each in a process of its own."""
-        assert self.data  # found, or said to be missing, before anything else
+        data = self.data  # found, or said to be missing, before anything else
         every = [(one, seed, self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds]
         missing = {(one, seed): (config, folder) for one, seed, config, folder in every if not is_done(folder, config)}
         if missing and self.small and not (self.out / "tiny_bert").exists():
-            tiny.write_bert(self.out / "tiny_bert", self.data)
+            tiny.write_bert(self.out / "tiny_bert", data)
         if len(every) > len(missing):
             print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
         quiet, start = self.small or jobs > 1, time.monotonic()

@@ -10,9 +10,9 @@ from selhn.data import Data
 from selhn.layers import Bert
 from selhn.text import Vocabulary
 
-SETTINGS = ("epochs=8", "batch_size=64", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0", "device=cpu",
-            "model.dim=64", "model.word_dim=32")  # fmt: skip
-WORLD_SETTINGS = ("data.images=400", "data.width=128")
+SETTINGS = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0", "device=cpu",
+            "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
+WORLD_SETTINGS = ("data.images=300", "data.width=128")
 """Added where the data is the generated world."""
 _BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
          "max_position_embeddings": 64, "model_type": "bert"}  # fmt: skip

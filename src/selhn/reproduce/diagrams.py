@@ -76,7 +76,7 @@ def draw_gradients(path: Path) -> Path:
         "(a) scores are the cosines\nof two angles",
         "(b) of the force $t-\\hat{t}$ on $v$ only\nthe tangent part acts",
         "(c) $\\Delta s=0$, but apart: $t$ and $\\hat{t}$ are\nturned the same way, by $\\sin\\beta$",
-        "(d) collapse, $\\hat{t}\\to t$: equal and opposite,\nnothing is left",
+        "(d) collapse, $\\hat{t}\\to t$: the forces are\nequal and opposite",
     )
     for axis, title in zip(panels.flat, titles):
         axis.set_title(title, fontsize=11)
@@ -152,7 +152,7 @@ def _angle(vector: Vector) -> float:
 def _box(axis: Any, height: float, words: str, kind: str, width: float = 2.0) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    style = {"facecolor": FILL[kind], "edgecolor": INK, "linewidth": 1.3}
+    style: dict[str, Any] = {"facecolor": FILL[kind], "edgecolor": INK, "linewidth": 1.3}
     corner = (-width / 2, height - BOX / 2)
     axis.add_patch(FancyBboxPatch(corner, width, BOX, boxstyle="round,pad=0,rounding_size=0.12", **style))
     axis.text(0, height, words, ha="center", va="center", fontsize=11.5, color=INK)

@@ -84,9 +84,8 @@ class Runs:
         quiet, start = self.small or jobs > 1, time.monotonic()
         tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
-            print(
-                f"[{number}/{len(tasks)}, {time.monotonic() - start:.0f} s] {one.name} seed {seed}: {said}", flush=True
-            )
+            passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
+            print(f"[{passed}] {one.name} seed {seed}: {said}", flush=True)
             if error:
                 self.failed[one] = said
 

@@ -52,7 +52,8 @@ def draw_classical(runs: Runs, path: Path) -> Path:
             axis.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
             axis.plot(at, mean, color=colour, linewidth=1.8, label=name)
     _reference(axis, 0.2, "margin\n0.2")
-    axis.set(xlabel="epoch", ylabel="loss per anchor, T-HN", ylim=(0, None), xlim=(0, None))
+    axis.set(xlabel="epoch", ylabel="loss per anchor, T-HN", ylim=(0, None))
+    axis.margins(x=0)
     axis.legend(frameon=False, loc="lower left")
     return _finish(figure, path)
 
@@ -99,11 +100,12 @@ def draw_epsilon(runs: Runs, path: Path) -> Path:
             values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
             spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
             axis.errorbar(places, [np.mean(each) for each in values], spread, color=colour, linewidth=1.8, marker="o",
-                          markersize=4, capsize=3 if spread.any() else 0, label=f"R@{k}")  # fmt: skip
+                          markersize=4, capsize=3 if spread.any() else 0)  # fmt: skip
+            axis.annotate(f"R@{k}", (places[-1], np.mean(values[-1])), (8, 0), textcoords="offset points", va="center",
+                          color=colour)  # fmt: skip
         axis.set_xticks(places, [_power(value) for value in found])
         axis.set(title=title, xlabel=r"$\epsilon$  (0 is T-HN)", ylim=(0, None))
     panels[0].set_ylabel("recall, %")
-    panels[0].legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.0))
     return _finish(figure, path)
 
 
@@ -116,12 +118,13 @@ def draw_branches(runs: Runs, path: Path) -> Path:
     for axis, (title, logs) in zip(panels[0], present.items()):
         at, mined, _ = _band(logs, "separated")
         mined = 100 * mined
-        axis.fill_between(at, 0, mined, color=LOSS_COLOURS["T-HN"], alpha=0.75, linewidth=0, label="hardest negative")
-        axis.fill_between(at, mined, 100, color=LOSS_COLOURS["Triplet"], alpha=0.55, linewidth=0, label="all negatives")
+        parts = {"hardest negative": (0, mined, "T-HN"), "mean over all negatives": (mined, 100, "Triplet")}
+        for words, (low, high, loss) in parts.items():
+            label = words if axis is panels[0, 0] else ""
+            axis.fill_between(at, low, high, color=LOSS_COLOURS[loss], alpha=0.7, linewidth=0, label=label)
         axis.set(title=title, xlabel="epoch", xlim=(0, at[-1]), ylim=(0, 100))
     panels[0, 0].set_ylabel("share of anchors, %")
-    if present:
-        panels[0, 0].legend(loc="lower right", framealpha=0.9, edgecolor="none")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return _finish(figure, path)
 
 

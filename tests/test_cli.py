@@ -85,7 +85,7 @@ def test_reproduce(tmp_path):
     assert say("reproduce").output == listed
     assert "fig9" in listed
     pytest.importorskip("matplotlib")
-    small = ["data.images=100", "data.width=32", "epochs=1", "model.dim=16", "model.word_dim=8"]
+    small = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
     words = ["--tiny", "--seeds", "0,1", "--jobs", "1", "--out", tmp_path]
     shown = say("reproduce", "fig7", *small, "model.bert=nowhere", *words).output
     assert "[4/4" in shown

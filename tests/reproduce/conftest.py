@@ -5,7 +5,7 @@ import pytest
 
 from selhn.reproduce.runs import Runs
 
-SMALLER = ["data.images=100", "data.width=32", "epochs=1", "model.dim=16", "model.word_dim=8"]
+SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 
 
 @pytest.fixture

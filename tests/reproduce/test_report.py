@@ -9,7 +9,7 @@ from selhn.reproduce.report import NAMES, describe, expand, line, needed_runs
 from selhn.reproduce.runs import Runs
 from selhn.reproduce.tables import RUNS, paper_rows, recipe
 
-SMALLER = ["data.images=100", "data.width=32", "epochs=1", "model.dim=16", "model.word_dim=8"]
+SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 
 
 @pytest.fixture(scope="module")

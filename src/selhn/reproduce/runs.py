@@ -110,7 +110,7 @@ class Runs:
             return Metrics.from_dict(json.loads(results[0].read_text())["test"])
         name = "+".join(folder.parent.name for folder in folders)
         kept = self.out / "measured" / f"{name}-{folders[0].name}-folds{folds}.json"
-        if not kept.exists() or any(kept.stat().st_mtime < file.stat().st_mtime for file in results):
+        if not kept.exists() or any(kept.stat().st_mtime_ns <= file.stat().st_mtime_ns for file in results):
             device = read_config(folders[0]).train.device
             *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
             kept.parent.mkdir(exist_ok=True)

@@ -29,7 +29,7 @@ def test_recalls_add_up_or_the_row_says_so(row):
         return
     total = round(sum(row.recalls), 1)
     assert abs(total - row.rsum) <= 0.101, "more than rounding"
-    said = re.search(r"the recalls add up to ([\d.]+)", row.note)
+    said = re.search(r"the paper's recalls add up to ([\d.]+)", row.note)
     assert (float(said.group(1)) if said else row.rsum) == total
     for first in (0, 3):
         assert list(row.recalls[first : first + 3]) == sorted(row.recalls[first : first + 3]), "recall grows with k"

@@ -169,7 +169,12 @@ def _markdown(name: str, lines: Sequence[Line], runs: Runs) -> str:
 
 def _made_from(runs: Runs) -> str:
     about = environment()
-    small = " Made with --tiny: the numbers show that everything runs, and nothing else." if runs.small else ""
+    small = (
+        " Made with --tiny: the numbers show that everything runs, and nothing else; in place of a BERT stands one "
+        "layer with random weights."
+        if runs.small
+        else ""
+    )
     other = "" if runs.data_name in ("f30k", "coco") else (
         " The paper's numbers are of other data: compare the order of the rows, not the numbers.")  # fmt: skip
     changed = f", {' '.join(runs.settings)}" if runs.settings else ""

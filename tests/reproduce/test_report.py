@@ -5,7 +5,7 @@ import pytest
 
 from selhn.reproduce import TABLES, reproduce
 from selhn.reproduce.figures import FIGURES
-from selhn.reproduce.report import NAMES, describe, expand, line, needed_runs
+from selhn.reproduce.report import NAMES, Line, describe, expand, line, needed_runs
 from selhn.reproduce.runs import Runs
 from selhn.reproduce.tables import RUNS, paper_rows, recipe
 
@@ -64,6 +64,9 @@ def test_rows_say_why_they_are_empty(written_runs):
     assert filled.rsum == pytest.approx(2 * (20.5 + 40.5 + 60.5))
     assert filled.deviation == pytest.approx(6 / 2**0.5)
     assert filled.difference == pytest.approx(filled.rsum - 498.6)
+    mislabelled = Line(paper_rows("table10")[-1], filled.ours, "")
+    assert mislabelled.rsum is not None
+    assert mislabelled.difference is None, "no target"
     camp = next(row for row in paper_rows("table5") if row.method == "CAMP")
     assert line(camp, runs).note == "not ours yet"
     assert line(camp, runs).difference is None

@@ -145,7 +145,7 @@ def draw_speed(runs: Runs, path: Path) -> Path:
         axis.scatter([], [], s=60, color=LOSS_COLOURS[loss], label=loss)
     axis.set(xscale="log", xlabel="thousand pairs a second, encoding included", ylabel="RSUM on test")
     axis.margins(x=0.18, y=0.15)
-    axis.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return _finish(figure, path)
 
 

@@ -117,8 +117,10 @@ class Line:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
-        return None if self.rsum is None or self.paper.rsum is None else self.rsum - self.paper.rsum
+        """Ours less the paper's; none where its numbers are no target."""
+        if self.rsum is None or self.paper.rsum is None or "no target" in self.paper.note:
+            return None
+        return self.rsum - self.paper.rsum
 
 
 def line(row: PaperRow, runs: Runs) -> Line:

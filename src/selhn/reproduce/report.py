@@ -50,7 +50,7 @@ def reproduce(
     folder = out or Path("runs") / "reproduce" / (Path(data).name + ("-tiny" if small else ""))
     runs = Runs(folder, data, settings, seeds, small)
     if needed := needed_runs(chosen, data):
-        print(f"{len(chosen)} tables and figures from {len(needed)} runs of {runs.data.name}, in {folder}", flush=True)
+        print(f"{', '.join(chosen)}: {len(needed)} runs on {runs.data.name}, in {folder}", flush=True)
         runs.train(needed, jobs or (os.cpu_count() or 1 if small else 1))
     folder.mkdir(parents=True, exist_ok=True)
     written = []

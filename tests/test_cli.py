@@ -36,7 +36,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    for command in ("demo", "models", "losses", "data", "train", "eval", "search", "show", "diagnose"):
+    for command in ("demo", "models", "losses", "data", "train", "eval", "reproduce", "search", "show", "diagnose"):
         assert command in done.stdout
 
 
@@ -98,6 +98,19 @@ def test_seeds(tmp_path):
     assert "±" in output
 
 
+def test_reproduce(tmp_path):
+    listed = say("reproduce", "--list").output
+    assert say("reproduce").output == listed
+    assert "fig9" in listed
+    pytest.importorskip("matplotlib")
+    small = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+    words = ["--tiny", "--seeds", "0,1", "--jobs", "1", "--out", tmp_path]
+    shown = say("reproduce", "fig7", *small, "model.bert=nowhere", *words).output
+    assert "[4/4" in shown
+    assert "nowhere is no folder of a BERT" in shown
+    assert (tmp_path / "fig7.png").stat().st_size > 10_000
+
+
 def test_data(tmp_path):
     imported = say("data", "import", "world", tmp_path / "own", "images=100", "--half")
     assert "100 images" in imported.output
@@ -122,6 +135,10 @@ def test_data(tmp_path):
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
         (["models", "rvze"], "no model matches 'rvze'"),
         (["data", "show", "world", "images=[1"], "cannot be read"),
+        (["reproduce", "tabel1"], "unknown table or figure 'tabel1': did you mean 'table1'?"),
+        (["reproduce", "table1", "--data", "f30k"], "the data set 'f30k' was not found"),
+        (["reproduce", "table1", "--data", "nowhere"], "nowhere"),
+        (["reproduce", "table1", "--seeds", "x"], "--seeds takes whole numbers such as 0,1,2, got 'x'"),
         (["demo", "--epochs", "0"], "epochs must be at least 1"),
     ],
 )

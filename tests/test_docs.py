@@ -1,13 +1,16 @@
 """Pages that are written from the program say what the program says, and their links lead somewhere."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
+from selhn.reproduce import FIGURES, TABLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -78,3 +81,54 @@ def test_links_lead_somewhere(page):
             there = (page.parent / file).resolve() if file else page
             assert there.exists(), f"{target} is not there"
             assert not anchor or anchor in anchors(there), f"{target} has no such heading"
+
+
+def names_in(path):
+    """What a Python file defines: functions, classes and their methods, and constants."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+            members = node.body if isinstance(node, ast.ClassDef) else []
+            found |= {f"{node.name}.{one.name}" for one in members if isinstance(one, ast.FunctionDef)}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_the_map_of_the_paper_names_what_exists():
+    named = re.findall(r"`([\w/.]+\.py)::([\w.]+)`", (DOCS / "paper_map.md").read_text())
+    assert len(named) > 40
+    for file, name in named:
+        assert name in names_in(DOCS.parent / file), f"{file} has no {name}"
+
+
+def test_the_map_of_the_paper_leaves_nothing_out():
+    rows = re.findall(r"^\| (Equation|Table|Figure) (\d+) \|", (DOCS / "paper_map.md").read_text(), flags=re.MULTILINE)
+    expected = {"Equation": 16, "Table": len(TABLES), "Figure": len(FIGURES)}
+    assert rows == [(kind, str(number)) for kind, most in expected.items() for number in range(1, most + 1)]
+
+
+def test_the_gradient_is_what_theory_says():
+    parts = load("theory").tangent_parts()
+    torch.testing.assert_close(parts["v"], parts["v_true"])
+    torch.testing.assert_close(parts["t"], parts["angle"].deg2rad().sin())
+    assert (parts["v"] - parts["v_paper"]).abs().median() > 0.3
+
+
+def test_collapse_draws_hardest_negatives_in_and_averages_out():
+    near_collapse = load("theory").near_collapse
+    for spread in (0.05, 0.1, 0.2):
+        assert near_collapse(spread, 8)[0] < 0.2 < near_collapse(spread, 128)[0] < near_collapse(spread, 2048)[0]
+        assert near_collapse(spread, 128)[1] < 0.2
+
+
+def test_training_contracts_and_expands_as_theory_says():
+    theory = load("theory")
+    ends = {name: theory.learn(make(), 128, steps=150)["spread"] for name, (make, _) in theory.LOSSES.items()}
+    assert ends["T-HN"][-1] < 0.5 * ends["T-HN"][0]
+    assert ends["SelHN"][-1] > ends["T-HN"][-1]
+    assert ends["Triplet"][-1] > 1.3
+    without = theory.learn(theory.TripletHN(0.2), 128, mean=0.0, steps=100)["spread"]
+    assert without[-1] > 0.98 * without[0]

@@ -118,9 +118,7 @@ def train(
     elif show or recipe is None:
         typer.echo(describe_recipes())
     else:
-        if not all(seed.isdigit() for seed in seeds.split(",") if seed):
-            raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
-        numbers = [int(seed) for seed in seeds.split(",") if seed] or None
+        numbers = seed_numbers(seeds) or None
         typer.echo(run_seeds(override(get_recipe(recipe), changes), numbers, out or Path("runs") / recipe))
 
 
@@ -141,6 +139,36 @@ def evaluate(
     width = max(len("ensemble"), *map(len, run_names(runs)))
     for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, progress=True):
         typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="table1 ... fig1 ..., or all; then key=value settings for every run.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="world, f8k, f30k, coco, or the folder of a data set.")] = "world",
+    tiny: Annotated[bool, typer.Option("--tiny", help="Make every run short: to see that it works.")] = False,
+    seeds: Annotated[str, typer.Option(help="Several runs each: 0,1,2.")] = "0",
+    out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/DATA.")] = None,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; 0: one, and with --tiny one a core.")] = 0,
+    show: Annotated[bool, typer.Option("--list", help="List tables and figures and how many runs they need.")] = False,
+) -> None:
+    """Make the paper's tables and figures: train what is missing, and put ours beside its numbers."""
+    from selhn.reproduce import describe, reproduce
+
+    if show or not names:
+        typer.echo(describe(data))
+        return
+    settings = [name for name in names if "=" in name]
+    wanted = [name for name in names if "=" not in name]
+    reproduce(wanted, data, out=out, small=tiny, seeds=seed_numbers(seeds), settings=settings, jobs=jobs)
+
+
+def seed_numbers(seeds: str) -> list[int]:
+    """Whole numbers between commas."""
+    if not all(seed.isdigit() for seed in seeds.split(",") if seed):
+        raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
+    return [int(seed) for seed in seeds.split(",") if seed]
 
 
 @app.command()

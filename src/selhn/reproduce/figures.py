@@ -1,0 +1,216 @@
+"""The figures of the paper, drawn from the logs and results of runs; nothing here trains."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.eval import Metrics
+from selhn.reproduce.diagrams import draw_encoders, draw_gradients, draw_mlp
+from selhn.reproduce.runs import Runs
+from selhn.reproduce.tables import RUNS, VSEPP, Wanted, recipe
+from selhn.train.run import read_config
+
+LOSS_COLOURS = {"Triplet": COLOURS[2], "T-HN": COLOURS[0], "SelHN": COLOURS[1]}
+CLASSICAL = {
+    "VSE++": VSEPP,
+    "SCAN (t2i AVG)": recipe("scan_t2i_avg_hn"),
+    "SAF": recipe("saf_hn"),
+    "SGR": recipe("sgr_hn"),
+}
+EPSILONS = {
+    "0": recipe("rvse_hn"),  # what the paper says epsilon = 0 is
+    "0.0001": Wanted("rvse_selhn_1e-4", "rvse_selhn", ("loss.epsilon=0.0001",)),
+    "0.001": Wanted("rvse_selhn_1e-3", "rvse_selhn", ("loss.epsilon=0.001",)),
+    "0.01": recipe("rvse_selhn"),
+    "0.1": Wanted("rvse_selhn_1e-1", "rvse_selhn", ("loss.epsilon=0.1",)),
+}
+BRANCHES = {"RVSE (MLP), BiGRU": recipe("rvse_selhn"), "RVSE++, BERT": recipe("rvsepp_selhn")}
+SYSTEMS = (("RVSE++", "SelHN"), ("RVSE (MLP)", "SelHN"), ("VSE-infinity", "T-HN"), ("SCAN", "T-HN"), ("SCAN", "SelHN"),
+           ("BFAN", "T-HN"), ("BFAN", "SelHN"), ("SGRAF", "T-HN"), ("SGRAF", "SelHN"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: the runs it needs, and the function that draws them into a file."""
+
+    title: str
+    draw: Callable[[Runs, Path], Path]
+    runs: tuple[Wanted, ...] = ()
+
+
+def draw_classical(runs: Runs, path: Path) -> Path:
+    """Loss per anchor of models that are trained with T-HN: running mean, and deviation as a band (figure 1)."""
+    figure, axis = pyplot().subplots(figsize=(6.2, 3.8), layout="constrained")
+    for (name, wanted), colour in zip(CLASSICAL.items(), COLOURS):
+        for logs in _present(runs, wanted):
+            at, mean, deviation = _band(logs, "loss_per_anchor")
+            axis.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
+            axis.plot(at, mean, color=colour, linewidth=1.8, label=name)
+    _reference(axis, 0.2, "margin\n0.2")
+    axis.set(xlabel="epoch", ylabel="loss per anchor, T-HN", ylim=(0, None))
+    axis.margins(x=0)
+    axis.legend(frameon=False, loc="lower left")
+    return _finish(figure, path)
+
+
+def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
+    """Loss, gradient of the FC layer, RSUM and delta_s of one model with each loss (figures 3 and 5)."""
+
+    def draw(runs: Runs, path: Path) -> Path:
+        figure, grid = pyplot().subplots(2, 2, figsize=(8.4, 5.8), layout="constrained")
+        (loss, gradient), (rsum, gap) = grid
+        for name, wanted in losses_of(model).items():
+            line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
+            for logs in _present(runs, wanted):
+                # The sum over all negatives is so many times larger: only their mean can be seen beside the others.
+                share = 1.0
+                if name == "Triplet":
+                    share = read_config(runs.done(wanted)[0]).train.batch_size - 1
+                for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
+                    at, mean, _ = _band(logs, key)
+                    axis.plot(at, mean / (share if axis is not gap else 1), **line)
+                measured = [[row["dev"]["rsum"] for row in log if "dev" in row] for log in logs]
+                rsum.plot(np.arange(len(measured[0])) + 1, np.mean(measured, axis=0), marker="o", markersize=3, **line)
+        _reference(loss, 0.2, "margin\n0.2")
+        _reference(gap, 0.01, "$\\epsilon$\n0.01")
+        loss.set(title="(a) loss per anchor", ylim=(0, None))
+        gradient.set(title="(b) gradient of the FC layer, norm", yscale="log")
+        rsum.set(title="(c) RSUM on dev", xlabel="epoch", ylim=(0, None))
+        gap.set(title=r"(d) $\Delta s$: hardest negative against positive", xlabel="epoch", yscale="log")
+        loss.legend(frameon=False)
+        figure.suptitle(f"{title}; Triplet in (a) and (b): mean over its negatives", fontsize=11)
+        return _finish(figure, path)
+
+    return draw
+
+
+def draw_epsilon(runs: Runs, path: Path) -> Path:
+    """R@1, R@5 and R@10 of RVSE over epsilon, one panel a direction (figure 6)."""
+    figure, panels = pyplot().subplots(1, 2, figsize=(8.4, 3.5), layout="constrained", sharey=True)
+    found = {value: runs.metrics([wanted]) for value, wanted in EPSILONS.items()}
+    found = {value: metrics for value, metrics in found.items() if metrics}
+    places = np.arange(len(found))
+    for axis, way, title in zip(panels, ("i2t", "t2i"), ("(a) image to text", "(b) text to image")):
+        for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
+            values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
+            spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
+            axis.errorbar(places, [np.mean(each) for each in values], spread, color=colour, linewidth=1.8, marker="o",
+                          markersize=4, capsize=3 if spread.any() else 0)  # fmt: skip
+            axis.annotate(f"R@{k}", (places[-1], np.mean(values[-1])), (8, 0), textcoords="offset points", va="center",
+                          color=colour)  # fmt: skip
+        axis.set_xticks(places, [_power(value) for value in found])
+        axis.set(title=title, xlabel=r"$\epsilon$  (0 is T-HN)", ylim=(0, None))
+    panels[0].set_ylabel("recall, %")
+    return _finish(figure, path)
+
+
+def draw_branches(runs: Runs, path: Path) -> Path:
+    """How many anchors take each branch of SelHN over training (figure 7)."""
+    present = {title: runs.logs(wanted) for title, wanted in BRANCHES.items()}
+    present = {title: logs for title, logs in present.items() if logs}
+    figure, panels = pyplot().subplots(1, max(1, len(present)), figsize=(4.3 * max(1, len(present)), 3.4), sharey=True,
+                                       squeeze=False, layout="constrained")  # fmt: skip
+    for axis, (title, logs) in zip(panels[0], present.items()):
+        at, mined, _ = _band(logs, "separated")
+        mined = 100 * mined
+        parts = {"hardest negative": (0, mined, "T-HN"), "mean over all negatives": (mined, 100, "Triplet")}
+        for words, (low, high, loss) in parts.items():
+            label = words if axis is panels[0, 0] else ""
+            axis.fill_between(at, low, high, color=LOSS_COLOURS[loss], alpha=0.7, linewidth=0, label=label)
+        axis.set(title=title, xlabel="epoch", xlim=(0, at[-1]), ylim=(0, 100))
+    panels[0, 0].set_ylabel("share of anchors, %")
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return _finish(figure, path)
+
+
+def draw_speed(runs: Runs, path: Path) -> Path:
+    """Test RSUM against pairs scored in a second, two models after one another where a system is two (figure 8)."""
+    figure, axis = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
+    points = []
+    for method, loss in SYSTEMS:
+        members = RUNS[(method, loss)]
+        metrics = runs.metrics(members)
+        if metrics:
+            speed, rsum = runs.pairs_a_second(members) / 1000, Metrics.mean(metrics).rsum
+            axis.scatter(speed, rsum, s=60, color=LOSS_COLOURS[loss], zorder=3)
+            points.append((speed, rsum, method))
+    for speed, rsum, method in points:
+        axis.annotate(method, (speed, rsum), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+    for loss in ("T-HN", "SelHN"):
+        axis.scatter([], [], s=60, color=LOSS_COLOURS[loss], label=loss)
+    axis.set(xscale="log", xlabel="thousand pairs a second, encoding included", ylabel="RSUM on test")
+    axis.margins(x=0.18, y=0.15)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    return _finish(figure, path)
+
+
+def losses_of(model: str) -> Mapping[str, Wanted]:
+    """A model with the three losses of Table 1."""
+    return {"Triplet": recipe(f"{model}_triplet"), "T-HN": recipe(f"{model}_hn"), "SelHN": recipe(f"{model}_selhn")}
+
+
+FIGURES: Mapping[str, Figure] = {
+    "fig1": Figure("Training loss of classical models with T-HN", draw_classical, tuple(CLASSICAL.values())),
+    "fig2": Figure("Three image encoders", lambda runs, path: draw_encoders(path)),
+    "fig3": Figure(
+        "Training VSE (FC) with three losses", draw_losses("vse_fc", "VSE (FC)"), tuple(losses_of("vse_fc").values())
+    ),
+    "fig4": Figure("The gradient of an anchor, its positive and its negative", lambda runs, path: draw_gradients(path)),
+    "fig5": Figure(
+        "Training VSE (MLP) with three losses",
+        draw_losses("vse_mlp", "VSE (MLP)"),
+        tuple(losses_of("vse_mlp").values()),
+    ),
+    "fig6": Figure("What epsilon does, RVSE (MLP)", draw_epsilon, tuple(EPSILONS.values())),
+    "fig7": Figure("Share of the branches of SelHN over training", draw_branches, tuple(BRANCHES.values())),
+    "fig8": Figure("Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])),
+    "fig9": Figure("The MLP", lambda runs, path: draw_mlp(path)),
+}
+"""In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""
+
+
+def _present(runs: Runs, wanted: Wanted) -> list[list[list[dict[str, Any]]]]:
+    """The logs of a run, or nothing where it could not be made."""
+    logs = runs.logs(wanted)
+    return [logs] if logs else []
+
+
+Curve = npt.NDArray[np.float64]
+
+
+def _band(logs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[Curve, Curve, Curve]:
+    """Epochs passed, and the running mean and deviation of a number over steps and seeds."""
+    steps = [[row for row in log if key in row] for log in logs]
+    values = np.array([[row[key] for row in rows] for rows in steps])
+    mean = np.array(smooth(values.mean(axis=0).tolist()))
+    square = np.array(smooth((values**2).mean(axis=0).tolist()))
+    passed = np.array([row["step"] for row in steps[0]]) * (steps[0][-1]["epoch"] + 1) / steps[0][-1]["step"]
+    return passed, mean, np.sqrt(np.maximum(square - mean**2, 0))
+
+
+def _power(value: str) -> str:
+    return "0" if value == "0" else f"$10^{{{round(np.log10(float(value)))}}}$"
+
+
+def _reference(axis: Any, height: float, words: str) -> None:
+    """A dashed line, named outside the axes: the curves come close to it."""
+    axis.axhline(height, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axis.annotate(words, (1, height), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                  va="center", color="#444", fontsize=9)  # fmt: skip
+
+
+def _finish(figure: Any, path: Path) -> Path:
+    """The look of all our pictures, and the file."""
+    for axis in figure.axes:
+        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.title.set_fontsize(11)
+    figure.savefig(path, dpi=150)
+    pyplot().close(figure)
+    return path

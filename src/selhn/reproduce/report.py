@@ -1,0 +1,211 @@
+"""`selhn reproduce`: tables with ours beside the paper's numbers, figures, and one page that shows them all."""
+
+import csv
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from selhn.eval import Metrics
+from selhn.names import did_you_mean
+from selhn.reproduce.figures import FIGURES
+from selhn.reproduce.runs import Runs
+from selhn.reproduce.tables import (
+    DATA_TITLES,
+    RECALLS,
+    RUNS,
+    TABLES,
+    PaperRow,
+    Wanted,
+    paper_rows,
+    row_applies,
+    runs_of,
+)
+from selhn.train.folder import environment
+
+NAMES = (*TABLES, *FIGURES)
+NOT_OURS = "not ours yet"
+PAGE = "README.md"
+HEADER = ("method", "loss", "kind", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "ours, RSUM", "paper, RSUM",
+          "difference", "note")  # fmt: skip
+
+
+def reproduce(
+    names: Sequence[str],
+    data: str = "world",
+    *,
+    out: Path | None = None,
+    small: bool = False,
+    seeds: Sequence[int] = (0,),
+    settings: Sequence[str] = (),
+    jobs: int = 0,
+) -> list[Path]:
+    """Train what is missing for these tables and figures and write them into `out`; returns their files.
+
+    `names` are keys of `TABLES` and `FIGURES`, or "all"; `jobs` runs are made at a time, 0 for one after the
+    other or, where they are small, one a core; the other arguments are those of `Runs`.
+    """
+    chosen = expand(names)
+    folder = out or Path("runs") / "reproduce" / (Path(data).name + ("-tiny" if small else ""))
+    runs = Runs(folder, data, settings, seeds, small)
+    if needed := needed_runs(chosen, data):
+        print(f"{', '.join(chosen)}: {len(needed)} runs on {runs.data.name}, in {folder}", flush=True)
+        runs.train(needed, jobs or (os.cpu_count() or 1 if small else 1))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in chosen:
+        if name in TABLES:
+            written.append(write_table(name, runs))
+            print(f"\n{written[-1].read_text()}", flush=True)
+        elif FIGURES[name].runs and not any(runs.done(run) for run in FIGURES[name].runs):
+            print(f"{name}: {FIGURES[name].title}: not drawn, none of its runs could be made", flush=True)
+        else:
+            written.append(FIGURES[name].draw(runs, folder / f"{name}.png"))
+            print(f"{name}: {FIGURES[name].title}: {written[-1]}", flush=True)
+    write_page(folder)
+    return written
+
+
+def expand(names: Sequence[str]) -> list[str]:
+    """Names of tables and figures, each once, in the order of the paper."""
+    unknown = next((name for name in names if name not in (*NAMES, "all")), None)
+    if unknown is not None or not names:
+        wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was asked for"
+        raise ValueError(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
+    return [name for name in NAMES if name in names or "all" in names]
+
+
+def needed_runs(names: Sequence[str], data: str) -> list[Wanted]:
+    """The runs behind tables and figures, each once."""
+    of_tables = [run for name in names if name in TABLES for run in runs_of(paper_rows(name), data)]
+    return list(dict.fromkeys([*of_tables, *(run for name in names if name in FIGURES for run in FIGURES[name].runs)]))
+
+
+def describe(data: str) -> str:
+    """A line for every table and figure, with the number of its runs."""
+    titles = {**TABLES, **{name: figure.title for name, figure in FIGURES.items()}}
+    lines = [f"{name:8} {len(needed_runs([name], data)):3} runs   {titles[name]}" for name in NAMES]
+    return "\n".join([*lines, f"{'all':8} {len(needed_runs(NAMES, data)):3} runs   everything, no run twice"])
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: the paper's numbers and ours, a run for every seed, and what there is to say."""
+
+    paper: PaperRow
+    ours: list[Metrics]
+    note: str
+
+    @property
+    def recalls(self) -> list[float | None]:
+        """Our six recalls."""
+        if not self.ours:
+            return [None] * len(RECALLS)
+        mean = Metrics.mean(self.ours)
+        return [*mean.i2t.recalls.values(), *mean.t2i.recalls.values()]
+
+    @property
+    def rsum(self) -> float | None:
+        """Our RSUM."""
+        return statistics.fmean(one.rsum for one in self.ours) if self.ours else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of our RSUM over the seeds."""
+        return statistics.stdev(one.rsum for one in self.ours) if len(self.ours) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's; none where its numbers are no target."""
+        if self.rsum is None or self.paper.rsum is None or "no target" in self.paper.note:
+            return None
+        return self.rsum - self.paper.rsum
+
+
+def line(row: PaperRow, runs: Runs) -> Line:
+    """A row of the paper beside what our runs reached."""
+    members = RUNS.get((row.method, row.loss))
+    notes, ours = [row.note], list[Metrics]()
+    if members is None:
+        notes.append(NOT_OURS)
+    elif not row_applies(row, runs.data_name):
+        notes.append(f"with --data {row.data.partition('_')[0]}")
+    else:
+        ours = runs.metrics(members, folds=5 if row.data == "coco_1k" else 1)
+        notes += [f"{member.name}: {runs.failed[member]}" for member in members if member in runs.failed]
+    return Line(row, ours, "; ".join(note for note in notes if note))
+
+
+def write_table(name: str, runs: Runs) -> Path:
+    """`NAME.md` and `NAME.csv`."""
+    lines = [line(row, runs) for row in paper_rows(name)]
+    with (runs.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["data", "paper_data", "method", "loss", "kind", *(f"ours_{key}" for key in RECALLS),
+                         "ours_rsum", "ours_rsum_deviation", *(f"paper_{key}" for key in RECALLS), "paper_rsum",
+                         "difference", "seeds", "note"])  # fmt: skip
+        for one in lines:
+            numbers = [*one.recalls, one.rsum, one.deviation, *one.paper.recalls, one.paper.rsum, one.difference]
+            about = [runs.data_name, one.paper.data, one.paper.method, one.paper.loss, one.paper.kind]
+            shown = ["" if number is None else f"{number:.2f}" for number in numbers]
+            writer.writerow([*about, *shown, len(one.ours), one.note])
+    path = runs.out / f"{name}.md"
+    path.write_text(_markdown(name, lines, runs), encoding="utf-8")
+    return path
+
+
+def _markdown(name: str, lines: Sequence[Line], runs: Runs) -> str:
+    parts = [f"## Table {name.removeprefix('table')}: {TABLES[name]}", _made_from(runs)]
+    for data in dict.fromkeys(one.paper.data for one in lines):
+        rows = [HEADER, *(_cells(one) for one in lines if one.paper.data == data)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+        rows.insert(1, tuple("-" * width for width in widths))
+        folds = ", mean of five folds of the test split" if data == "coco_1k" else ""
+        parts.append(f"Paper: {DATA_TITLES[data]}{folds}.")
+        parts.append("\n".join(
+            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in rows
+        ))  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _made_from(runs: Runs) -> str:
+    about = environment()
+    small = (
+        " Made with --tiny: the numbers show that everything runs, and nothing else; in place of a BERT stands one "
+        "layer with random weights."
+        if runs.small
+        else ""
+    )
+    other = "" if runs.data_name in ("f30k", "coco") else (
+        " The paper's numbers are of other data: compare the order of the rows, not the numbers.")  # fmt: skip
+    changed = f", {' '.join(runs.settings)}" if runs.settings else ""
+    return (
+        f"Ours: {runs.data.name}, {runs.data.train.num_images:,} images to learn from, "
+        f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; "
+        f"{about['device']}, torch {about['torch']}, "
+        f"selhn {about['selhn']}.{small}{other}"
+    )
+
+
+def _cells(one: Line) -> tuple[str, ...]:
+    ours = _shown(one.rsum) + (f" ± {one.deviation:.1f}" if one.deviation is not None else "")
+    difference = "-" if one.difference is None else f"{one.difference:+.1f}"
+    about = (one.paper.method, one.paper.loss or "-", one.paper.kind or "-")
+    return (*about, *map(_shown, one.recalls), ours, _shown(one.paper.rsum), difference, one.note)
+
+
+def _shown(number: float | None) -> str:
+    return "-" if number is None else f"{number:.1f}"
+
+
+def write_page(folder: Path) -> None:
+    """One page of all tables and figures that lie in the folder."""
+    parts = ["# Reproduction of the paper's tables and figures"]
+    for name in NAMES:
+        if name in TABLES and (folder / f"{name}.md").exists():
+            parts.append((folder / f"{name}.md").read_text(encoding="utf-8").strip())
+        elif name in FIGURES and (folder / f"{name}.png").exists():
+            title = FIGURES[name].title
+            parts.append(f"## Figure {name.removeprefix('fig')}: {title}\n\n![{title}]({name}.png)")
+    (folder / PAGE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")

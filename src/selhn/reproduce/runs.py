@@ -1,0 +1,205 @@
+"""The runs behind tables and figures: trained where they are missing, reused where they are there."""
+
+import inspect
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from selhn.data import Data, Split, load_data
+from selhn.eval import Metrics, score_split
+from selhn.models import MODELS, AbstractMatcher
+from selhn.names import did_you_mean
+from selhn.reproduce import tiny
+from selhn.reproduce.tables import Wanted
+from selhn.train import RunConfig, get_recipe, measure_runs, open_run, override, read_log, run_config
+from selhn.train.config import key_values
+from selhn.train.loop import FREE_TO_CHANGE, choose_device
+from selhn.train.recipes import DATASETS, find_data
+from selhn.train.run import read_config
+
+
+class Runs:
+    """One folder of runs on one data set: `OUT/runs/NAME/seed0`, ... and what was measured of them together.
+
+    Args:
+        out: the folder.
+        data: a name in `DATASETS`, or the folder of a data set, which is trained on as Flickr30K is.
+        settings: changes to every run, as `selhn train` takes them; `model.X` goes to the models that have an X.
+        seeds: one run each.
+        small: whether all runs are made small, see `tiny`.
+    """
+
+    def __init__(
+        self, out: Path, data: str = "world", settings: Sequence[str] = (), seeds: Sequence[int] = (0,),
+        small: bool = False,
+    ):  # fmt: skip
+        if len(set(seeds)) < len(seeds) or not seeds:
+            raise ValueError(f"the seeds are {', '.join(map(str, seeds)) or 'none'}: name one or more, each once")
+        self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
+        added = (*tiny.SETTINGS, *(tiny.WORLD_SETTINGS if data == "world" else ())) if small else ()
+        self.settings = (*added, *settings)
+        self.failed: dict[Wanted, str] = {}
+        """Runs that could not be made, and why."""
+
+    @cached_property
+    def data(self) -> Data:
+        """What is trained on; read before the first run, so that missing data is said at once."""
+        settings = key_values([word for word in self.settings if word.startswith("data.")])
+        own = {key.removeprefix("data."): value for key, value in settings.items()}
+        return load_data(find_data(self.data_name), **own)
+
+    def config(self, wanted: Wanted, seed: int) -> RunConfig:
+        """The configuration of a run: its recipe, what makes it this run, and what was asked for all."""
+        known = self.data_name if self.data_name in DATASETS else "f30k"
+        config = override(get_recipe(f"{wanted.recipe}_{known}"), wanted.settings)
+        settings = fitting(self.settings, config.model)
+        if "num_regions" in _settings_of(config.model):
+            settings.insert(0, f"model.num_regions={self.data.train.features.num_regions}")
+        if self.small and "bert" in _settings_of(config.model) and "bert" not in config.model_settings:
+            settings.insert(0, f"model.bert={self.out / 'tiny_bert'}")
+        return replace(override(config, [*settings, f"seed={seed}"]), data=self.data_name)
+
+    def folder(self, wanted: Wanted, seed: int) -> Path:
+        """Where a run lies."""
+        return self.out / "runs" / wanted.name / f"seed{seed}"
+
+    def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
+        """Make what is missing, go on with what was broken off; `jobs` runs at a time, each in a process of its own."""
+        data = self.data  # found, or said to be missing, before anything else
+        every = [(one, seed, self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds]
+        missing = {(one, seed): (config, folder) for one, seed, config, folder in every if not is_done(folder, config)}
+        if missing and self.small and not (self.out / "tiny_bert").exists():
+            tiny.write_bert(self.out / "tiny_bert", data)
+        if len(every) > len(missing):
+            print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
+        quiet, start = self.small or jobs > 1, time.monotonic()
+        tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
+        for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
+            passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
+            print(f"[{passed}] {one.name} seed {seed}: {said}", flush=True)
+            if error:
+                self.failed[one] = said
+
+    def done(self, wanted: Wanted) -> list[Path]:
+        """The folders of a run, one a seed; none if one of them could not be made."""
+        folders = [self.folder(wanted, seed) for seed in self.seeds]
+        return folders if all((folder / "results.json").exists() for folder in folders) else []
+
+    def logs(self, wanted: Wanted) -> list[list[dict[str, Any]]]:
+        """The log of every seed."""
+        return [read_log(folder / "log.jsonl") for folder in self.done(wanted)]
+
+    def metrics(self, members: Sequence[Wanted], folds: int = 1) -> list[Metrics]:
+        """Test metrics of a run, or of the averaged scores of several, one a seed; none where a run is missing."""
+        if not all(self.done(member) for member in members):
+            return []
+        return [self._metrics([self.folder(member, seed) for member in members], folds) for seed in self.seeds]
+
+    def _metrics(self, folders: Sequence[Path], folds: int) -> Metrics:
+        results = [folder / "results.json" for folder in folders]
+        if len(folders) == 1 and folds == 1:
+            return Metrics.from_dict(json.loads(results[0].read_text())["test"])
+        name = "+".join(folder.parent.name for folder in folders)
+        kept = self.out / "measured" / f"{name}-{folders[0].name}-folds{folds}.json"
+        if not kept.exists() or any(kept.stat().st_mtime_ns <= file.stat().st_mtime_ns for file in results):
+            device = read_config(folders[0]).train.device
+            *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(metrics.to_json())
+        return Metrics.from_json(kept.read_text())
+
+    def pairs_a_second(self, members: Sequence[Wanted]) -> float:
+        """Pairs of the test split that the first seed scores in a second, encoding included; all members in turn."""
+        seconds, pairs = 0.0, 1
+        for member in members:
+            model, data = open_run(self.folder(member, self.seeds[0]))
+            model.to(choose_device(read_config(self.folder(member, self.seeds[0])).train.device))
+            pairs = data.test.num_images * data.test.num_texts
+            seconds += min(_seconds_to_score(model, data.test) for _ in range(2))
+        return pairs / seconds
+
+
+def fitting(settings: Sequence[str], model: str) -> list[str]:
+    """The settings without those of `model.` that this model does not have; one that no model has is refused."""
+    kept = []
+    for setting in settings:
+        name = setting.partition("=")[0].removeprefix("model.")
+        known = {key for entry in MODELS for key in _settings_of(entry)}
+        if setting.startswith("model.") and name not in known:
+            raise ValueError(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
+        if not setting.startswith("model.") or name in _settings_of(model):
+            kept.append(setting)
+    return kept
+
+
+def is_done(folder: Path, config: RunConfig) -> bool:
+    """Whether a finished run lies there; another run than the one wanted is refused."""
+    if not (folder / "config.yaml").exists():
+        return False
+    there, here = _flat(read_config(folder)), _flat(config)
+    for key in sorted({*there, *here}):
+        if there.get(key) != here.get(key):
+            raise ValueError(
+                f"{folder} holds another run: {key} is {there.get(key)} there and {here.get(key)} here; "
+                "choose another folder with --out, or remove it"
+            )
+    return (folder / "results.json").exists()
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    plain = config.to_dict()
+    training = {key: value for key, value in plain.pop("train").items() if key not in FREE_TO_CHANGE or key == "epochs"}
+    owned = {f"{owner}.{key}": value for owner in ("model", "loss", "data")
+             for key, value in plain.pop(f"{owner}_settings").items()}  # fmt: skip
+    return {**plain, **owned, **training}
+
+
+def _settings_of(model: str) -> Sequence[str]:
+    return list(inspect.signature(MODELS[model].build).parameters) if model in MODELS else []
+
+
+Task = tuple[RunConfig, Path, bool]
+
+
+def _train(task: Task, threads: int | None = None) -> tuple[str, bool]:
+    """One run; returns what came of it, and whether that is an error which the other runs do not share."""
+    config, folder, quiet = task
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        begun = (folder / "checkpoints" / "latest").exists()
+        run = run_config(config, folder, resume=begun, quiet=quiet)
+    except ValueError as error:
+        return str(error), True
+    return f"{run.test}{'   stalled' if run.stalled else ''}", False
+
+
+def _outcomes(tasks: dict[tuple[Wanted, int], Task], jobs: int) -> Iterator[tuple[Wanted, int, str, bool]]:
+    if jobs == 1:
+        for (one, seed), task in tasks.items():
+            yield one, seed, *_train(task)
+        return
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        waiting = {pool.submit(_train, task, threads): key for key, task in tasks.items()}
+        for future in as_completed(waiting):
+            yield *waiting[future], *future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _seconds_to_score(model: AbstractMatcher, split: Split) -> float:
+    start = time.perf_counter()
+    if score_split(model, split).is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start

@@ -1,0 +1,127 @@
+"""The tables of the paper: its numbers as data, and the runs of ours behind each row."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAPER = Path(__file__).parent / "paper" / "tables.csv"
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+DATA_TITLES: Mapping[str, str] = {"f30k": "Flickr30K", "coco_1k": "MS-COCO 1K", "coco_5k": "MS-COCO 5K"}
+TABLES: Mapping[str, str] = {
+    "table1": "Three VSE models, three losses",
+    "table2": "SelHN on existing models",
+    "table3": "Losses that improve training behaviour, VSE (FC)",
+    "table4": "Losses proposed for image-text matching",
+    "table5": "State of the art, Flickr30K",
+    "table6": "State of the art, MS-COCO 1K",
+    "table7": "SelHN on existing models, single and ensemble",
+    "table8": "SelHN on existing models, MS-COCO 1K",
+    "table9": "SelHN on existing models, MS-COCO 5K",
+    "table10": "Losses that improve training behaviour, MS-COCO 1K",
+    "table11": "State of the art, MS-COCO 5K",
+}
+"""In the order of the paper; from table7 on, those of its appendix."""
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of a table of the paper; a number that it does not report is None."""
+
+    table: str
+    data: str
+    """A key of `DATA_TITLES`."""
+    method: str
+    loss: str
+    """Empty where the paper does not say."""
+    kind: str
+    """Whether one model or the averaged scores of two: single or ensemble; empty where nobody says."""
+    recalls: tuple[float | None, ...]
+    rsum: float | None
+    note: str
+
+
+def paper_rows(table: str | None = None) -> list[PaperRow]:
+    """The rows of a table, or of all."""
+    with PAPER.open(newline="", encoding="utf-8") as file:
+        rows = [
+            PaperRow(
+                table=f"table{row['table']}",
+                **{name: row[name] for name in ("data", "method", "loss", "kind", "note")},
+                recalls=tuple(_number(row[name]) for name in RECALLS),
+                rsum=_number(row["rsum"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+    return [row for row in rows if table in (None, row.table)]
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run: the recipe it follows, and settings as `selhn train` takes them; the name is its folder's."""
+
+    name: str
+    recipe: str
+    settings: tuple[str, ...] = ()
+
+
+def recipe(name: str) -> Wanted:
+    """A recipe as it stands."""
+    return Wanted(name, name)
+
+
+VSEPP = Wanted("vsepp_hn", "vse_fc_hn", ("model=vsepp", "epochs=30", "lr=2e-4", "decay_at=[15]"))
+VSE_INFTY = Wanted("vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25"))
+"""Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
+_PARTS = {
+    "SCAN": ("scan_t2i_avg", "scan_i2t_avg"),
+    "BFAN": ("bfan_equal", "bfan_prob"),
+    "SGRAF": ("saf", "sgr"),
+    "SCAN I2T AVG": ("scan_i2t_avg",),
+    "SCAN T2I AVG": ("scan_t2i_avg",),
+    "BFAN (equal)": ("bfan_equal",),
+    "BFAN (prob)": ("bfan_prob",),
+    "SAF": ("saf",),
+    "SGR": ("sgr",),
+}
+_LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
+
+RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
+    **{
+        (method, title): (recipe(f"{model}_{loss}"),)
+        for method, model in (("VSE (FC)", "vse_fc"), ("VSE (MLP)", "vse_mlp"), ("RVSE (MLP)", "rvse"))
+        for title, loss in _LOSSES.items()
+    },
+    **{("VSE (FC)", loss): (Wanted(f"vse_fc_{loss.lower()}", "vse_fc_selhn", (f"loss={loss.lower()}",)),)
+       for loss in ("SHN", "SCT")},
+    **{
+        (method, loss): tuple(recipe(f"{part}_{_LOSSES[loss]}") for part in parts)
+        for method, parts in _PARTS.items()
+        for loss in ("T-HN", "SelHN")
+    },
+    **{
+        ("BFAN", title): tuple(Wanted(f"{part}_{loss}", f"{part}_selhn", (f"loss={loss}",)) for part in _PARTS["BFAN"])
+        for title, loss in (("SSP", "ssp"), ("AOQ", "aoq"), ("Meta-SPN", "meta_spn"))
+    },
+    ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr",)),),
+    ("VSE-infinity", "T-HN"): (VSE_INFTY,),
+    ("RVSE++", "SelHN"): (recipe("rvsepp_selhn"),),
+}  # fmt: skip
+"""Method and loss of a row, and the runs that are its like; the scores of several are averaged. The SCAN of the paper's
+ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one kind. A row
+that is not here is not ours yet."""
+
+
+def row_applies(row: PaperRow, data: str) -> bool:
+    """Whether a row can be filled from runs on a data set: the two of the paper fill their own rows, others all."""
+    return data not in ("f30k", "coco") or row.data.startswith(data)
+
+
+def runs_of(rows: Sequence[PaperRow], data: str) -> list[Wanted]:
+    """The runs behind rows, each once."""
+    applying = [row for row in rows if row_applies(row, data)]
+    return list(dict.fromkeys(run for row in applying for run in RUNS.get((row.method, row.loss), ())))

@@ -1,0 +1,111 @@
+import csv
+from dataclasses import replace
+
+import pytest
+
+from selhn.reproduce import TABLES, reproduce
+from selhn.reproduce.figures import FIGURES
+from selhn.reproduce.report import NAMES, Line, describe, expand, line, needed_runs
+from selhn.reproduce.runs import Runs
+from selhn.reproduce.tables import RUNS, paper_rows, recipe
+
+SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Table 1 and a figure, as the command makes them."""
+    pytest.importorskip("matplotlib")
+    folder = tmp_path_factory.mktemp("made")
+    return folder, reproduce(["fig3", "table1"], "world", out=folder, small=True, settings=SMALLER, jobs=1)
+
+
+def test_a_table_and_a_figure(made):
+    folder, written = made
+    assert [path.name for path in written] == ["table1.md", "fig3.png"]
+    assert (folder / "fig3.png").stat().st_size > 20_000
+    assert len(list((folder / "runs").iterdir())) == 9, "the figure takes its runs from the table"
+    text = (folder / "table1.md").read_text()
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    assert len(rows) == 2 + 9
+    assert len({len(row) for row in rows}) == 1
+    assert "| 498.6 " in rows[-1]
+    assert "--tiny" in text
+    assert "compare the order of the rows" in text
+    page = (folder / "README.md").read_text()
+    assert text.strip() in page
+    assert "(fig3.png)" in page
+
+
+def test_the_csv_has_ours_the_papers_and_the_difference(made):
+    with (made[0] / "table1.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9
+    for row in rows:
+        ours = [float(row[f"ours_{way}_r{k}"]) for way in ("i2t", "t2i") for k in (1, 5, 10)]
+        assert float(row["ours_rsum"]) == pytest.approx(sum(ours), abs=0.05)
+        assert float(row["difference"]) == pytest.approx(float(row["ours_rsum"]) - float(row["paper_rsum"]), abs=0.02)
+        assert row["seeds"] == "1"
+    assert rows[-1]["paper_rsum"] == "498.60"
+
+
+def test_a_second_call_trains_nothing_and_adds_to_the_page(made, monkeypatch):
+    folder, _ = made
+    monkeypatch.setattr("selhn.reproduce.runs.run_config", None)
+    reproduce(["fig5", "fig9"], "world", out=folder, small=True, settings=SMALLER, jobs=1)
+    page = (folder / "README.md").read_text()
+    assert page.index("## Table 1") < page.index("## Figure 3") < page.index("## Figure 5") < page.index("## Figure 9")
+
+
+def test_rows_say_why_they_are_empty(written_runs):
+    runs = written_runs([recipe("rvse_selhn")], seeds=(0, 1))
+    rvse = next(row for row in paper_rows("table1") if (row.method, row.loss) == ("RVSE (MLP)", "SelHN"))
+    filled = line(rvse, runs)
+    assert filled.rsum == pytest.approx(2 * (20.5 + 40.5 + 60.5))
+    assert filled.deviation == pytest.approx(6 / 2**0.5)
+    assert filled.difference == pytest.approx(filled.rsum - 498.6)
+    mislabelled = Line(paper_rows("table10")[-1], filled.ours, "")
+    assert mislabelled.rsum is not None
+    assert mislabelled.difference is None, "no target"
+    camp = next(row for row in paper_rows("table5") if row.method == "CAMP")
+    assert line(camp, runs).note == "not ours yet"
+    assert line(camp, runs).difference is None
+    runs.failed[RUNS[("VSE (FC)", "T-HN")][0]] = "no room"
+    failed = next(row for row in paper_rows("table1") if (row.method, row.loss) == ("VSE (FC)", "T-HN"))
+    assert line(failed, runs).note == "vse_fc_hn: no room"
+    runs.data_name = "f30k"
+    coco = next(row for row in paper_rows("table3") if row.data == "coco_5k")
+    assert line(coco, runs).note.endswith("with --data coco")
+
+
+def test_the_list_counts_runs():
+    lines = describe("world").splitlines()
+    assert len(lines) == len(NAMES) + 1 == len(TABLES) + len(FIGURES) + 1
+    assert lines[0].split()[:3] == ["table1", "9", "runs"]
+    assert lines[-1].split()[:3] == ["all", "36", "runs"]
+    assert len(needed_runs(NAMES, "world")) == 31
+
+
+def test_names():
+    assert expand(["fig1", "table2", "fig1"]) == ["table2", "fig1"]
+    assert expand(["all"]) == list(NAMES)
+    with pytest.raises(ValueError, match=r"unknown table or figure 'tabel1': did you mean 'table1'\?"):
+        expand(["tabel1"])
+    with pytest.raises(ValueError, match="nothing was asked for: there are table1, .* all; selhn reproduce --list"):
+        expand([])
+
+
+def test_diagrams_need_no_data(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(Runs, "data", property(lambda self: 1 / 0))
+    assert reproduce(["fig9"], "f30k", out=tmp_path)[0].name == "fig9.png"
+
+
+def test_a_figure_without_any_of_its_runs_is_left_out(tmp_path, capsys):
+    pytest.importorskip("tokenizers")
+    words = [*SMALLER, f"model.bert={tmp_path / 'nothing'}"]
+    none = {"fig7": replace(FIGURES["fig7"], runs=(recipe("rvsepp_selhn"),))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selhn.reproduce.report.FIGURES", {**FIGURES, **none})
+        assert reproduce(["fig7"], "world", out=tmp_path, small=True, settings=words, jobs=1) == []
+    assert "none of its runs could be made" in capsys.readouterr().out

@@ -1,0 +1,125 @@
+import json
+
+import pytest
+
+from selhn.data import load_data, write_native
+from selhn.reproduce.runs import Runs, fitting, is_done
+from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
+from selhn.train import open_run
+
+SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+FC = recipe("vse_fc_hn")
+
+
+def small_runs(folder, *settings, seeds=(0,)):
+    return Runs(folder, "world", [*SMALLER, *settings], seeds, small=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two runs that can be averaged, each with two seeds."""
+    runs = small_runs(tmp_path_factory.mktemp("runs"), seeds=(0, 1))
+    runs.train([recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")])
+    return runs
+
+
+def test_what_is_there_is_not_trained_again(trained, monkeypatch, capsys):
+    before = [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)]
+    monkeypatch.setattr("selhn.reproduce.runs.run_config", None)
+    small_runs(trained.out, seeds=(0, 1)).train([recipe("scan_t2i_avg_hn")])
+    assert "2 of 2 runs are there" in capsys.readouterr().out
+    assert [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)] == before
+
+
+def test_another_run_in_its_place_is_refused(trained):
+    with pytest.raises(ValueError, match=r"holds another run: lr is 0.001 there and 0.5 here; choose another folder"):
+        small_runs(trained.out, "lr=0.5").train([recipe("scan_t2i_avg_hn")])
+    with pytest.raises(ValueError, match=r"data.images is 100 there and 120 here"):
+        small_runs(trained.out, "data.images=120").train([recipe("scan_t2i_avg_hn")])
+    assert is_done(trained.folder(recipe("scan_t2i_avg_hn"), 0), trained.config(recipe("scan_t2i_avg_hn"), 0))
+
+
+def test_a_broken_run_is_taken_up_to_the_same_end(tmp_path):
+    whole = small_runs(tmp_path / "whole", "epochs=2")
+    whole.train([FC])
+    broken = small_runs(tmp_path / "broken", "epochs=2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selhn.train.loop.RunFolder.restore_best", lambda self, model: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            broken.train([FC])
+    assert broken.done(FC) == []
+    assert broken.metrics([FC]) == []
+    assert broken.logs(FC) == []
+    broken.train([FC])
+    assert broken.metrics([FC])[0] == whole.metrics([FC])[0]
+    assert broken.logs(FC) == whole.logs(FC)
+
+
+def test_an_ensemble_and_folds(trained):
+    members = [recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")]
+    single, both = trained.metrics(members[:1]), trained.metrics(members)
+    assert len(single) == len(both) == 2
+    assert single[0] == type(single[0]).from_dict(
+        json.loads((trained.folder(members[0], 0) / "results.json").read_text())["test"]
+    )
+    folds = trained.metrics(members, folds=5)[0]
+    assert folds.t2i.num_queries == both[0].t2i.num_queries
+    assert folds.rsum > both[0].rsum, "twenty images are easier than a hundred"
+    kept = trained.out / "measured" / "scan_t2i_avg_hn+scan_i2t_avg_hn-seed0-folds5.json"
+    kept.write_text(single[0].to_json())
+    assert trained.metrics(members, folds=5)[0] == single[0], "measured once"
+    (trained.folder(members[0], 0) / "results.json").touch()
+    assert trained.metrics(members, folds=5)[0] == folds, "and again when a run is newer"
+
+
+def test_speed_is_a_number(trained):
+    assert trained.pairs_a_second([recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")]) > 0
+
+
+def test_a_run_that_fails_leaves_the_others(tmp_path, capsys):
+    pytest.importorskip("tokenizers")
+    runs = small_runs(tmp_path, f"model.bert={tmp_path / 'nothing'}")
+    runs.train([VSE_INFTY, FC])
+    assert "is no folder of a BERT" in runs.failed[VSE_INFTY]
+    assert VSE_INFTY.name in capsys.readouterr().out
+    assert runs.done(VSE_INFTY) == []
+    assert len(runs.done(FC)) == 1
+
+
+def test_two_at_a_time(tmp_path):
+    runs = small_runs(tmp_path, seeds=(0, 1))
+    runs.train([FC], jobs=2)
+    assert len(runs.done(FC)) == 2
+    assert not runs.failed
+
+
+def test_a_folder_of_someones_own_is_trained_as_flickr30k(tmp_path):
+    write_native(load_data("world", images=100, width=32, regions=9), tmp_path / "own")
+    runs = Runs(tmp_path / "out", str(tmp_path / "own"), ["epochs=1"], small=True)
+    config = runs.config(recipe("sgr_selhn"), 0)
+    assert config.data == str(tmp_path / "own")
+    assert config.model_settings["num_regions"] == 9
+    assert "images" not in config.data_settings
+    runs.train([FC])
+    assert open_run(runs.folder(FC, 0))[1].test.num_images == 100
+
+
+def test_settings_go_to_the_models_that_have_them(tmp_path):
+    assert fitting(["model.word_dim=8", "epochs=1", "model.dim=4"], "rvsepp") == ["epochs=1", "model.dim=4"]
+    with pytest.raises(ValueError, match="no model has a setting 'dimm': did you mean 'dim'?"):
+        fitting(["model.dimm=8"], "rvse")
+    config = small_runs(tmp_path).config(recipe("rvsepp_selhn"), 3)
+    assert config.model_settings == {"bert": str(tmp_path / "tiny_bert"), "dim": 16}
+    assert config.train.seed == 3
+    assert small_runs(tmp_path, "model.bert=mine").config(recipe("rvsepp_selhn"), 0).model_settings["bert"] == "mine"
+
+
+def test_mistakes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SELHN_DATA", raising=False)
+    with pytest.raises(ValueError, match="the data set 'f30k' was not found"):
+        Runs(tmp_path, "f30k").train([FC])
+    with pytest.raises(ValueError, match="name one or more, each once"):
+        Runs(tmp_path, seeds=(1, 1))
+    with pytest.raises(ValueError, match="unknown recipe"):
+        small_runs(tmp_path).train([Wanted("x", "nonsense")])

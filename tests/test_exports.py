@@ -23,7 +23,7 @@ EXPORTS = {
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override read_log resume_run run_config run_names run_seeds train""",
-    "selhn.retrieve": "Hit Index",
+    "selhn.retrieve": "Hit Index Item Query Record Reranker is_index rerank_split",
     "selhn.diagnose": """Norms StallAlarm attention_figure gradient_norms parameter_norms probe_scores total_norm
         training_figure""",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms

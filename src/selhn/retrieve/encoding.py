@@ -82,7 +82,7 @@ def _texts_alone(model: AbstractMatcher, captions: list[str], block: int = 512) 
 
 
 def padded(
-    images: Sequence[Float[Tensor, "M F"]], names: Sequence[str]
+    images: Sequence[Float[Tensor, "_ F"]], names: Sequence[str]
 ) -> tuple[Float[Tensor, "n M F"], Bool[Tensor, "n M"]]:
     """Images with different numbers of regions as one tensor."""
     for own, name in zip(images, names):
@@ -121,7 +121,7 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
     return encoded
 
 
-def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, "M F"]]) -> Float[Tensor, "Q d"]:
+def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
     """The vectors of images that are asked with."""
     for regions in images:
         width = model.settings.get("feature_dim", regions.shape[-1])

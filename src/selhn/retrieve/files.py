@@ -38,7 +38,7 @@ def array_chunks(shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Ten
     descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype.newbyteorder("<"))
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
     yield header.getvalue()
-    for part in parts:
+    for part in filter(len, parts):
         yield part.cpu().contiguous().numpy().data.cast("B")
 
 

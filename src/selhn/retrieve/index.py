@@ -186,7 +186,7 @@ class Index:
 
     def search_many(
         self,
-        queries: Sequence[str | Float[Tensor, "M F"] | Query],
+        queries: Sequence[str | Float[Tensor, "_ _"] | Query],
         k: int = 5,
         find: Kind | None = None,
         *,

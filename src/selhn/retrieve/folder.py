@@ -87,6 +87,15 @@ class IndexFolder:
                     break
         raise ValueError(self._damaged(reason))
 
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether the folder is still at this snapshot; one that cannot be read is not."""
+        try:
+            content = read_checked_json(self.path / MANIFEST)
+            known = content["model"]["digest"], content["generation"]
+        except (ValueError, OSError, LookupError, TypeError):
+            return False
+        return known == (snapshot.identity.model, snapshot.generation)
+
     def _manifest_bytes(self) -> bytes | None:
         try:
             return (self.path / MANIFEST).read_bytes()
@@ -167,7 +176,7 @@ class IndexFolder:
 
         `snapshot` says what else changes of the index, and `model` is saved with it where it is given.
         """
-        base = snapshot or before.snapshot
+        base = before.snapshot if snapshot is None else snapshot
         number, entries, new_parts = before.next_name, [], list(parts)
         try:
             with self._errors_explained():

@@ -26,7 +26,7 @@ from selhn.retrieve.encoding import digest_of
 from selhn.retrieve.faiss_index import Approximate, ApproximateKind
 from selhn.retrieve.folder import IndexFolder, Opened, is_index
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, split_items
-from selhn.retrieve.search import answer
+from selhn.retrieve.search import Candidates, answer
 from selhn.retrieve.segment import Draft, Part
 from selhn.retrieve.snapshot import Snapshot
 from selhn.retrieve.vectors import Precision
@@ -142,6 +142,11 @@ class Index:
         return self._opened.snapshot
 
     @property
+    def candidates(self) -> Mapping[Kind, Candidates]:
+        """What finds candidates for images and for texts, where `approximate` was called."""
+        return self._opened.candidates
+
+    @property
     def about(self) -> Mapping[str, Any]:
         """What whoever made the index wanted to remember."""
         return self.snapshot.identity.about
@@ -255,12 +260,12 @@ class Index:
 
     def refresh(self) -> None:
         """See what other processes have written since the index was opened."""
-        if self.path is not None:
-            opened = IndexFolder(self.path).open()
-            if opened.snapshot.identity.model != self.snapshot.identity.model:
-                raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
-            if opened.snapshot.generation != self.snapshot.generation:
-                self._opened = self._moved(with_candidates(self.path, opened))
+        if self.path is None or IndexFolder(self.path).holds(self.snapshot):
+            return
+        opened = IndexFolder(self.path).open()
+        if opened.snapshot.identity.model != self.snapshot.identity.model:
+            raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
+        self._opened = self._moved(with_candidates(self.path, opened))
 
     def check(self) -> None:
         """Read every byte of the folder, and refuse it where it is not what was written."""

@@ -26,6 +26,11 @@ class Candidates(Protocol):
     """What finds rows that are probably among the best of the first parts of an index."""
 
     @property
+    def kind(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
     def num_parts(self) -> int:
         """How many parts it knows."""
         ...
@@ -167,9 +172,7 @@ def chosen(part: Part, kind: Kind, filter: Filter | None) -> Bool[Tensor, " rows
     return part.segment.items_of(kind, part.alive & part.segment.chosen(filter))
 
 
-def _joined(
-    masks: Sequence[Bool[Tensor, " rows"] | None], parts: Sequence[Part], kind: Kind
-) -> Bool[Tensor, " n"] | None:
+def _joined(masks: Sequence[Bool[Tensor, " _"] | None], parts: Sequence[Part], kind: Kind) -> Bool[Tensor, " n"] | None:
     if all(mask is None for mask in masks):
         return None
     pairs = zip(masks, parts)

@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,15 @@ def test_the_chooser_names_losses_that_exist():
     assert len(rows) > 10
     named = set(re.findall(r"`(\w+)`", " ".join(" ".join(row) for row in rows))) - {"image_ids", "epsilon"}
     assert named <= set(LOSSES)
+
+
+def test_the_page_on_search_does_what_it_says(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "search.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join(["import torch", "torch.set_num_threads(1)", *blocks])
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def anchors(page):

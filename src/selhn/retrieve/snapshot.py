@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -64,8 +64,14 @@ class Snapshot:
                 yield part.segment.lines[row]
 
     def first_rows(self, kind: Kind) -> list[int]:
-        """Where the rows of each part begin."""
-        return [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)]
+        """Where the rows of each part begin, and behind the last, where they end."""
+        return self._first_rows[kind]
+
+    @cached_property
+    def _first_rows(self) -> dict[Kind, list[int]]:
+        return {
+            kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in get_args(Kind)
+        }
 
     def has_texts(self) -> bool:
         """Whether any item has a caption."""
@@ -97,8 +103,7 @@ class Snapshot:
     @cached_property
     def _alive_before(self) -> dict[Kind, list[int]]:
         """How many images and how many captions are there before each part."""
-        kinds: tuple[Kind, ...] = ("image", "text")
         return {
             kind: [0, *accumulate(part.alive_before(kind, len(part.segment.vectors(kind))) for part in self.parts)]
-            for kind in kinds
+            for kind in get_args(Kind)
         }

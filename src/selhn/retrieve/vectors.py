@@ -54,7 +54,7 @@ class Vectors:
         """Some vectors in float32; those kept so are not copied where a slice is asked for."""
         some = self[which]
         vectors = some.rows.float()
-        return vectors if some.scale is None else vectors * some.scale[:, None]
+        return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
 
     def blocks(self) -> Iterator[slice]:
         """Slices over all rows, each a few dozen megabytes in float32."""

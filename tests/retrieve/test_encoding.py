@@ -1,7 +1,8 @@
 import pytest
 import torch
-from model_cases import FEATURE_DIM, make_model
+from model_cases import CASES, FEATURE_DIM, make_model
 
+from selhn.models import MODELS, load_model
 from selhn.retrieve.encoding import (
     LONGEST_QUERY,
     digest_of,
@@ -89,6 +90,13 @@ def test_the_digest_tells_models_apart(model):
     with torch.no_grad():
         next(other.parameters()).add_(1e-3)
     assert len({digest_of(model), digest_of(other), digest_of(make_model("vse_fc"))}) == 3
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if MODELS[name].family != "cross-attention"])
+def test_a_saved_model_is_the_same_model(name, tmp_path):
+    model = make_model(name)
+    model.save(tmp_path / "model")
+    assert digest_of(load_model(tmp_path / "model")) == digest_of(model)
 
 
 def test_models_with_and_without_vectors(model):

@@ -111,10 +111,10 @@ def test_killed_at_chosen_points_the_index_opens_and_goes_on(tmp_path):
 @pytest.mark.slow
 def test_killed_at_every_point(tmp_path):
     """An index of its own for every point, killed there and then finished."""
-    numbers = range(1, 100)
+    numbers = range(1, 165)
     rounds = killed(tmp_path / "i", [place for number in numbers for place in (0, number, 10**9)])
-    for number in numbers:
-        check_kills(rounds[2 * number - 2 : 2 * number], tmp_path / ("i" + "x" * number))
+    for place in range(len(numbers)):
+        check_kills(rounds[2 * place : 2 * place + 2], tmp_path / ("i" + "x" * (place + 1)))
     deaths = [status for _, status, _, _ in rounds[::2]]
     assert deaths == sorted(deaths), "from some point on the work is done before"
     assert deaths[-1] == 0

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from hypothesis import settings
@@ -152,6 +154,26 @@ def test_saved_elsewhere(tmp_path, model, split):
     copy = Index.load(tmp_path / "copy")
     assert copy.ids() == index.ids()
     assert [hit.id for hit in copy.search("a red ball")] == [hit.id for hit in index.search("a red ball")]
+
+
+def test_search_goes_on_while_another_thread_writes(tmp_path):
+    index = Index.create(make_model("rvse"), tmp_path / "i")
+    index.add([Item("first", vector=torch.ones(16))])
+
+    def write():
+        for number in range(30):
+            index.add([Item(f"n{number}", vector=torch.rand(16))])
+            if number % 10 == 9:
+                index.compact()
+
+    with ThreadPoolExecutor() as pool:
+        writing, seen = pool.submit(write), [0]
+        while not writing.done():
+            hits = index.search(like="first", k=100)
+            assert len({hit.id for hit in hits}) == len(hits) >= seen[-1]
+            seen.append(len(hits))
+        writing.result()
+    assert len(index) == 31
 
 
 NAMES = [f"n{number}" for number in range(8)]

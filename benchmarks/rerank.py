@@ -13,7 +13,7 @@ from pathlib import Path
 
 from report import environment, save, table
 
-from selhn.eval import evaluate
+from selhn.eval import Metrics, evaluate
 from selhn.retrieve import Index, Reranker, rerank_split
 from selhn.train import open_run
 
@@ -30,6 +30,11 @@ def milliseconds(compute) -> float:
     return statistics.median(times[3:])
 
 
+def _row(metrics: Metrics) -> str:
+    """A paper's row in one cell of a Markdown table."""
+    return str(metrics).replace(" | ", "; ")
+
+
 def main() -> None:
     """Every depth."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -44,11 +49,11 @@ def main() -> None:
     index, reranker = Index.build(first, split), Reranker.of_split(second, split)
     texts = [split.captions[5 * number] for number in range(REPEATS + 3)]
     alone = milliseconds(lambda number: index.search(texts[number], k=10))
-    rows = [[f"{first.name} alone", str(evaluate(first, split)), f"{alone:.1f}"]]
+    rows = [[f"{first.name} alone", _row(evaluate(first, split)), f"{alone:.1f}"]]
     for depth in arguments.depths:
         cost = milliseconds(lambda number, depth=depth: reranker.search(index, texts[number], k=10, depth=depth))
-        rows.append([f"{depth} by {second.name}", str(rerank_split(first, second, split, depth)), f"{cost:.1f}"])
-    rows.append([f"all by {second.name}", str(evaluate(second, split)), ""])
+        rows.append([f"{depth} by {second.name}", _row(rerank_split(first, second, split, depth)), f"{cost:.1f}"])
+    rows.append([f"all by {second.name}", _row(evaluate(second, split)), ""])
     header = ["ranked by", "R@1 R@5 R@10 both ways, RSUM", "ms a query"]
     title = f"# Two-stage search: {split.num_images} images, {split.num_texts} texts of {data.name}"
     text = f"{title}\n\n{environment()}\n\n{table(header, rows)}"

@@ -17,10 +17,11 @@ from selhn.retrieve import Index, files, is_index
 from selhn.retrieve.files import write_checked_json
 from selhn.retrieve.folder import IndexFolder
 
-# One process that imports once and forks a child for every kill. A child indexes; it dies before its n-th call of one
-# of the functions that touch the disk, or where n is negative, after so many microseconds. 0 begins a new index.
+# One process that imports once and forks a child for every kill. A child dies before its n-th call of one of the
+# functions that touch the disk; where n is negative, it works without end and dies after so many microseconds. 0 begins
+# a new index.
 CHILD = """
-import json, os, shutil, signal, sys, threading, time
+import itertools, json, os, shutil, signal, sys, threading, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -41,6 +42,15 @@ def work():
     if "item7" in index:
         index.delete(["item7"])
     index.compact()
+
+def work_for_ever():
+    index = Index.load(path) if is_index(path) else Index.create(model, path)
+    for n in itertools.count(len(index)):
+        index.add([item(n)])
+        if n % 7 == 6:
+            index.update([Item(f"item{n - 3}", metadata={"version": 2})])
+        if n % 20 == 19:
+            index.compact()
 
 def die_at(place):
     if place < 0:
@@ -65,7 +75,7 @@ for place in json.loads(sys.argv[2]):
     child = os.fork()
     if child == 0:
         die_at(place)
-        work()
+        work() if place > 0 else work_for_ever()
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     there = is_index(path)
@@ -74,7 +84,7 @@ for place in json.loads(sys.argv[2]):
         index = Index.load(path)
         index.check()
         seen = {name: index.get(name).metadata["version"] for name in index.ids()}
-        assert len(index.search("word1", k=100)) == len(index)
+        assert len(index.search("word1", k=10_000)) == len(index)
     print(json.dumps([place, status, there, seen]), flush=True)
 """
 
@@ -120,13 +130,18 @@ def test_killed_at_every_point(tmp_path):
     assert deaths[-1] == 0
 
 
-@pytest.mark.slow
-def test_killed_twenty_times_at_random(tmp_path):
-    chance = random.Random(0)
-    places = [-chance.randrange(1_000, 400_000) for _ in range(20)]
-    rounds = killed(tmp_path / "i", [*places, 10**9])
-    assert len(rounds) == 21
-    check_kills(rounds, tmp_path / "i")
+@pytest.mark.parametrize("number", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_while_it_indexes(tmp_path, number):
+    chance = random.Random(number)
+    rounds = killed(tmp_path / "i", [-chance.randrange(1_000, 900_000) for _ in range(number)])
+    assert [status for _, status, _, _ in rounds] == [-signal.SIGKILL] * number
+    before = {}
+    for _, _, there, seen in rounds:
+        assert there or not before
+        assert all(seen[name] >= version for name, version in before.items()), "what was there stays"
+        assert sorted(seen) == sorted(f"item{n}" for n in range(len(seen))), "it went on where it was"
+        before = seen
+    assert len(before) > 1
 
 
 @pytest.mark.parametrize("function", ["write_file", "write_checked_json"])

@@ -182,7 +182,7 @@ class IndexFolder:
             with self._errors_explained():
                 for part in parts:
                     entries.append(self._entry(before, part, f"{number:06}.npy"))
-                    number += 1
+                    number += entries[-1] is not before.segments[part.segment.name]
             for draft in drafts:  # which may encode what it holds only now
                 with self._errors_explained():
                     entries.append({**draft.write(self.path / "segments" / f"{number:06}"), "deleted": None})

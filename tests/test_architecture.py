@@ -16,7 +16,7 @@ FLOORS = [
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"reproduce", "official", "demo", "show"},
+    {"reproduce", "official", "demo", "show", "searching"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -36,7 +36,8 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    for command in ("demo", "models", "losses", "data", "train", "eval", "reproduce", "search", "show", "diagnose"):
+    commands = "demo models losses data train eval reproduce index search show diagnose"
+    for command in commands.split():
         assert command in done.stdout
 
 
@@ -55,6 +56,24 @@ def test_train_eval_search(run, tmp_path):
     assert len(lines) == 3
     assert "scene-" in lines[0]
     assert "epoch  2/2" in say("train", "--resume", run, "epochs=2").output
+
+
+def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
+    place = ["--index", tmp_path / "scenes.index"]
+    made = say("index", "--model", run, *place, "--precision", "float16").output
+    assert "100 images, 500 texts, 16 numbers each in float16, by rvse" in made
+    assert say("index", "--model", run, *place).output == made, "all of it is there"
+    more = say("index", *place, "--model", run, "--split", "dev").output
+    assert "200 images" in more
+    lines = say("search", "a red ball", *place, "--k", "3").output.splitlines()
+    assert len(lines) == 3
+    assert say("search", tmp_path / "scenes.index", "a red ball", "-k", "3").output.splitlines() == lines
+    only_test = say("search", "a red ball", *place, "-k", "300", "--where", "split = test").output.splitlines()
+    assert len(only_test) == 100
+    name = lines[0].split()[2]
+    assert "199 images" in say("index", *place, "--delete", name, "--compact", "--check").output
+    assert name not in say("search", "a red ball", *place).output
+    assert len(say("search", "--like", lines[1].split()[2], *place).output.splitlines()) == 5
 
 
 def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path):
@@ -131,6 +150,10 @@ def test_data(tmp_path):
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
         (["eval", "nowhere"], "nowhere"),
         (["search", "nowhere", "a dog"], "nowhere"),
+        (["search", "a dog"], "there is no index selhn.index: make one with `selhn index`"),
+        (["search"], 'write `selhn search "a dog in the snow"`'),
+        (["index", "world"], "there is no index selhn.index yet: name the run or the model"),
+        (["index", "--check"], "selhn.index is no index, or a damaged one"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
         (["models", "rvze"], "no model matches 'rvze'"),

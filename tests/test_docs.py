@@ -3,6 +3,8 @@
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,15 @@ def test_the_probe_of_the_page_writes_what_can_be_diagnosed(tmp_path, monkeypatc
         "rank_texts",
         "spread_texts",
     }
+
+
+def test_the_page_on_search_does_what_it_says(tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "search.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join(["import torch", "torch.set_num_threads(1)", *blocks])
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def anchors(page):

@@ -23,7 +23,7 @@ EXPORTS = {
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override read_log resume_run run_config run_names run_seeds train""",
-    "selhn.retrieve": "Hit Index",
+    "selhn.retrieve": "Hit Index Item Query Record Reranker is_index rerank_split",
     "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure from_rows gradient_norms judge
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",

@@ -172,23 +172,45 @@ def seed_numbers(seeds: str) -> list[int]:
 
 
 @app.command()
+def index(
+    source: Annotated[str | None, typer.Argument(help="A data set; default is that of the run.")] = None,
+    folder: Annotated[Path, typer.Option("--index", help="Folder of the index.")] = Path("selhn.index"),
+    model: Annotated[Path | None, typer.Option(help="A run or a saved model; a new index needs one.")] = None,
+    split: str = "test",
+    precision: Annotated[str, typer.Option(help="Of a new index: float32, float16 or int8.")] = "float32",
+    delete: Annotated[list[str] | None, typer.Option(help="Remove an item; may be given several times.")] = None,
+    compact: Annotated[bool, typer.Option("--compact", help="Give the room of removed items back.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Read every byte and compare checksums.")] = False,
+    approximate: Annotated[
+        str | None, typer.Option(help="Candidates by FAISS: auto, hnsw, ivf, ivf_int8; exact for none.")
+    ] = None,
+) -> None:
+    """Make an index, add to it, or change it; the same command goes on with one that was stopped."""
+    from selhn.searching import change_index, fill_index
+
+    changes = bool(delete or compact or check or approximate)
+    if source is not None or model is not None or not changes:
+        typer.echo(fill_index(source, folder, model, split, precision))  # type: ignore[arg-type]
+    if changes:
+        typer.echo(change_index(folder, delete or [], compact, check, approximate))
+
+
+@app.command()
 def search(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or of an index.")],
-    query: Annotated[str, typer.Argument(help="What to look for, in words.")],
-    k: Annotated[int, typer.Option("-k", help="Number of answers.")] = 5,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="What to look for; before it perhaps the folder of a run or an index.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--index", help="Folder of the index.")] = Path("selhn.index"),
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
+    where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
+    like: Annotated[str | None, typer.Option(help="The id of an item; with a sentence, both count.")] = None,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
     split: str = "test",
 ) -> None:
     """Find the images that fit a sentence."""
-    from selhn.retrieve import Index
-    from selhn.train import open_run
+    from selhn.searching import ask
 
-    if (run / "embeddings.safetensors").exists():
-        index = Index.load(run)
-    else:
-        model, dataset = open_run(run, data)
-        index = Index.build(model, dataset[split])
-    for place, hit in enumerate(index.search(query, k), 1):
+    for place, hit in enumerate(ask(words or [], folder, k, where, like, data, split), 1):
         typer.echo(f"{place:2}  {hit.score:6.3f}  {hit.name:24} {hit.captions[0] if hit.captions else ''}")
 
 

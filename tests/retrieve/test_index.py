@@ -1,12 +1,17 @@
-import errno
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from model_cases import make_model
 
 from selhn.data import load_data
 from selhn.eval import score_split
 from selhn.models import create_model
-from selhn.retrieve import Index
+from selhn.retrieve import Index, Item
+from selhn.retrieve import changes as changes_module
 from selhn.text import Vocabulary
 
 
@@ -99,27 +104,10 @@ def test_what_is_no_index(tmp_path, model, split):
     with pytest.raises(ValueError, match="exists and is no index"):
         index.save(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
-    names = tmp_path / "i" / "images.jsonl"
-    names.write_text("".join(names.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(ValueError, match="names and embeddings differ in number"):
-        Index.load(tmp_path / "i")
-    weights = tmp_path / "i" / "embeddings.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="damaged"):
-        Index.load(tmp_path / "i")
-
-
-def test_a_full_disk_leaves_the_old_index(tmp_path, model, split, monkeypatch):
-    index = Index.build(model, split, path=tmp_path / "i")
-
-    def no_room(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("selhn.retrieve.index.save_file", no_room)
-    with pytest.raises(OSError, match="No space left"):
-        index.save(tmp_path / "i")
-    monkeypatch.undo()
-    assert len(Index.load(tmp_path / "i")) == split.num_images
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "embeddings.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"was written by selhn before 0\.2"):
+        Index.load(tmp_path / "old")
 
 
 def test_a_model_without_vectors_to_search_by(data):
@@ -127,3 +115,149 @@ def test_a_model_without_vectors_to_search_by(data):
     model = create_model("scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4)
     with pytest.raises(ValueError, match="scan_t2i_avg compares regions with words and has no vector to search by"):
         Index.build(model, data.test)
+
+
+def test_a_build_replaces_what_was_there_in_one_step(tmp_path, model, split):
+    first = Index.build(model, split, path=tmp_path / "i", precision="float16")
+    items = [Item("only", vector=torch.ones(16))]
+    second = Index.build(model, items, path=tmp_path / "i")
+    assert second.ids() == Index.load(tmp_path / "i").ids() == ["only"]
+    assert len(first.search("a red ball", k=3)) == 3, "who had it open still has it"
+
+
+def test_a_build_that_stopped_goes_on_where_it_was(tmp_path, model, split, monkeypatch):
+    monkeypatch.setattr(changes_module, "SEGMENT_ITEMS", 30)
+    monkeypatch.setattr(changes_module, "ENCODED_AT_ONCE", 10)
+    encode, encoded = changes_module.encode_items, []
+
+    def stopped(model, items, *rest):
+        if len(encoded) == 7:
+            raise KeyboardInterrupt
+        encoded.append(len(items))
+        return encode(model, items, *rest)
+
+    monkeypatch.setattr(changes_module, "encode_items", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        Index.build(model, split, path=tmp_path / "i")
+    assert len(Index.load(tmp_path / "i")) == 60
+    monkeypatch.setattr(changes_module, "encode_items", lambda *args: (encoded.append(10), encode(*args))[1])
+    again = Index.build(model, split, path=tmp_path / "i")
+    assert sum(encoded) == 70 + 40, "only what was lost is encoded again"
+    assert again.ids() == Index.build(model, split).ids()
+    assert again.snapshot.unfinished is None
+
+
+def test_saved_elsewhere(tmp_path, model, split):
+    index = Index.build(model, split, path=tmp_path / "i")
+    index.delete(index.ids()[:10])
+    index.save(tmp_path / "copy")
+    copy = Index.load(tmp_path / "copy")
+    assert copy.ids() == index.ids()
+    assert [hit.id for hit in copy.search("a red ball")] == [hit.id for hit in index.search("a red ball")]
+
+
+def test_search_goes_on_while_another_thread_writes(tmp_path):
+    index = Index.create(make_model("rvse"), tmp_path / "i")
+    index.add([Item("first", vector=torch.ones(16))])
+
+    def write():
+        for number in range(30):
+            index.add([Item(f"n{number}", vector=torch.rand(16))])
+            if number % 10 == 9:
+                index.compact()
+
+    with ThreadPoolExecutor() as pool:
+        writing, seen = pool.submit(write), [0]
+        while not writing.done():
+            hits = index.search(like="first", k=100)
+            assert len({hit.id for hit in hits}) == len(hits) >= seen[-1]
+            seen.append(len(hits))
+        writing.result()
+    assert len(index) == 31
+
+
+NAMES = [f"n{number}" for number in range(8)]
+# Few values, so that scores tie.
+VECTORS = st.lists(st.integers(-1, 1), min_size=16, max_size=16).map(lambda row: torch.tensor(row).float())
+ITEMS = st.builds(
+    Item, st.sampled_from(NAMES), vector=VECTORS, metadata=st.fixed_dictionaries({"a": st.integers(0, 2)})
+)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever is done to an index, a search finds what looking at every item finds."""
+
+    @initialize(precision=st.sampled_from(["float32", "float16", "int8"]), on_disk=st.booleans())
+    def create(self, precision, on_disk):
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory() if on_disk else None
+        self.model = make_model("rvse")
+        self.index = Index.create(
+            self.model, None if self.folder is None else f"{self.folder.name}/i", precision=precision
+        )
+        self.items = {}
+
+    @rule(
+        items=st.lists(ITEMS, max_size=4, unique_by=lambda item: item.id), existing=st.sampled_from(["skip", "replace"])
+    )
+    def add(self, items, existing):
+        new = [item for item in items if existing == "replace" or item.id not in self.items]
+        assert self.index.add(items, existing) == len(new)
+        for item in new:
+            self.items.pop(item.id, None)
+            self.items[item.id] = item
+
+    @rule(item=ITEMS, keep_image=st.booleans())
+    def update(self, item, keep_image):
+        if item.id not in self.items:
+            with pytest.raises(ValueError, match="there is no item"):
+                self.index.update([item])
+            return
+        before = self.items.pop(item.id)
+        self.index.update([Item(item.id, metadata=item.metadata) if keep_image else item])
+        self.items[item.id] = Item(item.id, vector=before.vector, metadata=item.metadata) if keep_image else item
+
+    @rule(names=st.sets(st.sampled_from(NAMES), max_size=3))
+    def delete(self, names):
+        if names <= set(self.items):
+            assert self.index.delete(sorted(names)) == len(names)
+            for name in names:
+                del self.items[name]
+        else:
+            with pytest.raises(ValueError, match="there is no item"):
+                self.index.delete(sorted(names))
+
+    @rule()
+    def compact(self):
+        self.index.compact()
+
+    @rule()
+    def reopen(self):
+        if self.folder is not None:
+            self.index = Index.load(f"{self.folder.name}/i", self.model)
+
+    @invariant()
+    def search_is_brute_force(self):
+        if not hasattr(self, "items"):
+            return
+        assert self.index.ids() == list(self.items)
+        query = torch.arange(16.0) % 3 - 1
+        for where in (None, {"a": [0, 2]}):
+            allowed = [item for item in self.items.values() if where is None or item.metadata["a"] in where["a"]]
+            order = sorted(allowed, key=lambda item: -float(item.vector @ query))  # stable: ties as they came
+            asked = Item("query", vector=query)
+            self.index.add([asked])
+            hits = self.index.search(like="query", k=3, where=where)
+            self.index.delete(["query"])
+            assert [hit.id for hit in hits] == [item.id for item in order[:3]]
+            assert [hit.position for hit in hits] == [list(self.items).index(hit.id) for hit in hits]
+            assert [hit.metadata for hit in hits] == [item.metadata for item in order[:3]]
+
+    def teardown(self):
+        if getattr(self, "folder", None) is not None:
+            self.folder.cleanup()
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=15, stateful_step_count=12, deadline=None, derandomize=True)

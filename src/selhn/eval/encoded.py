@@ -110,7 +110,15 @@ class _InMemory:
 
 
 def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tuple[Any, Any]:
-    """Every image and every text of a split, encoded once, on the model's device: two tensors, or two `Fragments`."""
+    """Every image and every text of a split, encoded once, on the model's device: two tensors, or two `Fragments`.
+
+    Of a split without texts, the second has no rows.
+    """
+    if split.num_texts == 0:
+        require_width(model, split)
+        with in_eval_mode(model):
+            images = _encode_images(model, split, block)
+            return images, images[:0]
     blocks = _text_blocks(model, split, block)
     with in_eval_mode(model):
         encoded = (model.encode_texts(tokens, mask) for tokens, mask in blocks)

@@ -156,12 +156,19 @@ def identity_of(
     """What scores depend on, in words and digests; `tokens` are the texts as the model's tokenizer reads them."""
     images = (tensor for block in image_blocks(split) for tensor in block)
     return {
-        "model": model.name or type(model).__name__,
-        "settings": json.dumps(model.settings, sort_keys=True, default=str),
-        "weights": _digest(model.state_dict().values()),
+        **identity_of_model(model),
         "images": _digest(images),
         "texts": _digest([tokens, mask]),
         "kind of scores": kind,
+    }
+
+
+def identity_of_model(model: AbstractMatcher) -> dict[str, str]:
+    """What a model's encodings depend on."""
+    return {
+        "model": model.name or type(model).__name__,
+        "settings": json.dumps(model.settings, sort_keys=True, default=str),
+        "weights": _digest(model.state_dict().values()),
     }
 
 

@@ -57,6 +57,10 @@ class AbstractMatcher(nn.Module, ABC):
             f"{type(self).__name__} scores all images against all texts only: call score, or give it a score_pairs"
         )
 
+    def rank_pairs(self, images: Any, texts: Any) -> Float[Tensor, " P"]:
+        """What image p with text p is ranked by, as `rank_scores` is for all pairs."""
+        return self.score_pairs(images, texts)
+
     def rank_scores(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """What evaluation and search rank by: the scores, or where these saturate and tie, a number behind them."""
         return self.score(images, texts)

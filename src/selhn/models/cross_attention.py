@@ -113,8 +113,13 @@ class CrossAttention(AbstractMatcher):
 
     def score_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
         """The head's numbers, or their sigmoids, of image p with text p."""
-        numbers: Tensor = self.head.pairs(images, texts)  # type: ignore[operator]
+        numbers = self.rank_pairs(images, texts)
         return numbers.sigmoid() if self.sigmoid else numbers
+
+    def rank_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        """The head's numbers of image p with text p."""
+        numbers: Tensor = self.head.pairs(images, texts)  # type: ignore[operator]
+        return numbers
 
     def watched(self) -> dict[str, nn.Module]:
         """Both encoders, the FC of the images, and the BiGRU of the texts."""

@@ -1,171 +1,332 @@
-"""Search: the embeddings of a collection, and the nearest of them to a query."""
+"""Search: a collection encoded once, changed piece by piece, and the nearest of it to a query."""
 
-import json
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from jaxtyping import Float
 from torch import Tensor
 
 from selhn.data import Split
-from selhn.eval.encoded import encode_split, in_eval_mode
-from selhn.models import AbstractMatcher, CrossAttention, Twins, load_model
-
-Kind = Literal["image", "text"]
-EMBEDDINGS = "embeddings.safetensors"
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One answer: the item, its score, and what it is called."""
-
-    score: float
-    kind: Kind
-    position: int
-    """Row of the image or text in the indexed collection."""
-    name: str
-    """The image's name, or the text itself."""
-    captions: tuple[str, ...] = ()
-    """Known texts of an image."""
+from selhn.models import AbstractMatcher, load_model
+from selhn.retrieve.changes import (
+    OnExisting,
+    changes,
+    committed,
+    digest_of_split,
+    nothing,
+    with_candidates,
+    written,
+)
+from selhn.retrieve.encoding import digest_of
+from selhn.retrieve.faiss_index import Approximate, ApproximateKind
+from selhn.retrieve.folder import IndexFolder, Opened, is_index
+from selhn.retrieve.items import Hit, Item, Kind, Query, Record, split_items
+from selhn.retrieve.search import Candidates, answer
+from selhn.retrieve.segment import Draft, Part
+from selhn.retrieve.snapshot import Snapshot
+from selhn.retrieve.vectors import Precision
+from selhn.retrieve.where import Where, read_filter
 
 
 class Index:
-    """The images and texts of a split, encoded once; exact search in both directions.
+    """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
-    `path/` holds the embeddings (safetensors), what the items are called (JSON lines) and the model, so that nothing
-    else is needed to search it.
+    With a path every change is on the disk when its call returns, and whatever kills the process, the index opens again
+    with all that was written before. One process writes at a time; others search what they opened and call `refresh`.
     """
 
-    def __init__(
-        self,
-        model: AbstractMatcher,
-        images: Float[Tensor, "I d"],
-        texts: Float[Tensor, "T d"],
-        image_names: Sequence[str],
-        captions: Sequence[str],
-        image_of_text: Int[Tensor, " T"],
-    ):
+    def __init__(self, model: AbstractMatcher, opened: Opened, path: str | Path | None = None):
         self.model = model
-        self.images, self.texts = images, texts
-        self.image_names, self.captions, self.image_of_text = list(image_names), list(captions), image_of_text
+        self.path = None if path is None else Path(path)
+        self._opened = opened
+        self._device = torch.device("cpu")
+        self._changing = threading.RLock()
 
     @classmethod
-    def build(cls, model: AbstractMatcher, items: Split, path: str | Path | None = None) -> "Index":
-        """Encode a split; with `path`, save the index there too."""
-        if path is not None:
-            _refuse_foreign(Path(path))
-        if isinstance(model.both[0] if isinstance(model, Twins) else model, CrossAttention):
-            raise ValueError(
-                f"{model.name or type(model).__name__} compares regions with words and has no vector to search by: "
-                "build the index with an embedding model, such as rvse"
-            )
-        images, texts = encode_split(model, items)
-        index = cls(model, images.cpu(), texts.cpu(), items.image_names, items.captions, items.image_of_text.cpu())
-        if path is not None:
-            index.save(path)
+    def create(
+        cls,
+        model: AbstractMatcher,
+        path: str | Path | None = None,
+        *,
+        precision: Precision = "float32",
+        about: Mapping[str, Any] | None = None,
+        keep_model: bool = True,
+    ) -> "Index":
+        """An empty index, in memory or in a new folder.
+
+        Args:
+            precision: of the vectors: float32, float16, or int8 with one scale a vector.
+            about: kept with the index as JSON, for whoever made it.
+            keep_model: whether the model is saved in the folder; without it, `load` must be given the model.
+        """
+        index = cls(model, nothing(model, precision, about or {}), path)
+        if index.path is not None:
+            folder = IndexFolder(index.path)
+            with folder.writing():
+                if is_index(index.path):
+                    raise ValueError(f"{index.path} is an index already: open it with Index.load, or give another name")
+                folder.sweep(index._opened)
+                index._opened = folder.commit(index._opened, [], model=model if keep_model else None)
         return index
 
-    def search(self, query: str | Float[Tensor, "M F"], k: int = 5, find: Kind | None = None) -> list[Hit]:
-        """The k best answers to a text (images, unless `find="text"`) or to an image's regions (texts)."""
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        if find not in (None, "image", "text"):
-            raise ValueError(f'find must be "image" or "text", got {find!r}')
-        device = next(self.model.parameters()).device
-        with in_eval_mode(self.model):
-            if isinstance(query, str):
-                if not query.strip():
-                    raise ValueError("the query is empty: write a few words")
-                tokens, mask = self.model.tokenize([query])
-                encoded, asked = self.model.encode_texts(tokens.to(device), mask.to(device)), "text"
-            else:
-                wanted_width = self.model.settings.get("feature_dim", query.shape[-1])
-                if query.ndim != 2 or query.shape[1] != wanted_width:
-                    raise ValueError(
-                        f"an image is asked for by its regions, (M, {wanted_width}) for this model; "
-                        f"got shape {tuple(query.shape)}"
-                    )
-                regions = query.to(device)[None]
-                mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=device)
-                encoded, asked = self.model.encode_images(regions, mask), "image"
-            wanted = find or ("image" if asked == "text" else "text")
-            return self._nearest(encoded, asked, wanted, k)
+    @classmethod
+    def build(
+        cls,
+        model: AbstractMatcher,
+        items: Split | Iterable[Item],
+        path: str | Path | None = None,
+        *,
+        precision: Precision = "float32",
+    ) -> "Index":
+        """Encode a split, or items; with `path`, into a folder.
 
-    def _nearest(self, encoded: Float[Tensor, "1 d"], asked: str, wanted: str, k: int) -> list[Hit]:
-        """Score the query against one side of the collection.
-
-        Across modalities that is the model's own score; within one, the product of embeddings.
+        An index that was there is replaced in one step when the new one is complete. A build that was killed before
+        it was complete goes on where it was, if it is of the same split and model.
         """
-        encoded = encoded.to(self.images.device)
-        if asked == wanted:
-            scores = (self.images if wanted == "image" else self.texts) @ encoded[0]
-        elif wanted == "image":
-            scores = self.model.score(self.images.to(encoded.device), encoded)[:, 0]
-        else:
-            scores = self.model.score(encoded, self.texts.to(encoded.device))[0]
-        best = scores.cpu().topk(min(k, len(scores)))
-        return [self._hit(score, wanted, row) for score, row in zip(best.values.tolist(), best.indices.tolist())]
-
-    def _hit(self, score: float, kind: str, row: int) -> Hit:
-        if kind == "text":
-            return Hit(score, "text", row, self.captions[row])
-        own = (self.image_of_text == row).nonzero()[:, 0].tolist()
-        return Hit(score, "image", row, self.image_names[row], tuple(self.captions[text] for text in own))
-
-    def __len__(self) -> int:
-        return len(self.image_names)
-
-    def save(self, path: str | Path) -> None:
-        """Write the index; an index that was there is replaced only when the new one is complete."""
-        path = Path(path)
-        _refuse_foreign(path)
-        partial = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        tensors = {"images": self.images, "texts": self.texts, "image_of_text": self.image_of_text}
-        try:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial / EMBEDDINGS)
-            for name, lines in (("images.jsonl", self.image_names), ("texts.jsonl", self.captions)):
-                with (partial / name).open("w", encoding="utf-8") as file:
-                    file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            self.model.save(partial / "model")
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f"the index {path} could not be written ({error}); one that was there is untouched") from None
-        shutil.rmtree(path, ignore_errors=True)
-        partial.rename(path)
+        index = cls(model, nothing(model, precision, {}), path)
+        if index.path is None:
+            index.add(split_items(items) if isinstance(items, Split) else items)
+            return index
+        folder, source = IndexFolder(index.path), digest_of_split(items) if isinstance(items, Split) else None
+        with folder.writing():
+            try:
+                before = folder.open()
+            except ValueError:  # none, or a damaged one, which is being replaced
+                before = index._opened
+            there = before.snapshot
+            same = there.identity.model == index.snapshot.identity.model and there.identity.precision == precision
+            if source is not None and there.unfinished == source and same:
+                index._opened = before
+            elif there.generation == 0 or there.unfinished is not None:
+                begun = replace(index.snapshot, generation=there.generation, unfinished=source)
+                index._opened = folder.commit(before, [], snapshot=begun, model=model)
+            else:
+                index._replace_all(folder, before, items)
+                return index
+            folder.sweep(index._opened)
+            there_already = frozenset(index.snapshot.row_of_id)
+            new = split_items(items, there_already) if isinstance(items, Split) else items
+            index._append(new, "refuse", folder)
+            finished = replace(index.snapshot, unfinished=None)
+            index._opened = folder.commit(
+                index._opened, finished.parts, snapshot=finished, approximate=index._opened.approximate
+            )
+        return index
 
     @classmethod
-    def load(cls, path: str | Path) -> "Index":
-        """Open an index that `save` or `build` wrote."""
-        path = Path(path)
-        try:
-            tensors = load_file(path / EMBEDDINGS)
-            names, captions = (list(_read_lines(path / name)) for name in ("images.jsonl", "texts.jsonl"))
-            if (len(names), len(captions)) != (len(tensors["images"]), len(tensors["texts"])):
-                raise ValueError("names and embeddings differ in number")
-        except (OSError, ValueError, SafetensorError) as error:
+    def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
+        """Open an index, its vectors mapped into memory; `model` where the folder does not hold it."""
+        folder = IndexFolder(path)
+        opened = folder.open()
+        identity = opened.snapshot.identity
+        if model is None:
+            if not opened.model_kept:
+                raise ValueError(f"{path} holds no model ({identity.model_name} made it): give it with model=")
+            model = load_model(folder.model_folder / identity.model)
+        if digest_of(model) != identity.model:
             raise ValueError(
-                f"{path} is no index, or a damaged one ({error}): build it again with Index.build"
-            ) from None
-        return cls(
-            load_model(path / "model"), tensors["images"], tensors["texts"], names, captions, tensors["image_of_text"]
-        )
+                f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
+                f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; "
+                "build an index of its own for it"
+            )
+        return cls(model, with_candidates(folder.path, opened), path)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the index holds now."""
+        return self._opened.snapshot
+
+    @property
+    def candidates(self) -> Mapping[Kind, Candidates]:
+        """What finds candidates for images and for texts, where `approximate` was called."""
+        return self._opened.candidates
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What whoever made the index wanted to remember."""
+        return self.snapshot.identity.about
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.snapshot.row_of_id
+
+    def ids(self) -> list[str]:
+        """The ids of all items, in the order of their positions."""
+        return list(self.snapshot.row_of_id)
+
+    def get(self, name: str) -> Record:
+        """Captions and metadata of an item."""
+        number, row = self.snapshot.place(name)
+        return self.snapshot.parts[number].segment.lines[row]
+
+    def search(
+        self,
+        query: str | Float[Tensor, "M F"] | Query | None = None,
+        k: int = 5,
+        find: Kind | None = None,
+        *,
+        text: str | None = None,
+        image: Float[Tensor, "M F"] | None = None,
+        like: str | None = None,
+        weights: Mapping[str, float] | None = None,
+        where: Where | None = None,
+    ) -> list[Hit]:
+        """The k best answers to a text, to an image's regions, to an item (`like`), or to several of these at once.
+
+        A text, an item and a mixture ask for images, an image alone for texts; `find` says otherwise. `weights` are
+        those of `Query`, `where` is a filter on metadata (see `where.py`).
+        """
+        if query is None:
+            query = Query(text, image, like, weights or {})
+        elif any(part is not None for part in (text, image, like)):
+            raise ValueError("the query is given twice: by position, or by text=, image= and like=, not both")
+        return self.search_many([query], k, find, where=where)[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str | Float[Tensor, "_ _"] | Query],
+        k: int = 5,
+        find: Kind | None = None,
+        *,
+        where: Where | None = None,
+    ) -> list[list[Hit]]:
+        """The answers to several queries, which are encoded and scored together."""
+        asked = [_as_query(query) for query in queries]
+        filter = None if where is None else read_filter(where)
+        now = self._opened
+        return answer(self.model, now.snapshot, asked, k, find, filter, now.candidates, self._device)
+
+    def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
+        """Encode and add items; gives how many.
+
+        Items are taken a few hundred at a time and written some thousand at a time. What was written stays when a
+        later item is refused. `existing` says what happens to an id that is there: it is refused, skipped (so that
+        indexing that was stopped is gone on with by the same call), or replaced.
+        """
+        if existing not in ("refuse", "skip", "replace"):
+            raise ValueError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
+        with self._writing() as folder:
+            return self._append(items, existing, folder)
+
+    def update(self, items: Iterable[Item]) -> int:
+        """Replace items by others of the same ids; one with neither regions nor a vector keeps its image."""
+
+        def known(items: Iterable[Item]) -> Iterator[Item]:
+            for item in items:
+                number, row = self.snapshot.place(item.id)
+                if item.regions is None and item.vector is None:
+                    own = self.snapshot.parts[number].segment.images.take(slice(row, row + 1))[0].cpu()
+                    item = replace(item, vector=own)
+                yield item
+
+        with self._writing() as folder:
+            return self._append(known(items), "replace", folder)
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Remove items; gives how many. An id that is not there is an error, and nothing is removed."""
+        with self._writing() as folder:
+            places = [self.snapshot.place(name) for name in dict.fromkeys([ids] if isinstance(ids, str) else ids)]
+            if places:
+                self._opened = committed(folder, self._opened, self.snapshot.without(places), [])
+            return len(places)
+
+    def compact(self) -> None:
+        """Write all that is there into one segment, and give the room of deleted items back."""
+        with self._writing() as folder:
+            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            self._opened = self._moved(committed(folder, self._opened, [], drafts, compact=True))
+
+    def approximate(self, kind: ApproximateKind = "auto") -> None:
+        """Find candidates by FAISS (`pip install 'selhn[faiss]'`) from now on, and score them exactly.
+
+        Args:
+            kind: "hnsw", "ivf", "ivf_int8", "exact" for none, or "auto", which takes what the size asks for. Items
+                that are added later are looked at one by one until it is called again.
+        """
+        with self._writing() as folder:
+            found = Approximate.of(self.snapshot, kind, self.model)
+            entries = []
+            if folder is not None:
+                entries = [one.write(folder.path / "approximate", self._opened.next_name) for one in found.values()]
+            opened = written(folder, self._opened, self.snapshot.parts, [], entries)
+            self._opened = replace(opened, candidates=found)
+
+    def refresh(self) -> None:
+        """See what other processes have written since the index was opened."""
+        if self.path is None or IndexFolder(self.path).holds(self.snapshot):
+            return
+        opened = IndexFolder(self.path).open()
+        if opened.snapshot.identity.model != self.snapshot.identity.model:
+            raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
+        self._opened = self._moved(with_candidates(self.path, opened))
+
+    def check(self) -> None:
+        """Read every byte of the folder, and refuse it where it is not what was written."""
+        if self.path is not None:
+            IndexFolder(self.path).check()
+
+    def to(self, device: torch.device | str) -> "Index":
+        """The model and the vectors on a device."""
+        with self._changing:
+            self._device = torch.device(device)
+            self.model.to(self._device)
+            self._opened = self._moved(self._opened)
+        return self
+
+    def _moved(self, opened: Opened) -> Opened:
+        parts = [Part(part.segment.to(self._device), part.alive) for part in opened.snapshot.parts]
+        return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
+
+    def save(self, path: str | Path) -> None:
+        """Write what is there into a folder; an index that was there is replaced in one step."""
+        folder = IndexFolder(path)
+        with folder.writing():
+            try:
+                before = folder.open()
+            except ValueError:
+                before = nothing(self.model, self.snapshot.identity.precision, {})
+            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            folder.sweep(before)
+            folder.commit(before, [], drafts, snapshot=replace(self.snapshot, unfinished=None), model=self.model)
+
+    @contextmanager
+    def _writing(self) -> Iterator[IndexFolder | None]:
+        """Alone, and with what others have written since."""
+        with self._changing:
+            if self.path is None:
+                yield None
+                return
+            folder = IndexFolder(self.path)
+            with folder.writing():
+                self.refresh()
+                folder.sweep(self._opened)
+                yield folder
+
+    def _append(self, items: Iterable[Item], existing: OnExisting, folder: IndexFolder | None) -> int:
+        number = 0
+        for draft, ids in changes(self.model, lambda: self.snapshot, iter(items), existing):
+            rows = self.snapshot.row_of_id
+            parts = self.snapshot.without([rows[name] for name in ids if name in rows])
+            self._opened = self._moved(committed(folder, self._opened, parts, [draft]))
+            number += len(ids)
+        return number
+
+    def _replace_all(self, folder: IndexFolder, before: Opened, items: Split | Iterable[Item]) -> None:
+        """Write everything beside what is there, and name it in one step."""
+        folder.sweep(before)
+        every = split_items(items) if isinstance(items, Split) else items
+        drafts = (change.draft for change in changes(self.model, lambda: self.snapshot, iter(every), "refuse"))
+        self._opened = folder.commit(before, [], drafts, snapshot=self.snapshot, model=self.model)
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Never replace what is not an index."""
-    if path.exists() and not (path / EMBEDDINGS).exists():
-        raise ValueError(f"{path} exists and is no index: choose another name")
-
-
-def _read_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)
+def _as_query(query: str | Float[Tensor, "M F"] | Query) -> Query:
+    if isinstance(query, str):
+        return Query(text=query)
+    return query if isinstance(query, Query) else Query(image=query)

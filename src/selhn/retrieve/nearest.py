@@ -1,0 +1,80 @@
+"""The k highest scores among many vectors, a block at a time; equal scores stand in the order of their rows."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.retrieve.vectors import Vectors
+
+Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
+"""The scores of all queries with some vectors."""
+# From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
+DENSE = 0.5
+
+
+class Best(NamedTuple):
+    """The best of every query, highest first; rows are -1 and scores -inf where there are no more."""
+
+    scores: Float[Tensor, "Q k"]
+    rows: Int[Tensor, "Q k"]
+
+    @classmethod
+    def nothing(cls, num_queries: int) -> "Best":
+        """Before anything was looked at."""
+        return cls(torch.empty(num_queries, 0), torch.empty(num_queries, 0, dtype=torch.int64))
+
+    def joined(self, other: "Best", k: int) -> "Best":
+        """The best of both; at equal scores those of this one come first."""
+        scores, rows = torch.cat([self.scores, other.scores], 1), torch.cat([self.rows, other.rows], 1)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
+        return Best(scores.gather(1, order), rows.gather(1, order))
+
+
+def nearest(score: Score, vectors: Vectors, mask: Bool[Tensor, " n"] | None, k: int, num_queries: int) -> Best:
+    """The k best rows of some vectors, of those in `mask` where there is one."""
+    best = Best.nothing(num_queries)
+    for rows, block in _chosen_blocks(vectors, mask):
+        scores = score(vectors.take(block))
+        if not bool(scores.isfinite().all()):
+            raise ValueError("the index is damaged: vectors hold NaN or infinity; build it again, or restore a copy")
+        if isinstance(block, slice) and mask is not None:
+            scores = scores.masked_fill(~mask[block].to(scores.device), -torch.inf)
+        found = top(scores, k)
+        best = best.joined(Best(found.scores.cpu(), rows[found.rows.cpu()]), k)
+    return Best(best.scores, best.rows.masked_fill(best.scores == -torch.inf, -1))
+
+
+def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
+    """The k highest of each row, equal ones in the order of their columns."""
+    k = min(k, scores.shape[1])
+    found = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    last, columns = found.values[:, k - 1], found.indices[:, :k].clone()
+    if found.values.shape[1] > k:
+        # Which of several that tie at the last place are found is chance; take the first of them.
+        for query in (last == found.values[:, k]).nonzero()[:, 0].tolist():
+            better = (scores[query] > last[query]).nonzero()[:, 0]
+            equal = (scores[query] == last[query]).nonzero()[: k - len(better), 0]
+            columns[query] = torch.cat([better, equal])
+    columns = columns.sort(dim=1).values
+    order = scores.gather(1, columns).argsort(dim=1, descending=True, stable=True)
+    columns = columns.gather(1, order)
+    return Best(scores.gather(1, columns), columns)
+
+
+def _chosen_blocks(
+    vectors: Vectors, mask: Bool[Tensor, " n"] | None
+) -> Iterator[tuple[Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
+    """Row numbers, and what to take of the vectors for them."""
+    for block in vectors.blocks():
+        rows = torch.arange(block.start, block.stop)
+        if mask is not None:
+            chosen = mask[block].nonzero()[:, 0]
+            if len(chosen) == 0:
+                continue
+            if len(chosen) < DENSE * len(rows):
+                yield rows[chosen], rows[chosen].to(vectors.rows.device)
+                continue
+        yield rows, block

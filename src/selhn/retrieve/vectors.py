@@ -1,0 +1,71 @@
+"""Vectors as an index keeps them: float32, float16, or int8 with one scale a row."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from selhn.data.features import BLOCK_BYTES, blocks
+
+Precision = Literal["float32", "float16", "int8"]
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+LARGEST_CODE = 127
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """n vectors of width d, perhaps mapped from a file; `take` gives them back in float32."""
+
+    rows: Shaped[Tensor, "n d"]
+    scale: Float[Tensor, " n"] | None = None
+    """For int8: `vector = code * scale`."""
+
+    @classmethod
+    def of(cls, vectors: Float[Tensor, "n d"], precision: Precision) -> "Vectors":
+        """Vectors rounded to a precision; int8 has the largest coordinate of each row at 127."""
+        vectors = vectors.detach().float().cpu().contiguous()
+        if precision != "int8":
+            return cls(vectors.to(DTYPES[precision]))
+        scale = vectors.abs().amax(1) / LARGEST_CODE
+        codes = (vectors / scale.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
+        return cls(codes.clamp(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scale)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Vectors"]) -> "Vectors":
+        """Vectors of one precision after each other."""
+        scales = [part.scale for part in parts if part.scale is not None]
+        return cls(torch.cat([part.rows for part in parts]), torch.cat(scales) if scales else None)
+
+    @property
+    def precision(self) -> str:
+        """How they are kept."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.rows.dtype)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: slice | Int[Tensor, " m"]) -> "Vectors":
+        return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
+
+    def take(self, which: slice | Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+        """Some vectors in float32; those kept so are not copied where a slice is asked for."""
+        some = self[which]
+        vectors = some.rows.float()
+        return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices over all rows, each a few dozen megabytes in float32."""
+        return blocks(len(self), 4 * self.rows.shape[1], BLOCK_BYTES)
+
+    def to(self, device: torch.device | str) -> "Vectors":
+        """The same on a device."""
+        return Vectors(self.rows.to(device), None if self.scale is None else self.scale.to(device))
+
+
+def check_precision(precision: str) -> None:
+    """Refuse what is no precision."""
+    if precision not in get_args(Precision):
+        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(get_args(Precision))}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from jaxtyping import config
+from jaxtyping import config as jaxtyping_config
 
 # The suite runs in one process a core; more threads than that only fight.
 torch.set_num_threads(1)
@@ -16,20 +16,21 @@ settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=T
 settings.load_profile("selhn")
 
 
-def pytest_collection_modifyitems(items):
-    """Tests marked `gpu` are left out, visibly, where there is none."""
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+def pytest_collection_modifyitems(config, items):
+    """Tests marked `gpu` are left out, visibly, where there is none; those marked `slow` unless a marker is asked for."""
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("slow") and not config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with -m slow"))
 
 
 @pytest.fixture
 def as_a_user():
     """Switch the shape checks of the test run off, so that a wrong call meets the message a user would meet."""
-    config.update("jaxtyping_disable", True)
+    jaxtyping_config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    jaxtyping_config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ settings.load_profile("selhn")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests marked `gpu` are left out, visibly, where there is none; those marked `slow` unless a marker is asked for."""
+    """Left out, visibly: tests marked `gpu` where there is none, and those marked `slow` unless markers are named."""
     for item in items:
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

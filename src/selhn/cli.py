@@ -82,25 +82,29 @@ def data_import(
     ] = None,
     extractor: Annotated[
         str,
-        typer.Option(help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL."),
+        typer.Option(
+            help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
+            "or files: one .npy or .npz a picture."
+        ),
     ] = "ready",
     device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
 ) -> None:
     """Convert a data set, or a folder of pictures, into the simple format of selhn."""
     from selhn.data import check, import_data
-    from selhn.data.formats import holds_pictures
+    from selhn.data.formats import check_options, holds_pictures
     from selhn.train.config import key_values
 
     dtype: Literal["float32", "float16"] = "float16" if half else "float32"
     options = key_values(settings or [])
-    if captions is not None or holds_pictures(source):
+    if captions is not None or extractor == "files" or holds_pictures(source):
         from selhn.features.folder import describe_report, import_pictures
         from selhn.ready import load_extractor
 
         destination = destination or Path(f"{Path(source).resolve().name}_data")
-        found = import_pictures(
-            source, destination, load_extractor(extractor, device), captions, dtype=dtype, **options
-        )
+        options = {"dtype": dtype, **options}
+        check_options(import_pictures, options, "an import of pictures")
+        vision = None if extractor == "files" else load_extractor(extractor, device)
+        found = import_pictures(source, destination, vision, captions, **options)
         typer.echo(describe_report(found))
         typer.echo(str(check(destination)))
         return

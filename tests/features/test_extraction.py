@@ -81,7 +81,7 @@ def test_bad_files_are_named_and_left_out(tmp_path):
     assert ("f.jpg", "turned as its EXIF data say") in found.report.notes
     text = str(found.report)
     assert text.startswith("4 pictures used (4 computed now), 4 files left out")
-    assert "left out: c.png: c.png is too large" in text
+    assert "left out: c.png: this file is too large" in text
 
 
 def extract_damaged(tmp_path, number, seed):

@@ -137,7 +137,7 @@ def _read_ahead(
             key = content_key(content)
             if key in store:
                 return _Read(path, key)
-            picture = decode_picture(content, path.name)
+            picture = decode_picture(content, "this file")
             return _Read(path, key, extractor.prepare(picture.image), picture.notes)
         except ValueError as error:
             return _Read(path, refused=str(error))

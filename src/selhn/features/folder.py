@@ -14,6 +14,7 @@ from selhn.data.pictures import find_pictures
 from selhn.features.cache import CachedFeatures, Storage
 from selhn.features.extraction import Extracted, PictureReport, extract_pictures
 from selhn.features.extractor import Extractor
+from selhn.features.region_files import collect_region_files, find_region_files
 from selhn.features.regions import grid_boxes
 
 REPORT_FILE = "pictures.json"
@@ -22,7 +23,7 @@ SHOWN = 20
 
 def picture_split(
     folder: Path | str,
-    extractor: Extractor,
+    extractor: Extractor | None,
     captions: Path | str | None = None,
     *,
     cache: Path | None = None,
@@ -31,7 +32,10 @@ def picture_split(
     workers: int = 2,
     quiet: bool = False,
 ) -> tuple[Split, PictureReport]:
-    """All pictures of a folder as one split, named by their paths in it, with their captions where there are some."""
+    """All pictures of a folder as one split, named by their paths in it, with their captions where there are some.
+
+    Without an extractor the folder holds features, one `.npy` or `.npz` file a picture.
+    """
     extracted, texts = _extracted_folder(Path(folder), extractor, captions, cache, storage, batch_size, workers, quiet)
     return _split("test", range(len(extracted.paths)), extracted, texts, Path(folder), extractor), extracted.report
 
@@ -39,7 +43,7 @@ def picture_split(
 def import_pictures(
     folder: Path | str,
     destination: Path | str,
-    extractor: Extractor,
+    extractor: Extractor | None,
     captions: Path | str | None = None,
     *,
     dtype: FeatureDtype = "float32",
@@ -51,6 +55,7 @@ def import_pictures(
 ) -> PictureReport:
     """Write a folder of pictures as a data set; `pictures.json` in it says what became of every file.
 
+    Without an extractor the folder holds features, one `.npy` or `.npz` file a picture.
     Splits are those of the captions file, where it has some, and pictures it does not know are for training; else a
     tenth of the pictures each is kept for dev and test, chosen by their content and not by their names.
     """
@@ -80,7 +85,7 @@ def describe_report(report: PictureReport) -> str:
 
 def _extracted_folder(
     folder: Path,
-    extractor: Extractor,
+    extractor: Extractor | None,
     captions: Path | str | None,
     cache: Path | None,
     storage: Storage,
@@ -90,21 +95,18 @@ def _extracted_folder(
 ) -> tuple[Extracted, dict[str, PictureTexts]]:
     """Features and texts of a folder; the report names everything that was passed over."""
     known = read_picture_texts(captions) if captions is not None else {}
-    paths, others = find_pictures(folder)
-    if not paths:
-        raise ValueError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
-    extracted = extract_pictures(
-        paths,
-        extractor,
-        cache=cache,
-        storage=storage,
-        batch_size=batch_size,
-        workers=workers,
-        quiet=quiet,
-        root=folder,
-    )
+    others: list[Path] = []
+    if extractor is None:
+        extracted = collect_region_files(find_region_files(folder), cache=cache, storage=storage, root=folder)
+    else:
+        paths, others = find_pictures(folder)
+        if not paths:
+            raise ValueError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+        how = {"batch_size": batch_size, "workers": workers}
+        extracted = extract_pictures(paths, extractor, cache=cache, storage=storage, quiet=quiet, root=folder, **how)
     if not extracted.paths:
-        raise ValueError(f"no picture in {folder} can be read; the first: {extracted.report.refused[0][1]}")
+        name, why = extracted.report.refused[0]
+        raise ValueError(f"no picture in {folder} can be read; of the first, {name}: {why}")
     names = [path.relative_to(folder).as_posix() for path in extracted.paths]
     texts, unmatched = match_texts(names, known)
     own = None if captions is None else Path(captions).resolve()
@@ -154,7 +156,7 @@ def _split(
     extracted: Extracted,
     texts: dict[str, PictureTexts],
     folder: Path,
-    extractor: Extractor,
+    extractor: Extractor | None,
 ) -> Split:
     names = [extracted.paths[row].relative_to(folder).as_posix() for row in rows]
     captions = [texts[picture].texts if picture in texts else () for picture in names]
@@ -162,7 +164,7 @@ def _split(
         extracted.features.cache, [extracted.keys[row] for row in rows], extracted.features.num_regions
     )
     boxes = None
-    if extractor.detector is None:
+    if extractor is not None and extractor.detector is None:
         boxes = grid_boxes(extractor.cells).expand(len(names), -1, -1)
     return Split(
         name,

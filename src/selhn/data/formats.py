@@ -66,6 +66,8 @@ def find_format(source: Path | str) -> tuple[Path, str]:
     for name, known in FORMATS.items():
         if known.looks_like(path):
             return path, name
+    if holds_pictures(path):
+        raise ValueError(f"{path} holds pictures: turn them into features once, selhn data import {path} NEW_FOLDER")
     wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
     raise ValueError(f"{path} has none of the formats that are known. Looked for {wanted}")
 

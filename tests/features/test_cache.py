@@ -1,4 +1,5 @@
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -42,6 +43,15 @@ def test_ragged_images_are_padded(tmp_path):
     assert mask.tolist() == [[True] * 3, [True, False, False]]
     assert regions.sum((1, 2)).tolist() == [15, 5]
     assert (features.num_images, features.width, features.num_bytes) == (3, 5, 180)
+
+
+def test_other_threads_may_gather(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5, "float32")
+    cache.put({bytes([n]): torch.full((1, 5), float(n)) for n in range(20)})
+    features = CachedFeatures(cache, [bytes([n]) for n in range(20)], 1)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: features.gather(torch.tensor([n]))[0].mean().item(), [*range(20)] * 5))
+    assert found == [*range(20)] * 5
 
 
 def test_nothing_is_kept_of_a_write_that_failed(tmp_path):

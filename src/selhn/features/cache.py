@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Literal, get_args
 
 import numpy as np
@@ -48,13 +49,14 @@ class FeatureCache:
     def __init__(self, folder: Path | str, identity: str, width: int, storage: Storage = "float16"):
         if storage not in get_args(Storage):
             raise ValueError(f"storage is {storage!r}: choose {', '.join(get_args(Storage))}")
-        self.storage, self.width = storage, width
+        self.storage, self.width, self._lock = storage, width, Lock()
         digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
         name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
         self.path = Path(folder) / f"{name}-{digest}-{storage}.sqlite"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._base = sqlite3.connect(self.path, timeout=60)
+            # Batches are gathered ahead by another thread; the lock keeps two from asking at once.
+            self._base = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
             with self._base:
                 self._base.execute(
                     "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
@@ -73,7 +75,7 @@ class FeatureCache:
         """Keep the features of some pictures, all or none."""
         rows = [(key, self._packed(value)) for key, value in features.items()]
         try:
-            with self._base:
+            with self._lock, self._base:
                 self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
         except sqlite3.Error as error:
             raise self._broken(error) from None
@@ -91,7 +93,8 @@ class FeatureCache:
         self._base.close()
 
     def _value(self, key: bytes) -> bytes:
-        row = self._base.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
+        with self._lock:
+            row = self._base.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
         if row is None:
             raise ValueError(f"{self.path} has no features of a picture that was there before: extract them again")
         return bytes(row[0])

@@ -189,3 +189,29 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert child.returncode == 130
     assert "all of it is saved. Go on with: selhn train --resume run" in said
     assert "Traceback" not in said
+
+
+def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
+    from picture_cases import TinyBackbone, encoded, photo
+
+    from selhn import ready
+    from selhn.features import Extractor
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(ready, "load_extractor", lambda name, device: Extractor(TinyBackbone()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number in range(4):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    (tmp_path / "photos" / "bad.jpg").write_bytes(b"")
+    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{n}.png,picture {n}\n" for n in range(4)))
+    said = say("data", "import", "photos", "--captions", "captions.csv", "--half").output
+    assert "4 pictures used (4 computed now), 1 files left out" in said
+    assert "left out: bad.jpg: " in said
+    assert "train: 2 images, 2 captions" in said
+    assert "This data can be used." in said
+    again = say("data", "import", "photos", "second", "batch_size=2").output
+    assert "4 pictures used (0 computed now)" in again
+    assert "0 captions" in again
+    with pytest.raises(ValueError, match="an import of pictures has no option 'batchsize': did you mean 'batch_size'"):
+        say("data", "import", "photos", "third", "batchsize=2")

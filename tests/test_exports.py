@@ -19,6 +19,9 @@ EXPORTS = {
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes with_noise write_native""",
+    "selhn.features": """Backbone CachedFeatures Extracted Extractor FeatureCache Form PictureReport Storage
+        create_backbone default_cache extract_pictures grid_boxes import_pictures picture_split pool_boxes""",
+    "selhn.ready": "load_extractor load_ready_model load_ready_projection",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs

@@ -69,17 +69,48 @@ def data_check(folder: Path) -> None:
 
 @data_app.command("import")
 def data_import(
-    source: Annotated[str, typer.Argument(help="A folder or file in any format that can be read, or world.")],
-    destination: Annotated[Path, typer.Argument(help="A new folder.")],
+    source: Annotated[
+        str, typer.Argument(help="A folder of pictures, a folder or file in any format that can be read, or world.")
+    ],
+    destination: Annotated[
+        Path | None, typer.Argument(help="A new folder; of pictures, by default their folder's name and _data.")
+    ] = None,
     settings: Settings = None,
     half: Annotated[bool, typer.Option("--half", help="Store features as float16.")] = False,
+    captions: Annotated[
+        Path | None, typer.Option(help="Of pictures: CSV, JSON lines, token.txt, or JSON by Karpathy or COCO.")
+    ] = None,
+    extractor: Annotated[
+        str,
+        typer.Option(
+            help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
+            "or files: one .npy or .npz a picture."
+        ),
+    ] = "ready",
+    device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Convert a data set into the simple format of selhn."""
+    """Convert a data set, or a folder of pictures, into the simple format of selhn."""
     from selhn.data import check, import_data
+    from selhn.data.formats import check_options, holds_pictures
     from selhn.train.config import key_values
 
     dtype: Literal["float32", "float16"] = "float16" if half else "float32"
-    typer.echo(str(check(import_data(source, destination, dtype=dtype, **key_values(settings or [])))))
+    options = key_values(settings or [])
+    if captions is not None or extractor == "files" or holds_pictures(source):
+        from selhn.features.folder import describe_report, import_pictures
+        from selhn.ready import load_extractor
+
+        destination = destination or Path(f"{Path(source).resolve().name}_data")
+        options = {"dtype": dtype, **options}
+        check_options(import_pictures, options, "an import of pictures")
+        vision = None if extractor == "files" else load_extractor(extractor, device)
+        found = import_pictures(source, destination, vision, captions, **options)
+        typer.echo(describe_report(found))
+        typer.echo(str(check(destination)))
+        return
+    if destination is None:
+        raise ValueError("where to? Name a new folder after the source")
+    typer.echo(str(check(import_data(source, destination, dtype=dtype, **options))))
 
 
 @data_app.command("show")

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
 from selhn.data import Split
+from selhn.data.pictures import open_picture
 from selhn.data.render import render
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.diagnose import attention_figure, verdict_figure
@@ -19,7 +19,6 @@ from selhn.types import Attention
 
 SHOWN = 3
 """Regions that are printed for a word."""
-MOST_PIXELS = 50_000_000
 
 
 def show_attention(
@@ -82,19 +81,7 @@ def attention_table(attention: Attention) -> str:
 
 def _picture(split: Split, row: int, photo: Path | None) -> npt.NDArray[Any] | None:
     if photo is not None:
-        return _read_photo(photo)
+        return np.asarray(open_picture(photo).image)
     if isinstance(split.features, WorldFeatures):
         return np.asarray(render(world_scene(split, row)))
     return None
-
-
-def _read_photo(path: Path) -> npt.NDArray[Any]:
-    try:
-        with Image.open(path) as opened:
-            if opened.width * opened.height > MOST_PIXELS:  # known before anything is decoded
-                raise ValueError(
-                    f"{path} has {opened.width} x {opened.height} pixels: give a smaller copy, at most {MOST_PIXELS:,}"
-                )
-            return np.asarray(opened.convert("RGB"))
-    except (UnidentifiedImageError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read as a picture ({error}): give a JPEG or PNG file") from None

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from selhn.data import FORMATS, import_data, load_data
-from selhn.data.formats import find_format
+from selhn.data.formats import find_format, holds_pictures
 
 
 def test_every_format_is_recognised(precomp, pocket, karpathy, tmp_path):
@@ -67,3 +67,15 @@ def test_unknown_names_and_folders(tmp_path):
     with pytest.raises(ValueError, match="Looked for native: data.json") as caught:
         load_data(tmp_path)
     assert all(f"{name}: " in str(caught.value) for name in FORMATS)
+
+
+def test_a_folder_of_pictures_is_recognised(tmp_path):
+    assert not holds_pictures(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
+    assert holds_pictures(tmp_path)
+    assert not holds_pictures(tmp_path / "sub" / "a.jpg")
+    with pytest.raises(ValueError, match="holds pictures: turn them into features once, selhn data import"):
+        load_data(tmp_path)
+    (tmp_path / "data.json").write_text("{}")
+    assert not holds_pictures(tmp_path), "a data set may have pictures beside it"

@@ -9,6 +9,7 @@ from typing import Any
 from selhn.data.inspection import Inspection, Opened
 from selhn.data.karpathy import read_karpathy
 from selhn.data.native import FeatureDtype, read_native, write_native
+from selhn.data.pictures import find_pictures
 from selhn.data.pocket import read_pocket
 from selhn.data.precomp import precomp_folder, read_precomp
 from selhn.data.splits import Data
@@ -65,8 +66,18 @@ def find_format(source: Path | str) -> tuple[Path, str]:
     for name, known in FORMATS.items():
         if known.looks_like(path):
             return path, name
+    if holds_pictures(path):
+        raise ValueError(f"{path} holds pictures: turn them into features once, selhn data import {path} NEW_FOLDER")
     wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
     raise ValueError(f"{path} has none of the formats that are known. Looked for {wanted}")
+
+
+def holds_pictures(source: Path | str) -> bool:
+    """Whether a path is a folder of pictures, and no data set in any of the formats."""
+    path = Path(source)
+    if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
+        return False
+    return bool(find_pictures(path)[0])
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], owner: str) -> None:

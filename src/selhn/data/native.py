@@ -173,10 +173,10 @@ def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspectio
         inspection.refuse(f"{paths['texts']}: empty texts in line {some(empty)}: remove the lines")
     owners = [text["image"] for text in texts]
     outside = [n for n, image in enumerate(owners, 1) if not 0 <= image < features.num_images]
-    if outside or not texts:
-        place = f"line {outside[0]}" if outside else "no lines"
+    if outside:
         inspection.refuse(
-            f"{paths['texts']}, {place}: texts need an image from 0 to {features.num_images - 1}: write it again"
+            f"{paths['texts']}, line {outside[0]}: texts need an image from 0 to "
+            f"{features.num_images - 1}: write it again"
         )
         return None
     if len(images) != features.num_images:
@@ -186,7 +186,7 @@ def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspectio
         return None
     boxes = inspection.attempt(open_boxes, paths["boxes"], features) if "boxes" in paths else None
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
-    return Split(name, features, captions, torch.tensor(owners), names, boxes)
+    return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)
 
 
 def open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:

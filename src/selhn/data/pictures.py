@@ -1,0 +1,107 @@
+"""Pictures that strangers made: found in a folder, opened within bounds, upright and in RGB."""
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+MOST_PIXELS = 50_000_000
+MOST_BYTES = 256 * 2**20
+# No format that calls another program (EPS) or holds documents (PDF).
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO")
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".ico"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a model sees it, and what was done to it on the way."""
+
+    image: Image.Image
+    """RGB, turned as its EXIF entry says."""
+    notes: tuple[str, ...] = ()
+
+
+def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
+    """The picture of a file; a ValueError says why there is none, whatever the file holds."""
+    return decode_picture(read_bytes(Path(path)), str(path), most_pixels)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that may be a picture."""
+    if not path.is_file():
+        raise ValueError(f"{path} is missing or no file: give the path of a picture")
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ValueError(f"{path} has {size / 2**20:.0f} MiB, more than the {MOST_BYTES // 2**20} of a picture")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): check its rights") from None
+
+
+def decode_picture(content: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
+    """The picture in some bytes; `name` is for messages. Its size is known and refused before anything is decoded."""
+    if not content:
+        raise ValueError(f"{name} is empty: copy it again")
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            if opened.width * opened.height > most_pixels:
+                raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
+            moves = opened.format != "MPO" and getattr(opened, "is_animated", False)
+            notes = ["its first frame is used"] if moves else []
+            if opened.mode not in ("RGB", "L"):
+                notes.append(f"converted from {opened.mode}")
+            opened.seek(0)
+            opened.load()
+            image, turned = _upright(opened)
+            return Picture(_to_rgb(image), (*notes, *turned))
+    except Image.DecompressionBombError as error:
+        raise ValueError(
+            f"{name} is too large ({error}): give a smaller copy, at most {most_pixels:,} pixels"
+        ) from None
+    except UnidentifiedImageError:
+        raise ValueError(f"{name} cannot be read as a picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
+    except MemoryError:
+        raise ValueError(f"{name} does not fit into memory: give a smaller copy") from None
+    except Exception as broken:  # a decoder raises whatever the bytes lead it to
+        reason = f"{type(broken).__name__}: {str(broken)[:120]}"
+        raise ValueError(f"{name} cannot be read as a picture ({reason}): copy or export it again") from None
+
+
+def find_pictures(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files under a folder that are called like pictures, and the others; hidden ones are left out, links too."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: give one that holds pictures")
+    pictures: list[Path] = []
+    others: list[Path] = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(place) / name
+            if not name.startswith(".") and path.is_file():
+                (pictures if path.suffix.lower() in SUFFIXES else others).append(path)
+    return sorted(pictures), sorted(others)
+
+
+def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Turned as EXIF says; damaged EXIF is passed over, the picture itself may be whole."""
+    try:
+        turned = ImageOps.exif_transpose(image)
+    except Exception:  # the parser raises whatever the bytes lead it to
+        return image, ("its EXIF data are damaged and were not used",)
+    return turned, () if turned.getexif() == image.getexif() else ("turned as its EXIF data say",)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """RGB; what is transparent lies on white, 16 bits a channel become 8."""
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image).astype(np.float32)
+        span = 257.0 if image.mode.startswith("I") else 1.0
+        return Image.fromarray(np.nan_to_num(values / span).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layered = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,6 @@
+"""Pictures to try things on, with captions; `annotations.json` beside them names licence and origin of each."""
+
+from pathlib import Path
+
+PICTURES = Path(__file__).parent / "pictures"
+ANNOTATIONS = PICTURES / "annotations.json"

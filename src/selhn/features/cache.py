@@ -1,0 +1,167 @@
+"""Features that were computed once, by the content of the picture: one SQLite file for each extractor.
+
+A picture that is moved or renamed keeps its features; a changed one gets new ones. What is written is whole or not
+there, also after a crash, so that extraction takes up where it stopped.
+"""
+
+import hashlib
+import os
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.data.features import converted
+
+Storage = Literal["float32", "float16", "int8"]
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def default_cache() -> Path:
+    """Where features lie if nothing else is said."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn" / "features"
+
+
+def content_key(content: bytes) -> bytes:
+    """What a picture is known by."""
+    return hashlib.sha256(content).digest()
+
+
+class FeatureCache:
+    """Features of an extractor by content key.
+
+    Args:
+        folder: made if it is not there.
+        identity: `Extractor.identity`.
+        width: F.
+        storage: float32; float16, half the bytes; or int8 with one scale a region, off by at most 1/254 of its largest.
+    """
+
+    def __init__(self, folder: Path | str, identity: str, width: int, storage: Storage = "float16"):
+        if storage not in get_args(Storage):
+            raise ValueError(f"storage is {storage!r}: choose {', '.join(get_args(Storage))}")
+        self.storage, self.width, self._lock = storage, width, Lock()
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+        name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
+        self.path = Path(folder) / f"{name}-{digest}-{storage}.sqlite"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # Batches are gathered ahead by another thread; the lock keeps two from asking at once.
+            self._base = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
+            with self._base:
+                self._base.execute(
+                    "CREATE TABLE IF NOT EXISTS features (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
+                )
+            self._known = {key for (key,) in self._base.execute("SELECT key FROM features")}
+        except sqlite3.Error as error:
+            raise self._broken(error) from None
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def put(self, features: Mapping[bytes, Float[Tensor, "M F"]]) -> None:
+        """Keep the features of some pictures, all or none."""
+        rows = [(key, self._packed(value)) for key, value in features.items()]
+        try:
+            with self._lock, self._base:
+                self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            raise self._broken(error) from None
+        self._known.update(features)
+
+    def get(self, keys: Sequence[bytes]) -> list[Float[Tensor, "M F"]]:
+        """The features of some pictures in this order."""
+        try:
+            return [self._unpacked(self._value(key)) for key in keys]
+        except sqlite3.Error as error:
+            raise self._broken(error) from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._base.close()
+
+    def _value(self, key: bytes) -> bytes:
+        with self._lock:
+            row = self._base.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            raise ValueError(f"{self.path} has no features of a picture that was there before: extract them again")
+        return bytes(row[0])
+
+    def _packed(self, features: Float[Tensor, "M F"]) -> bytes:
+        values = features.cpu().numpy().astype(np.float32)
+        if not np.isfinite(values).all() or values.shape[1] != self.width:
+            raise ValueError(f"features of shape {values.shape} are not finite or not {self.width} wide: not kept")
+        if self.storage != "int8":
+            limit = float(np.finfo(self.storage).max)
+            return values.clip(-limit, limit).astype(self.storage).tobytes()
+        scale = np.maximum(np.abs(values).max(1, keepdims=True) / 127, _TINY)
+        return scale.astype(np.float32).tobytes() + (values / scale).round().astype(np.int8).tobytes()
+
+    def _unpacked(self, value: bytes) -> Float[Tensor, "M F"]:
+        size = self.width * np.dtype(self.storage).itemsize + (4 if self.storage == "int8" else 0)
+        if not value or len(value) % size:
+            raise ValueError(f"{self.path} is damaged: remove it, and the features are computed again")
+        regions = len(value) // size
+        scale: npt.NDArray[np.float32] | float = 1.0
+        if self.storage == "int8":
+            scale = np.frombuffer(value, np.float32, regions)[:, None]
+            value = value[4 * regions :]
+        stored = np.frombuffer(value, self.storage).reshape(regions, self.width)
+        return torch.from_numpy((stored * scale).astype(np.float32))
+
+    def _broken(self, error: sqlite3.Error) -> ValueError:
+        return ValueError(
+            f"{self.path} cannot be used ({error}): make room on the disk, or remove the file and extract again"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CachedFeatures:
+    """`Features` of some pictures that are read from a cache when they are asked for: memory stays small."""
+
+    cache: FeatureCache
+    keys: Sequence[bytes]
+    num_regions: int
+
+    @property
+    def num_images(self) -> int:
+        """I."""
+        return len(self.keys)
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self.cache.width
+
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the CPU."""
+        found = self.cache.get([self.keys[row] for row in rows.tolist()])
+        regions = torch.zeros(len(found), self.num_regions, self.width)
+        mask = torch.zeros(len(found), self.num_regions, dtype=torch.bool)
+        for row, features in enumerate(found):
+            regions[row, : len(features)] = features
+            mask[row, : len(features)] = True
+        return converted(regions, dtype), mask
+
+    def to(self, device: torch.device | str) -> "CachedFeatures":
+        """The same: a file stays where it is."""
+        return self
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the features of these images in the file."""
+        return self.num_images * self.num_regions * self.width * np.dtype(self.cache.storage).itemsize

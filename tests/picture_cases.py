@@ -1,0 +1,102 @@
+"""Small pictures of every kind, files that are none, and a vision model that needs no weights."""
+
+import io
+import random
+import struct
+import zlib
+
+import numpy as np
+import torch
+from PIL import Image
+
+
+def photo(seed=0, size=(40, 30), mode="RGB"):
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).convert(mode)
+
+
+def encoded(image, kind="JPEG", **options):
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def turned_jpeg(orientation=6):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(photo(), exif=exif.tobytes(), quality=95)
+
+
+def animated_gif():
+    return encoded(photo(1), "GIF", save_all=True, append_images=[photo(2), photo(3)])
+
+
+def huge_png(width=60_000, height=60_000):
+    """A few hundred bytes that promise billions of pixels."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = zlib.compress(b"\0" * 1000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def originals():
+    """One of each kind that can be read."""
+    return [
+        encoded(photo(1)),
+        turned_jpeg(),
+        encoded(photo(2), "PNG"),
+        encoded(photo(3, mode="RGBA"), "PNG"),
+        animated_gif(),
+        encoded(photo(4, mode="CMYK")),
+        encoded(photo(5), "WEBP"),
+        encoded(photo(6), "BMP"),
+        encoded(photo(7), "TIFF"),
+        encoded(photo(8, mode="P"), "PNG"),
+    ]
+
+
+def mutations(number, seed=0):
+    """Damaged copies: bytes changed, cut out, cut off, doubled, or the head of one kind on another."""
+    draw, whole = random.Random(seed), originals()
+    for _ in range(number):
+        content = bytearray(draw.choice(whole))
+        for _ in range(draw.randint(1, 6)):
+            place = draw.randrange(len(content))
+            kind = draw.randrange(5)
+            if kind == 0:
+                content[place] = draw.randrange(256)
+            elif kind == 1:
+                content = content[: max(1, place)]
+            elif kind == 2:
+                del content[place : place + draw.randint(1, 40)]
+            elif kind == 3:
+                content[place:place] = content[place : place + draw.randint(1, 200)]
+            else:
+                other = draw.choice(whole)
+                content[:place] = other[:place]
+            if not content:
+                content = bytearray(b"\0")
+        yield bytes(content)
+
+
+class TinyBackbone:
+    """The colours of 12 x 12 cells and their brightness, as a vision model would give them."""
+
+    name = "tiny"
+    width = 4
+
+    def __init__(self):
+        self.calls = []
+
+    def prepare(self, image):
+        pixels = np.array(image.resize((24, 24), Image.Resampling.BICUBIC))
+        return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+
+    def maps(self, pixels):
+        self.calls.append(len(pixels))
+        cells = torch.nn.functional.avg_pool2d(pixels, 2)
+        return torch.cat([cells, cells.mean(1, keepdim=True)], dim=1)

@@ -37,6 +37,14 @@ def test_the_plateau_is_that_of_the_phase_the_run_ended_in(tmp_path):
     assert diagnose(a_run(tmp_path / "ssp", STILL, "loss=ssp"))[0].kind == "stalled", "delta_s is enough"
 
 
+def test_a_loss_is_judged_as_its_run_takes_it(tmp_path):
+    # NCR averages in its first five epochs, and may stand still for longer there.
+    moving = {"loss_per_anchor": 0.15, "delta_s": 0.05}
+    warming = [{**row, "epoch": row["step"] // 161, **(moving if row["step"] < 430 else {})} for row in STILL]
+    assert diagnose(a_run(tmp_path / "ncr", warming, "loss=ncr"))[0].kind != "stalled"
+    assert diagnose(a_run(tmp_path / "mining", warming, "loss=ncr", "loss.warmup_epochs=0"))[0].kind == "stalled"
+
+
 def test_a_real_run_and_its_probe(tmp_path):
     settings = ["data.images=100", "epochs=2", "batch_size=64", "model.dim=16", "device=cpu"]
     run_config(override(get_recipe("rvse_selhn_world"), settings), tmp_path / "run", quiet=True)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.kernels import AnchorStatistics, Statistic, Terms, dense_statistics, tiled_statistics
+from selhn.kernels.statistics import CANDIDATES
 from selhn.types import Reduction
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
@@ -51,6 +52,11 @@ class AbstractLoss(nn.Module, ABC):
     @abstractmethod
     def needs(self) -> tuple[Statistic, ...]:
         """The statistics that `anchor_loss` reads."""
+
+    @property
+    def mines(self) -> bool:
+        """Whether, as it computes now, it pulls at positives and at maxima over the negatives and at nothing else."""
+        return all(name in CANDIDATES for name in self.needs)
 
     @property
     def terms(self) -> Terms:

@@ -6,10 +6,8 @@ from typing import Any
 from selhn.diagnose import Verdict, judge, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.reading import Log
-from selhn.kernels.statistics import CANDIDATES
-from selhn.losses import create_loss
 from selhn.train.loop import make_alarm
-from selhn.train.run import read_config
+from selhn.train.run import make_loss, read_config
 
 
 def diagnose(
@@ -45,7 +43,7 @@ def _of_run(run: Path, column: str | None) -> tuple[Verdict, Log, float | None]:
     plateau = None
     if (run / "config.yaml").exists():
         config = read_config(run)
-        loss = create_loss(config.loss, **config.loss_settings)
+        loss = make_loss(config)
         epochs = log.columns.get("epoch")
         last = 0 if epochs is None else int(epochs[-1])
         loss.set_epoch(last)
@@ -53,7 +51,7 @@ def _of_run(run: Path, column: str | None) -> tuple[Verdict, Log, float | None]:
         plateau = loss.plateau(config.train.batch_size)
         if alarm is not None:
             settings = {"epsilon": alarm.epsilon, "patience": alarm.patience, "remedy": alarm.remedy}
-            settings["mines"] = set(loss.needs) <= set(CANDIDATES)
+            settings["mines"] = loss.mines
     ways = [] if plateau is None else [Plateau(plateau, f"{plateau:.4g} an anchor")]
     return judge(log, ways, **settings), log, plateau
 

@@ -15,7 +15,6 @@ from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_sc
 from selhn.diagnose.stall import PATIENCE
 from selhn.eval import Metrics, evaluate, require_width
 from selhn.kernels import side_by_side
-from selhn.kernels.statistics import CANDIDATES
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
 from selhn.progress import Progress
@@ -235,8 +234,7 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
     """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
-    mines_only = set(loss.needs) <= set(CANDIDATES)
-    return PATIENCE if mines_only else max(PATIENCE, 4 * steps_per_epoch)
+    return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
 
 
 def choose_device(name: str) -> torch.device:

@@ -33,7 +33,7 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
             "use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
-    if loss.phase is None and not _pulls_at_maxima(loss):
+    if loss.phase is None and not loss.mines:
         sums = ", ".join(name for name in loss.needs if name not in CANDIDATES)
         raise ValueError(
             f"two_pass=true is for losses of hardest negatives alone, and {type(loss).__name__} pulls at all of them "
@@ -45,7 +45,7 @@ def match_in_two_passes(
     model: AbstractMatcher, batch: Batch, loss: Callable[..., Tensor], image_ids: Int[Tensor, " B"] | None
 ) -> Match:
     """What `model(batch)` gives, as far as this loss can tell: all scores, and gradients where it pulls."""
-    if not isinstance(loss, AbstractLoss) or not _pulls_at_maxima(loss):
+    if not isinstance(loss, AbstractLoss) or not loss.mines:
         return model(batch)
     images, texts = model.encode(batch)
     with torch.no_grad():
@@ -82,7 +82,3 @@ def pulled_pairs(
         pairs.append(here * batch + CANDIDATES[name](negatives, positive).max(dim=1).indices)
         pairs.append(CANDIDATES[name](negatives.mT, positive).max(dim=1).indices * batch + here)
     return torch.cat(pairs).sort().values
-
-
-def _pulls_at_maxima(loss: AbstractLoss) -> bool:
-    return all(name in CANDIDATES for name in loss.needs)

@@ -25,12 +25,13 @@ from pathlib import Path
 
 import candidates
 import torch
-from experiments import SETS, TABLE1, Experiment, cost, experiment
+from experiments import SETS, TABLE1, Experiment, experiment
 from one_run import Job, WarmRunner, recalls
 from report import commit, environment, table
 from workers import Outcome, Workers, device_shared_by_kernels, serve
 
 from selhn.eval import ensemble, recall
+from selhn.reproduce.cost import cost
 
 RECALLS = ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"]
 COLUMNS = ["commit", "steps", "learning_rate", "name", "dataset", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch",

@@ -5,17 +5,13 @@ from dataclasses import dataclass
 
 from candidates import SCREEN
 
-from selhn.train import RECIPES, RunConfig
+from selhn.train import RECIPES
 
 TABLE1 = tuple(name for name in RECIPES if name.startswith(("vse_", "rvse_")))
 LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "ncr", "meta_spn", "infonce", "siglip",
               "tal", "multi_positive")  # fmt: skip
 PAIRS = (("scan_t2i_avg", "scan_i2t_avg"), ("bfan_equal", "bfan_prob"), ("saf", "sgr"))
 """Systems that their papers average."""
-STEP_COST: Mapping[str, float] = {"vse": 1, "rvse": 1, "rvsepp": 3, "scan": 3, "bfan": 6, "saf": 6, "sgr": 8}
-LOSS_COST: Mapping[str, float] = {"ncr": 2.5, "aoq": 3, "meta_spn": 10}
-"""Roughly, how long a step of a family takes, and how much longer with a loss that does more than score a batch:
-only for the order in which runs are started."""
 USUAL = ("batch_size=128", "centred=false")
 """Settings that say what is so anyway: with them or without, it is one experiment."""
 
@@ -62,7 +58,7 @@ def losses() -> Iterator[Experiment]:
 def pairs() -> Iterator[Experiment]:
     """The losses that the paper compares on cross-attention systems."""
     yield from (experiment("bfan_equal", loss) for loss in ("ssp", "aoq", "meta_spn", "selhn"))
-    yield from (experiment(model, loss) for model in ("saf", "sgr") for loss in ("ncr", "selhn"))
+    yield from (experiment("sgr", loss) for loss in ("ncr", "selhn"))  # NCR's authors built it on SGR
 
 
 def epsilon() -> Iterator[Experiment]:
@@ -113,9 +109,3 @@ def own_batches() -> Iterator[Experiment]:
 SETS: Mapping[str, Callable[[], Iterator[Experiment]]] = {
     make.__name__: make for make in (table1, losses, pairs, epsilon, batch, centred, noise, systems, own, own_batches)
 }
-
-
-def cost(config: RunConfig) -> float:
-    """Roughly how long a run takes beside others, so that the long ones begin first."""
-    step = STEP_COST.get(config.model.partition("_")[0], 1) * LOSS_COST.get(config.loss, 1)
-    return step * config.train.epochs * max(1.0, 128 / config.train.batch_size)

@@ -6,6 +6,7 @@ from selhn.data import load_data, write_native
 from selhn.reproduce.runs import Runs, fitting, is_done
 from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
 from selhn.train import open_run
+from selhn.train.folder import environment
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 FC = recipe("vse_fc_hn")
@@ -72,8 +73,22 @@ def test_an_ensemble_and_folds(trained):
     assert trained.metrics(members, folds=5)[0] == folds, "and again when a run is newer"
 
 
-def test_speed_is_a_number(trained):
-    assert trained.pairs_a_second([recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")]) > 0
+def test_speed_is_measured_once(trained, monkeypatch):
+    members = [recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")]
+    speed = trained.pairs_a_second(members)
+    assert speed > 0
+    monkeypatch.setattr("selhn.reproduce.runs._seconds_to_score", lambda model, split: 1e9)
+    assert trained.pairs_a_second(members) == speed
+    (trained.folder(members[0], 0) / "results.json").touch()
+    assert trained.pairs_a_second(members) < 1, "and again when a run is newer"
+
+
+def test_where_the_runs_were_made(trained, tmp_path):
+    assert small_runs(tmp_path).environment()["device"] == environment()["device"]
+    made = trained.folder(recipe("scan_t2i_avg_hn"), 0).parent.parent / "a" / "seed0" / "env.json"
+    made.parent.mkdir(parents=True)
+    made.write_text(json.dumps({"device": "a large one"}))
+    assert trained.environment()["device"] == "a large one"
 
 
 def test_a_run_that_fails_leaves_the_others(tmp_path, capsys):

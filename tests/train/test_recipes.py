@@ -40,7 +40,9 @@ def test_recipes(name):
         ("bfan_prob_hn_f30k", 15, (), 2e-4),
         ("bfan_equal_selhn_coco", 20, (15,), 5e-4),
         ("sgr_hn_f30k", 40, (30,), 2e-4),
-        ("saf_selhn_f8k", 30, (20,), 2e-4),
+        ("saf_selhn_f30k", 30, (20,), 2e-4),
+        ("saf_selhn_f8k", 20, (15,), 2e-4),
+        ("scan_t2i_avg_hn_f8k", 30, (15,), 2e-4),
         ("saf_hn_coco", 20, (10,), 2e-4),
     ],
 )

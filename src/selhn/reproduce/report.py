@@ -22,7 +22,6 @@ from selhn.reproduce.tables import (
     row_applies,
     runs_of,
 )
-from selhn.train.folder import environment
 
 NAMES = (*TABLES, *FIGURES)
 NOT_OURS = "not ours yet"
@@ -170,7 +169,7 @@ def _markdown(name: str, lines: Sequence[Line], runs: Runs) -> str:
 
 
 def _made_from(runs: Runs) -> str:
-    about = environment()
+    about = runs.environment()
     small = (
         " Made with --tiny: the numbers show that everything runs, and nothing else; in place of a BERT stands one "
         "layer with random weights."

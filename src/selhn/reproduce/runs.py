@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import cached_property
@@ -19,9 +19,11 @@ from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.names import did_you_mean
 from selhn.reproduce import tiny
+from selhn.reproduce.cost import cost
 from selhn.reproduce.tables import Wanted
 from selhn.train import RunConfig, get_recipe, measure_runs, open_run, override, read_log, run_config
 from selhn.train.config import key_values
+from selhn.train.folder import environment
 from selhn.train.loop import FREE_TO_CHANGE, choose_device
 from selhn.train.recipes import DATASETS, find_data
 from selhn.train.run import read_config
@@ -83,6 +85,8 @@ class Runs:
             print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
         quiet, start = self.small or jobs > 1, time.monotonic()
         tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
+        if jobs > 1:  # a long run that begins last leaves the other processes idle
+            tasks = dict(sorted(tasks.items(), key=lambda task: -cost(task[1][0])))
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
             print(f"[{passed}] {one.name} seed {seed}: {said}", flush=True)
@@ -105,27 +109,45 @@ class Runs:
         return [self._metrics([self.folder(member, seed) for member in members], folds) for seed in self.seeds]
 
     def _metrics(self, folders: Sequence[Path], folds: int) -> Metrics:
-        results = [folder / "results.json" for folder in folders]
         if len(folders) == 1 and folds == 1:
-            return Metrics.from_dict(json.loads(results[0].read_text())["test"])
-        name = "+".join(folder.parent.name for folder in folders)
-        kept = self.out / "measured" / f"{name}-{folders[0].name}-folds{folds}.json"
-        if not kept.exists() or any(kept.stat().st_mtime_ns <= file.stat().st_mtime_ns for file in results):
+            return Metrics.from_dict(json.loads((folders[0] / "results.json").read_text())["test"])
+
+        def measure() -> str:
             device = read_config(folders[0]).train.device
             *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
-            kept.parent.mkdir(exist_ok=True)
-            kept.write_text(metrics.to_json())
-        return Metrics.from_json(kept.read_text())
+            return metrics.to_json()
+
+        return Metrics.from_json(self._measured_once(folders, f"folds{folds}", measure))
 
     def pairs_a_second(self, members: Sequence[Wanted]) -> float:
         """Pairs of the test split that the first seed scores in a second, encoding included; all members in turn."""
-        seconds, pairs = 0.0, 1
-        for member in members:
-            model, data = open_run(self.folder(member, self.seeds[0]))
-            model.to(choose_device(read_config(self.folder(member, self.seeds[0])).train.device))
-            pairs = data.test.num_images * data.test.num_texts
-            seconds += min(_seconds_to_score(model, data.test) for _ in range(2))
-        return pairs / seconds
+        folders = [self.folder(member, self.seeds[0]) for member in members]
+
+        def measure() -> str:
+            seconds, pairs = 0.0, 1
+            for folder in folders:
+                model, data = open_run(folder)
+                model.to(choose_device(read_config(folder).train.device))
+                pairs = data.test.num_images * data.test.num_texts
+                seconds += min(_seconds_to_score(model, data.test) for _ in range(2))
+            return json.dumps({"pairs_a_second": pairs / seconds, **environment()}, indent=2)
+
+        return float(json.loads(self._measured_once(folders, "speed", measure))["pairs_a_second"])
+
+    def _measured_once(self, folders: Sequence[Path], what: str, measure: Callable[[], str]) -> str:
+        """What was measured of finished runs together, kept for as long as none of them is made again."""
+        name = "+".join(folder.parent.name for folder in folders)
+        kept = self.out / "measured" / f"{name}-{folders[0].name}-{what}.json"
+        newest = max((folder / "results.json").stat().st_mtime_ns for folder in folders)
+        if not kept.exists() or kept.stat().st_mtime_ns <= newest:
+            kept.parent.mkdir(exist_ok=True)
+            kept.write_text(measure())
+        return kept.read_text()
+
+    def environment(self) -> Mapping[str, Any]:
+        """Where the runs were made: as the first of them says, or here where there is none."""
+        said = sorted(self.out.glob("runs/*/seed*/env.json"))
+        return json.loads(said[0].read_text()) if said else environment()
 
 
 def fitting(settings: Sequence[str], model: str) -> list[str]:

@@ -1,6 +1,7 @@
-"""Loss per anchor over the first epochs, one panel a model, from the logs that `compare.py --logs` keeps.
+"""Loss per anchor over the first epochs, one panel a model: from the logs that `compare.py --logs` keeps, or from runs.
 
-python benchmarks/curves.py runs/logs docs/systems_loss.png --models scan_t2i_avg scan_i2t_avg bfan_equal sgr
+python benchmarks/curves.py runs/logs stall.png --models scan_t2i_avg scan_i2t_avg bfan_equal sgr
+python benchmarks/curves.py runs/reproduce/f8k/runs docs/systems_loss.png --epochs 10 --models scan_t2i_avg saf sgr
 """
 
 import argparse
@@ -9,18 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.train import read_log
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
 
 
-def read_log(path: Path) -> tuple[list[float], list[float]]:
-    """Steps and losses of a log; the rows of evaluations have no loss."""
+def loss_rows(path: Path, epochs: float) -> tuple[list[float], list[float]]:
+    """Steps and losses of a log up to an epoch; the rows of evaluations have no loss."""
     with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["loss_per_anchor"]]
-    return [float(row["step"]) for row in rows], [float(row["loss_per_anchor"]) for row in rows]
+        rows = read_log(path) if path.suffix == ".jsonl" else list(csv.DictReader(file))
+    steps = [row for row in rows if row.get("loss_per_anchor") and float(row["epoch"]) < epochs]
+    return [float(row["step"]) for row in steps], [float(row["loss_per_anchor"]) for row in steps]
 
 
-def draw(logs: Path, models: Sequence[str], path: Path, margin: float) -> None:
+def draw(logs: Path, models: Sequence[str], path: Path, margin: float, epochs: float) -> None:
     """A row of panels that share their axes."""
     plt = pyplot()
     columns = 2 if len(models) in (2, 4) else min(len(models), 3)
@@ -30,8 +33,9 @@ def draw(logs: Path, models: Sequence[str], path: Path, margin: float) -> None:
         axis.set_visible(False)
     for model, axis in zip(models, grid.flat):
         for (loss, title), colour in zip(LOSSES.items(), COLOURS):
-            for file in sorted(logs.glob(f"{model}_{loss}-seed*.csv")):
-                steps, losses = read_log(file)
+            of_runs = logs.glob(f"{model}_{loss}/seed*/log.jsonl")
+            for file in sorted([*logs.glob(f"{model}_{loss}-seed*.csv"), *of_runs]):
+                steps, losses = loss_rows(file, epochs)
                 axis.plot(steps, smooth(losses), color=colour, linewidth=1.6, label=title)
         axis.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
         axis.set(title=model, ylim=(0, None))
@@ -52,8 +56,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--models", nargs="+", required=True)
     parser.add_argument("--margin", type=float, default=0.2)
+    parser.add_argument("--epochs", type=float, default=float("inf"), help="how many from the first on")
     arguments = parser.parse_args()
-    draw(arguments.logs, arguments.models, arguments.out, arguments.margin)
+    draw(arguments.logs, arguments.models, arguments.out, arguments.margin, arguments.epochs)
 
 
 if __name__ == "__main__":

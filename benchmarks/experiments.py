@@ -58,7 +58,7 @@ def losses() -> Iterator[Experiment]:
 def pairs() -> Iterator[Experiment]:
     """The losses that the paper compares on cross-attention systems."""
     yield from (experiment("bfan_equal", loss) for loss in ("ssp", "aoq", "meta_spn", "selhn"))
-    yield from (experiment("sgr", loss) for loss in ("ncr", "selhn"))  # NCR's authors built it on SGR
+    yield from (experiment("sgr", loss) for loss in ("ncr reduction=sum", "selhn"))  # NCR's authors built it on SGR
 
 
 def epsilon() -> Iterator[Experiment]:

@@ -61,3 +61,10 @@ def test_curves_count_in_epochs_and_bands_hold_the_deviation():
 def test_epsilon_zero_is_hardest_negative_mining():
     assert EPSILONS["0"].recipe == "rvse_hn"
     assert [figures._power(value) for value in EPSILONS][:3] == ["0", "$10^{-4}$", "$10^{-3}$"]
+
+
+def test_labels_of_close_points_are_written_to_the_outside():
+    alone, left, right = figures.label_places([(10.0, 100.0), (1000.0, 300.0), (1100.0, 301.0)])
+    assert alone["ha"] == "center"
+    assert (left["ha"], right["ha"]) == ("right", "left")
+    assert figures.label_places([(5.0, 3.0)]) == [alone]

@@ -49,6 +49,17 @@ def test_the_csv_has_ours_the_papers_and_the_difference(made):
     assert rows[-1]["paper_rsum"] == "498.60"
 
 
+def test_every_run_is_a_row_of_data(made):
+    with (made[0] / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 9
+    assert {row["run"] for row in rows} == {path.name for path in (made[0] / "runs").iterdir()}
+    for row in rows:
+        recalls = [float(row[f"{way}_r{k}"]) for way in ("i2t", "t2i") for k in (1, 5, 10)]
+        assert float(row["rsum"]) == pytest.approx(sum(recalls), abs=0.05)
+        assert int(row["best_epoch"]) >= 1
+
+
 def test_a_second_call_trains_nothing_and_adds_to_the_page(made, monkeypatch):
     folder, _ = made
     monkeypatch.setattr("selhn.reproduce.runs.run_config", None)

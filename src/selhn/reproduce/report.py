@@ -1,6 +1,7 @@
 """`selhn reproduce`: tables with ours beside the paper's numbers, figures, and one page that shows them all."""
 
 import csv
+import json
 import os
 import statistics
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ def reproduce(
         else:
             written.append(FIGURES[name].draw(runs, folder / f"{name}.png"))
             print(f"{name}: {FIGURES[name].title}: {written[-1]}", flush=True)
+    write_runs(folder)
     write_page(folder)
     return written
 
@@ -196,6 +198,20 @@ def _cells(one: Line) -> tuple[str, ...]:
 
 def _shown(number: float | None) -> str:
     return "-" if number is None else f"{number:.1f}"
+
+
+def write_runs(folder: Path) -> None:
+    """`runs.csv`: every finished run in the folder, with the epoch that dev chose and whether the alarm spoke."""
+    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"])
+        for path in sorted(folder.glob("runs/*/seed*/results.json")):
+            results = json.loads(path.read_text())
+            test = Metrics.from_dict(results["test"])
+            numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results["dev"]["rsum"]]
+            about = [results["best_epoch"] + 1, "spoke" if results["stalled"] else ""]
+            seed = path.parent.name.removeprefix("seed")
+            writer.writerow([path.parent.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
 
 
 def write_page(folder: Path) -> None:

@@ -107,13 +107,14 @@ RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
         ("BFAN", title): tuple(Wanted(f"{part}_{loss}", f"{part}_selhn", (f"loss={loss}",)) for part in _PARTS["BFAN"])
         for title, loss in (("SSP", "ssp"), ("AOQ", "aoq"), ("Meta-SPN", "meta_spn"))
     },
-    ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr",)),),
+    ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),
     ("RVSE++", "SelHN"): (recipe("rvsepp_selhn"),),
 }  # fmt: skip
 """Method and loss of a row, and the runs that are its like; the scores of several are averaged. The SCAN of the paper's
-ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one kind. A row
-that is not here is not ours yet."""
+ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one kind, and
+sums over the batch: with clipping, the gradient is then as long after the warm-up as before. A row that is not here is
+not ours yet."""
 
 
 def row_applies(row: PaperRow, data: str) -> bool:

@@ -18,10 +18,11 @@ def test_there_are_enough_of_every_kind_and_none_twice():
 def test_truth_is_what_a_run_reached_against_the_best_loss_of_its_set_up():
     best, slow, failed = Job("m", "a", 0), Job("m", "b", 0), Job("m", "c", 0)
     wrong_step, elsewhere = Job("m", "a", 0, ("lr=10.0",)), Job("n", "c", 0)
-    found = {best: [10, 400], slow: [200, 250], failed: [300, 200], wrong_step: [], elsewhere: [100, 100]}
+    found = {best: [10, 400], slow: [200, 340], failed: [300, 200], wrong_step: [90, 80], elsewhere: [100, 100]}
     truth = truths(found)
     assert truth == {best: "healthy", slow: "healthy", failed: "failed", wrong_step: "failed", elsewhere: "healthy"}
-    assert truths(found, 0.7)[slow] == "failed"
+    assert truths(found, 0.9)[slow] == "failed"
+    assert truths({**found, wrong_step: []})[wrong_step] == "failed", "it ended before the first evaluation"
     assert misjudged({best: "healthy", slow: "healthy", failed: "unclear", elsewhere: "stalled"}, truth) == 2
     little = {Job("little_m", "a", 0): [10, 300, *[250] * 5], Job("little_m", "b", 0): [10, 300, *[295] * 5]}
     assert list(truths(little).values()) == ["overfit", "healthy"]

@@ -28,8 +28,8 @@ STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
 FAR = 0.1
 MANY_ROWS = 100_000
-RANKS = 200.0
-"""An RSUM, out of 600, that is reached only by learning."""
+FALLEN = 0.95
+"""A loss that learns ends below this share of what it was in the first tenth of the log."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def judge(
         for way, is_far in zip(ways, far)
     ]
     still = next((one for one in stills if one.stalled), None)
-    if still is not None and not _ranks(log, still):
+    if still is not None:
         return _stalled(log, still, remedy)
-    likely = still or (stills[0] if len(stills) == 1 else _likely(log, stills))
-    for rule in (_blown_up, _collapsing, _adrift, _overfitting):
+    likely = stills[0] if len(stills) == 1 else _likely(log, stills)
+    for rule in (_blown_up, _collapsing, _flat, _adrift, _overfitting):
         found = rule(log, likely, patience) if mines or rule is not _collapsing else None
         if found is not None:
             return found
-    return _flat(log, patience) or _early(log, stills, patience) or _healthy(log, stills)
+    return _early(log, stills, patience) or _healthy(log, stills)
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,6 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     return bool(last.std() < STEADY * plateau.value and -NEAR / 4 <= off <= NEAR)
 
 
-def _ranks(log: Log, still: _Still) -> bool:
-    """Whether images and texts find each other all the same: a rank needs no distance between scores.
-
-    So it is with T-HN and BFAN on Flickr8k: delta_s ends at 0.001, and RSUM where that of SelHN does.
-    """
-    assert still.since is not None
-    within = [rsum for step, rsum in log.dev if step >= still.since]
-    return len(within) > 1 and within[-1] > RANKS and within[-1] > 1.5 * within[0]
-
-
 def _likely(log: Log, stills: list[_Still]) -> _Still | None:
     """The one plateau, of those that are not guesses, above which training begins as it does for hard negatives."""
     first = ends(log.loss)[0]
@@ -178,7 +168,7 @@ def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
 
 
 def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    if still is None or still.since is None or "spread" not in log.columns or _ranks(log, still):
+    if still is None or still.since is None or "spread" not in log.columns:
         return None
     first, last = ends(log.columns["spread"])
     before = ends(log.columns["spread"][: max(ENOUGH_ROWS, len(log.steps) // 2)])[1]
@@ -189,19 +179,27 @@ def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None
 
 
 def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    """A loss above its plateau that neither falls nor sits: steps so large that nothing is kept."""
-    if still is None or still.plateau is None or log.steps[-1] - log.steps[0] < patience:
-        return None
-    quarters = [part.mean() for part in np.array_split(log.loss, 4)]
-    above = min(quarters[2:]) > (1 + NEAR) * still.plateau.value
-    falls = quarters[3] < 0.95 * quarters[1]
+    """A loss that does not fall: steps so large that nothing is kept.
+
+    Where its plateau is known it stays above that and does not come down; where it is not, it ends where it began.
+    """
     learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
     half = log.loss[len(log.loss) // 2 :]
-    quiet = half.std() < 3 * STEADY * half.mean()  # it comes down to its plateau
-    if not above or falls or learns or quiet:
+    quiet = half.std() < 3 * STEADY * abs(half.mean())
+    if learns or log.steps[-1] - log.steps[0] < patience:
         return None
-    why = f"the loss stays above {still.plateau.words}, and does not fall"
-    return _verdict("diverging", int(log.steps[0]), why, _evidence(log, still))
+    quarters, since = [part.mean() for part in np.array_split(log.loss, 4)], int(log.steps[0])
+    if still is not None and still.plateau is not None:
+        above = min(quarters[2:]) > (1 + NEAR) * still.plateau.value
+        if not above or quiet or quarters[3] < FALLEN * quarters[1]:
+            return None
+        words = f"the loss stays above {still.plateau.words}, and does not fall"
+        return _verdict("diverging", since, words, _evidence(log, still))
+    first, last = ends(log.loss)
+    if not quarters[3] > FALLEN * first > 0:
+        return None
+    words = f"{log.loss_name} ends where it began"
+    return _verdict("stalled" if quiet else "diverging", since, words, (from_to(log.loss_name, first, last),))
 
 
 def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | None:
@@ -227,7 +225,7 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
     return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
 
 
-def _flat(log: Log, patience: int) -> Verdict | None:
+def _flat(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     """A loss that does not move, at a value that is no plateau we know."""
     half = log.loss[len(log.loss) // 2 :]
     learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
@@ -250,9 +248,6 @@ def _early(log: Log, stills: list[_Still], patience: int) -> Verdict | None:
 def _healthy(log: Log, stills: list[_Still]) -> Verdict:
     evidence = [from_to(log.loss_name, *ends(log.loss)), *told_numbers(log)]
     left = next((one.left for one in stills if one.left is not None), None)
-    drawn = next((one for one in stills if one.stalled), None)
-    if drawn is not None:
-        evidence.append(f"scores have drawn together since step {drawn.since:,}, but RSUM grows all the same")
     if left is not None and len(stills) == 1:
         evidence.append(f"it sat on a plateau from step {left[0]:,} to {left[1]:,}, and left it")
     return _verdict("healthy", None, "it learns", tuple(evidence))

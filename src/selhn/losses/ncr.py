@@ -115,8 +115,8 @@ class NCR(AbstractLoss):
         return anchors.given.trained[..., None, :].expand_as(anchors.hardest)
 
     def plateau(self, batch: int) -> float | None:
-        """The margin of a true pair."""
-        return mean_hinge_plateau(self.margin, batch, self.average_over) if self.warming_up else self.margin
+        """None after the warm-up: soft labels make margins smaller, and pairs are left out."""
+        return mean_hinge_plateau(self.margin, batch, self.average_over) if self.warming_up else None
 
     def pair_losses(
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None

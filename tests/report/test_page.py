@@ -3,12 +3,17 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
+from itertools import combinations
 
+import numpy as np
 import pytest
+from PIL import ImageColor
 from run_cases import rows
 
 from selhn.data import Data, Split, load_data, write_native
 from selhn.report import write_report
+from selhn.report.chart import COLOURS
 from selhn.report.runs import read_runs
 
 EMPTY = {"meta", "img", "br", "link"}
@@ -144,6 +149,52 @@ def test_what_cannot_be_done(write_run, tmp_path):
         write_report([run], split="tests")
     with pytest.raises(ValueError, match="there is no folder .*nowhere"):
         write_report([run], pictures=tmp_path / "nowhere")
+
+
+STYLE = files("selhn.report").joinpath("page.css").read_text("utf-8")
+SCREENS = [
+    dict(re.findall(r"--([\w-]+): (#\w+)", colours))
+    for colours in re.findall(r":root \{(.*?)\}", STYLE, flags=re.DOTALL)
+]
+SCREEN = pytest.mark.parametrize("colours", SCREENS, ids=["light", "dark", "print"])
+SEEN = {  # what is seen of red, green and blue light, after Machado, Oliveira and Fernandes (2009)
+    "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def light(colour):
+    """Red, green and blue as amounts of light."""
+    shares = np.array(ImageColor.getrgb(colour)) / 255
+    return np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+
+
+def lab(amounts):
+    """The colour space in which distances are about what an eye makes of them."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116
+               for v in to_xyz @ amounts.clip(0, 1) / [0.9505, 1, 1.089])  # fmt: skip
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@SCREEN
+def test_words_and_lines_stand_out(colours):
+    words = {"paper": "ink quiet accent", "card": "ink quiet good bad odd right", "grid": "ink quiet",
+             "right-paper": "ink right", "remedy": "ink"}  # fmt: skip
+    pairs = [(word, behind, 4.5) for behind, over in words.items() for word in over.split()]
+    for over, behind, enough in [*pairs, *((f"c{number}", "card", 3) for number in range(COLOURS))]:
+        low, high = sorted(float(light(colours[name]) @ [0.2126, 0.7152, 0.0722]) for name in (over, behind))
+        assert (high + 0.05) / (low + 0.05) >= enough, f"{over} on {behind}"
+
+
+@SCREEN
+@pytest.mark.parametrize("eye", SEEN)
+def test_lines_are_told_apart_by_every_eye(colours, eye):
+    seen = [lab(np.array(SEEN[eye]) @ light(colours[f"c{number}"])) for number in range(COLOURS)]
+    near = min(np.linalg.norm(one - other) for one, other in combinations(seen, 2))
+    assert near > 15, "2 is the least that is seen side by side"
 
 
 def test_where_it_is_written(write_run, tmp_path):

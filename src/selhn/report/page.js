@@ -39,7 +39,7 @@ for (const figure of document.querySelectorAll("[data-panel]")) {
     cursor.setAttribute("x1", x);
     cursor.setAttribute("x2", x);
     figure.classList.add("reading");
-    const range = panel.single ? "" : "; in brackets the least and the greatest there";
+    const range = panel.single ? "" : " (least to greatest)";
     caption.textContent = "at step " + at.toLocaleString("en") + range;
     panel.curves.forEach((curve, number) => {
       const place = nearest(curve.steps, at);

@@ -81,6 +81,12 @@ def test_runs_that_cannot_be_shown_say_why(trained, write_run):
     assert find_examples(differing, 1, device="cpu").in_the_way[differing[1].name] == "it was trained on other data"
 
 
+def test_weights_that_are_broken(trained, monkeypatch):
+    monkeypatch.setattr(module, "score_split", lambda model, split, **how: torch.full((split.num_images, 9), torch.nan))
+    runs = read_runs([trained / "selhn"])
+    assert find_examples(runs, 1) == {"selhn": "the scores of its weights are no numbers"}
+
+
 def test_a_run_without_a_configuration_needs_data(write_run):
     runs = read_runs([write_run("own", configured=False)])
     assert "name some with --data" in find_examples(runs, 1)["own"]

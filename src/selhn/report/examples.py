@@ -199,7 +199,10 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     if not (run.folder / "best").is_dir():
         raise ValueError("it has kept no weights, since its first epoch is not finished")
     model = open_model(run.folder).to(device)
-    return score_split(model, items, for_ranking=True, progress=True).float().cpu()
+    scores = score_split(model, items, for_ranking=True, progress=True).float().cpu()
+    if bool(scores.isnan().any()):
+        raise ValueError("the scores of its weights are no numbers")
+    return scores
 
 
 def _own_data(run: RunRecord) -> Data:

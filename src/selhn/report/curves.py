@@ -114,7 +114,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         *(
             Panel(
                 f"Gradient norm, {name.removeprefix('grad_').replace('_', ' ')}",
-                "over all weights of that part, before clipping",
+                "over all weights of that part, before clipping; larger where a loss is summed",
                 _curves(runs, _column(name)),
                 is_log=True,
             )

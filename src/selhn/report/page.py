@@ -49,9 +49,7 @@ def write_report(
     if pictures is not None and not pictures.is_dir():
         raise ValueError(f"there is no folder {pictures}: name the one that holds the images")
     records = read_runs(runs)
-    if out is None:
-        folders = [record.folder.resolve() for record in records]
-        out = Path(os.path.commonpath([folders[0] if len(folders) == 1 else one.parent for one in folders])) / PAGE
+    out = out or _place(runs)
     if out.is_dir():
         raise ValueError(f"{out} is a folder: name a file, such as {out / PAGE}")
     found = find_examples(records, examples, data, split, device) if examples else None
@@ -60,6 +58,13 @@ def write_report(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(content)
     return out
+
+
+def _place(runs: Sequence[Path]) -> Path:
+    if len(runs) == 1:
+        return runs[0] / PAGE
+    above = Path(os.path.commonpath([run.resolve().parent for run in runs]))
+    return (above.relative_to(Path.cwd()) if above.is_relative_to(Path.cwd()) else above) / PAGE
 
 
 def page(

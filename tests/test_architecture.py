@@ -18,7 +18,7 @@ FLOORS = [
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"reproduce", "official", "demo", "show", "searching"},
+    {"reproduce", "report", "official", "demo", "show", "searching"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -36,7 +36,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    commands = "demo models losses data train eval reproduce index search show diagnose"
+    commands = "demo models losses data train eval reproduce index search show diagnose report"
     for command in commands.split():
         assert command in done.stdout
 
@@ -74,6 +74,15 @@ def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
     assert "199 images" in say("index", *place, "--delete", name, "--compact", "--check").output
     assert name not in say("search", "a red ball", *place).output
     assert len(say("search", "--like", lines[1].split()[2], *place).output.splitlines()) == 5
+
+
+def test_a_page_about_a_run(run, tmp_path):
+    page = tmp_path / "page.html"
+    said = say("report", run, "--out", page, "--examples", "1", "--device", "cpu").output
+    assert said.startswith(f"{page}: ")
+    assert "<h2>Examples</h2>" in page.read_text()
+    with pytest.raises(ValueError, match="there is no run"):
+        say("report", tmp_path / "nowhere")
 
 
 def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path):

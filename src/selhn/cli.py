@@ -261,6 +261,28 @@ def diagnose_log(
     show_verdict(log, column, margin, batch, reduction, figure, as_json)
 
 
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, finished or not; several are laid over each other.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of the page; default report.html in the run, or in the folder of the runs."),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="For examples: other data than the runs' own.")] = None,
+    split: str = "test",
+    examples: Annotated[int, typer.Option(help="Example queries of each kind; 0 for none.")] = 3,
+    pictures: Annotated[Path | None, typer.Option(help="Folder with the images of the data, by their names.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Write one page about one run or several: verdict, results, curves, example retrievals, settings."""
+    from selhn.report import write_report
+
+    page = write_report(runs, out, data=data, split=split, examples=examples, pictures=pictures, device=device)
+    typer.echo(f"{page}: {page.stat().st_size / 1024:,.0f} kB")
+
+
 @show_app.command("attention")
 def attention(
     run: Annotated[

@@ -103,3 +103,8 @@ def test_other_mistakes(tmp_path, monkeypatch):
     monkeypatch.setattr("selhn.diagnose.reading.MOST_BYTES", 3)
     with pytest.raises(ValueError, match="write a shorter log"):
         read_foreign(path)
+
+
+def test_a_log_of_one_row_says_its_step():
+    log = from_rows([{"step": 7, "loss": 1.0}])
+    assert (log.steps.tolist(), log.counts_steps) == ([7], True)

@@ -45,7 +45,9 @@ def test_a_folder_becomes_a_data_set(photos, tmp_path):
             assert own == [f"picture {number}", f"again {number}"]
             stored, _ = split.features.gather(torch.tensor([row]))
             assert torch.allclose(stored, Extractor(TinyBackbone())([photo(number)]), atol=2e-3)
-    assert json.loads((tmp_path / "data" / "pictures.json").read_text())["used"] == 12
+    told = json.loads((tmp_path / "data" / "pictures.json").read_text())
+    assert told["used"] == 12
+    assert told["folder"] == str(photos.resolve())
 
 
 def test_splits_of_the_captions_file(photos, tmp_path):

@@ -111,7 +111,7 @@ def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: boo
         told = [row.get(name, math.nan) for row in table]
         # A counter that begins anew with every epoch is no clock.
         known = [value for value in told if not math.isnan(value)]
-        if known == sorted(known) and known and known[-1] > known[0]:
+        if known == sorted(known) and known and (known[-1] > known[0] or len(known) == 1):
             for number, value in enumerate(told):
                 told[number] = (told[number - 1] if number else 0.0) if math.isnan(value) else value
             return told, True

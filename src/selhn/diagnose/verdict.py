@@ -76,7 +76,8 @@ def judge(
     if broken is not None:
         return broken
     if len(log.loss) < ENOUGH_ROWS:
-        return _verdict("unclear", None, f"{len(log.loss)} rows are too few to judge by", ())
+        rows = "1 row is" if len(log.loss) == 1 else f"{len(log.loss)} rows are"
+        return _verdict("unclear", None, f"{rows} too few to judge by", ())
     end = ends(log.loss)[1]
     # Of many guesses nearly all are far off, which is seen without reading the log row by row.
     far = [len(ways) > 1 and way is not None and abs(end - way.value) > FAR * way.value for way in ways]

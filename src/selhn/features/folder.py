@@ -68,7 +68,7 @@ def import_pictures(
     train, dev, test = (_split(name, found, extracted, texts, folder, extractor) for name, found in rows.items())
     write_native(Data(folder.resolve().name, train, dev, test), destination, dtype=dtype)
     report = extracted.report
-    content = {"used": report.used, "notes": report.notes, "left out": report.refused}
+    content = {"folder": str(folder.resolve()), "used": report.used, "notes": report.notes, "left out": report.refused}
     (destination / REPORT_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return report
 

@@ -1,0 +1,157 @@
+"""The curves of a report: which there are, and each with few points and all of its spikes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from selhn.diagnose.reading import Column
+from selhn.report.runs import RunRecord
+
+MOST_POINTS = 240
+WINDOWS = 50
+"""Into how many stretches a log is cut, of which each is one mean."""
+MOST_GRADIENTS = 2
+FAR_APART = 5
+"""How many times as large the loss of one run may be on its plateau as that of another on one linear axis."""
+Points = tuple[Column, Column]
+"""Steps and values."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number of one run, thinned: of neighbouring rows the running mean at the last, the least and the greatest."""
+
+    run: int
+    """Which of the runs, from 0."""
+    name: str
+    steps: Column
+    line: Column
+    low: Column
+    high: Column
+    lost: int
+    """Values that were no finite numbers, and cannot be drawn."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves of one number."""
+
+    title: str
+    words: str
+    """What the number says."""
+    curves: tuple[Curve, ...]
+    unit: str = ""
+    is_log: bool = False
+    level: tuple[float, str] | None = None
+    """A value to compare with, and its name."""
+    full: float = 0.0
+    """What the axis reaches at least."""
+    until: float = 1.0
+    """The last step of the longest run, at which all panels end."""
+    measured: bool = False
+    """Whether every point is a measurement of its own, to be marked."""
+
+
+def thin(run: int, name: str, points: Points, average: bool = True, most: int = MOST_POINTS) -> Curve:
+    """A curve with at most so many points; whatever was largest or smallest in the log is so in the curve."""
+    steps, values = (np.asarray(column, dtype=float) for column in points)
+    finite = np.isfinite(values)
+    mean = np.full(len(values), np.nan)
+    mean[finite] = running_mean(values[finite]) if average else values[finite]
+    edges = np.linspace(0, len(values), min(len(values), most) + 1).astype(int)
+    cut: list[tuple[float, float, float, float]] = []
+    for start, end in zip(edges, edges[1:]):
+        there = np.flatnonzero(finite[start:end]) + start
+        if len(there):
+            cut.append((steps[there[-1]], mean[there[-1]], values[there].min(), values[there].max()))
+        else:
+            cut.append((steps[end - 1], np.nan, np.nan, np.nan))
+    at, line, low, high = np.array(cut, dtype=float).reshape(-1, 4).T
+    return Curve(run, name, at, line, low, high, lost=int((~finite).sum()))
+
+
+def running_mean(values: Column) -> Column:
+    """The mean of every value and its neighbours on both sides, so that a curve is not late; fewer at the ends."""
+    reach = len(values) // WINDOWS // 2
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def panels(runs: Sequence[RunRecord]) -> list[Panel]:
+    """All that the logs have of: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
+    per_anchor = all(run.log.loss_name == "loss_per_anchor" for run in runs)
+    plateaus = {run.plateau for run in runs}
+    known = [plateau for plateau in plateaus if plateau]
+    epsilons = {run.epsilon for run in runs}
+    plateau = plateaus.pop() if len(plateaus) == 1 else None
+    epsilon = epsilons.pop() if len(epsilons) == 1 else None
+    found = [
+        Panel(
+            "Loss per anchor" if per_anchor else "Loss",
+            "a run that has stalled sits where all scores are equal",
+            _curves(runs, _column("loss")),
+            # A sum over all negatives beside a loss of one would press the other flat.
+            is_log=bool(known) and max(known) > FAR_APART * min(known),
+            level=None if plateau is None else (plateau, "all scores equal"),
+        ),
+        Panel(
+            "delta_s",
+            "distance between the scores of the positive and of the hardest negative",
+            _curves(runs, _column("delta_s")),
+            is_log=True,
+            level=None if epsilon is None else (epsilon, "epsilon"),
+        ),
+        Panel(
+            "Separated anchors",
+            "share with delta_s above epsilon: those that SelHN mines",
+            _curves(runs, _column("separated", 100)),
+            unit=" %",
+            full=100,
+        ),
+        *(
+            Panel(
+                f"Gradient norm, {name.removeprefix('grad_').replace('_', ' ')}",
+                "over all weights of that part, before clipping; larger where a loss is summed",
+                _curves(runs, _column(name)),
+                is_log=True,
+            )
+            for name in gradient_names(runs)
+        ),
+        Panel(
+            "RSUM on dev",
+            "the six recalls added up, after every epoch; at most 600",
+            _curves(runs, lambda run: _pairs(run), average=False),
+            measured=True,
+        ),
+    ]
+    until = max(float(run.log.steps[-1]) for run in runs)
+    return [replace(panel, until=until) for panel in found if panel.curves]
+
+
+def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
+    """Both encoders, or of models that name their parts otherwise the first two."""
+    names = list(dict.fromkeys(name for run in runs for name in run.log.columns if name.startswith("grad_")))
+    return [name for name in ("grad_image", "grad_text") if name in names] or names[:MOST_GRADIENTS]
+
+
+def _curves(
+    runs: Sequence[RunRecord], points: Callable[[RunRecord], Points], average: bool = True
+) -> tuple[Curve, ...]:
+    found = [thin(number, run.name, points(run), average) for number, run in enumerate(runs)]
+    return tuple(curve for curve in found if np.isfinite(curve.line).any())
+
+
+def _column(name: str, factor: float = 1.0) -> Callable[[RunRecord], Points]:
+    def points(run: RunRecord) -> Points:
+        column = run.log.columns.get(name)
+        return (run.log.steps, factor * column) if column is not None else (np.empty(0), np.empty(0))
+
+    return points
+
+
+def _pairs(run: RunRecord) -> Points:
+    steps, values = zip(*run.log.dev) if run.log.dev else ((), ())
+    return np.array(steps, dtype=float), np.array(values, dtype=float)

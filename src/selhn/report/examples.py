@@ -1,0 +1,217 @@
+"""Example retrievals: a few queries that are answered and a few that are not, and where every run puts the answer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.data import Data, Features, Split
+from selhn.eval import ranks, score_split
+from selhn.report.runs import RunRecord
+from selhn.train.loop import choose_device
+from selhn.train.run import open_data, open_model
+
+ANSWERS = 5
+MOST_IMAGES = 500
+"""Images of a split that are searched: a model that compares every pair takes hours for thousands."""
+CANNOT_OPEN = (ValueError, OSError, ImportError)
+Direction = Literal["t2i", "i2t"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An image, or a text, that was found."""
+
+    row: int
+    place: int
+    """From 1."""
+    score: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query and its first answers; at the end the first right one, where it is not among them."""
+
+    query: int
+    answers: tuple[Answer, ...]
+    elsewhere: tuple[tuple[str, int], ...]
+    """The place of the first right answer in other runs."""
+
+    @property
+    def place(self) -> int:
+        """Of the first right answer."""
+        return next(answer.place for answer in self.answers if answer.right)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What one run finds in a split."""
+
+    run: RunRecord
+    split: Split
+    """The images that are searched."""
+    whole: Split
+    """All images, of which those are the first."""
+    found: dict[Direction, tuple[Example, ...]]
+    missed: dict[Direction, tuple[Example, ...]]
+    first: dict[Direction, tuple[int, int]]
+    """How many queries have a right answer in the first place, and of how many."""
+    in_the_way: Mapping[str, str]
+    """Why some runs are not compared with."""
+
+
+def find_examples(
+    runs: Sequence[RunRecord], number: int, data: str | None = None, split: str = "test", device: str = "auto"
+) -> Examples | dict[str, str]:
+    """Examples of the best run that can be opened; where there is none, what is in the way of each.
+
+    Queries are chosen by their places alone and spread evenly over the split, so that nobody picks them.
+    """
+    on = choose_device(device)
+    # What was asked for by name is an error where it is not there; the runs' own data may be gone.
+    named = None if data is None else open_data(runs[0].folder, data)[split]
+    in_the_way: dict[str, str] = {}
+    for run in sorted(runs, key=lambda run: -run.rsum):
+        try:
+            whole = named or _own_data(run)[split]
+            items = first_images(whole, MOST_IMAGES)
+            scores = _scores(run, items, on)
+        except CANNOT_OPEN as error:
+            in_the_way[run.name] = str(error)
+            continue
+        others = {}
+        for other in runs:
+            if other is not run and other.name not in in_the_way:
+                try:
+                    if data is None and not _same_data(run, other):
+                        raise ValueError("it was trained on other data")
+                    others[other.name] = places(_scores(other, items, on), items)
+                except CANNOT_OPEN as error:
+                    in_the_way[other.name] = str(error)
+        return _examples(run, items, whole, scores, others, number, in_the_way)
+    return in_the_way
+
+
+def places(scores: Float[Tensor, "I T"], split: Split) -> dict[Direction, Int[Tensor, " Q"]]:
+    """The place of the first right answer of every query, from 1; 0 where it has none."""
+    found = ranks(scores, split.image_of_text)
+    return {"t2i": found.t2i + 1, "i2t": found.i2t + 1}
+
+
+def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]:
+    """Queries with a right answer in the first place, and without one among those shown; or else not in the first."""
+    far = place > ANSWERS
+    missed = far if bool(far.any()) else place > 1
+    return _spread(place == 1, number), _spread(missed, number)
+
+
+def _spread(chosen: Bool[Tensor, " Q"], number: int) -> list[int]:
+    """Some of the chosen, each from the middle of an equal part of them."""
+    rows = chosen.nonzero()[:, 0].tolist()
+    return list(dict.fromkeys(rows[(2 * part + 1) * len(rows) // (2 * number)] for part in range(number) if rows))
+
+
+def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
+    """The first answers and the first right one; of equal scores the wrong one comes first, as recall counts them."""
+    wrong_first = right.int().argsort(stable=True)
+    order = wrong_first[scores[wrong_first].argsort(descending=True, stable=True)]
+    shown = order[:ANSWERS].tolist()
+    first = int(right[order].int().argmax())
+    rows = [*enumerate(shown, 1), *([(first + 1, int(order[first]))] if first >= ANSWERS else [])]
+    return tuple(Answer(row, place, float(scores[row]), bool(right[row])) for place, row in rows)
+
+
+def first_images(split: Split, most: int) -> Split:
+    """The first images of a split and their texts."""
+    size = min(most, split.num_images)
+    texts = (split.image_of_text < size).nonzero()[:, 0]
+    return Split(
+        split.name,
+        _First(split.features, size),
+        [split.captions[text] for text in texts.tolist()],
+        split.image_of_text[texts],
+        [split.image_names[row] for row in range(size)],
+    )
+
+
+class _First:
+    """The first images of a store."""
+
+    def __init__(self, features: Features, num_images: int):
+        self.features, self.num_images = features, num_images
+        self.num_regions, self.width = features.num_regions, features.width
+
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Those of the store."""
+        return self.features.gather(rows, dtype)
+
+    def to(self, device: torch.device | str) -> "_First":
+        """The whole store on a device."""
+        return _First(self.features.to(device), self.num_images)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole store."""
+        return self.features.num_bytes
+
+
+def _examples(
+    run: RunRecord,
+    items: Split,
+    whole: Split,
+    scores: Float[Tensor, "I T"],
+    others: Mapping[str, dict[Direction, Int[Tensor, " Q"]]],
+    number: int,
+    in_the_way: Mapping[str, str],
+) -> Examples:
+    found, missed, first = {}, {}, {}
+    for direction, place in places(scores, items).items():
+        first[direction] = int((place == 1).sum()), int((place > 0).sum())
+
+        def made(rows: list[int], direction: Direction = direction) -> Iterator[Example]:
+            for row in rows:
+                elsewhere = tuple((name, int(of_other[direction][row])) for name, of_other in others.items())
+                yield Example(row, answers(*_gallery(scores, items, direction, row)), elsewhere)
+
+        chosen = choose(place, number)
+        found[direction], missed[direction] = tuple(made(chosen[0])), tuple(made(chosen[1]))
+    return Examples(run, items, whole, found, missed, first, in_the_way)
+
+
+def _gallery(
+    scores: Float[Tensor, "I T"], split: Split, direction: Direction, query: int
+) -> tuple[Float[Tensor, " G"], Bool[Tensor, " G"]]:
+    """The scores of all that may answer a query, and which are right."""
+    if direction == "i2t":
+        return scores[query], split.image_of_text == query
+    return scores[:, query], torch.arange(split.num_images) == split.image_of_text[query]
+
+
+def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor, "I T"]:
+    if not items.num_texts:
+        raise ValueError(f"the first {items.num_images} images of {items.name} have no texts")
+    if not (run.folder / "best").is_dir():
+        raise ValueError("it has kept no weights, since its first epoch is not finished")
+    model = open_model(run.folder).to(device)
+    scores = score_split(model, items, for_ranking=True, progress=True).float().cpu()
+    if bool(scores.isnan().any()):
+        raise ValueError("the scores of its weights are no numbers")
+    return scores
+
+
+def _own_data(run: RunRecord) -> Data:
+    if run.config is None:
+        raise ValueError("it does not say what data it was trained on: name some with --data")
+    return open_data(run.folder)
+
+
+def _same_data(one: RunRecord, other: RunRecord) -> bool:
+    if one.config is None or other.config is None:
+        return False
+    return (one.config.data, one.config.data_settings) == (other.config.data, other.config.data_settings)

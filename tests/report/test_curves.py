@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+from run_cases import rows
+
+from selhn.report.curves import MOST_POINTS, gradient_names, panels, running_mean, thin
+from selhn.report.runs import read_runs
+
+
+def test_few_points_and_every_spike():
+    steps, values = np.arange(1.0, 10_001), np.sin(np.arange(10_000) / 500)
+    values[1234], values[8765] = 50.0, -50.0
+    curve = thin(0, "run", (steps, values))
+    assert len(curve.steps) == MOST_POINTS
+    assert (curve.high.max(), curve.low.min()) == (50.0, -50.0)
+    assert abs(curve.steps[curve.high.argmax()] - 1235) < 10_000 / MOST_POINTS
+    assert curve.steps[-1] == 10_000
+    assert np.all(np.diff(curve.steps) > 0)
+
+
+def test_a_short_log_is_drawn_as_it_is():
+    curve = thin(0, "run", (np.array([1.0, 2, 3]), np.array([3.0, 1, 2])))
+    assert curve.low.tolist() == curve.high.tolist() == curve.line.tolist() == [3, 1, 2]
+    assert len(thin(0, "run", (np.empty(0), np.empty(0))).steps) == 0
+
+
+def test_what_is_no_number_leaves_a_gap():
+    values = np.ones(1000)
+    values[400:600] = np.nan
+    values[700] = np.inf
+    curve = thin(0, "run", (np.arange(1000.0), values))
+    assert curve.lost == 201
+    gone = np.isnan(curve.line)
+    assert 0.18 < gone.mean() < 0.21
+    assert np.allclose(curve.line[~gone], 1)
+
+
+def test_a_running_mean_is_not_late():
+    ramp = np.arange(1000.0)
+    assert np.allclose(running_mean(ramp)[10:-10], ramp[10:-10])
+    assert running_mean(np.array([1.0, 5.0])).tolist() == [1, 5]
+    noisy = np.random.default_rng(0).normal(size=1000)
+    assert running_mean(noisy).std() < 0.3
+
+
+def test_the_panels_of_two_runs(write_run):
+    runs = read_runs([write_run("hn", "loss=hn"), write_run("selhn", log=list(rows(20)))])
+    found = panels(runs)
+    assert [panel.title for panel in found] == [
+        "Loss per anchor", "delta_s", "Separated anchors", "Gradient norm, image", "Gradient norm, text", "RSUM on dev",
+    ]  # fmt: skip
+    assert found[0].level == (0.2, "all scores equal")
+    assert found[1].level == (0.01, "epsilon")
+    assert found[2].curves[0].line[-1] == pytest.approx(100)
+    assert all([curve.name for curve in panel.curves] == ["hn", "selhn"] for panel in found)
+    assert {panel.until for panel in found} == {40}
+    assert found[-1].curves[1].steps.tolist() == [10, 20]
+    assert not found[0].is_log
+
+
+def test_levels_only_where_all_runs_share_them(write_run):
+    runs = read_runs([write_run("triplet", "loss=triplet"), write_run("selhn", "loss.epsilon=0.05")])
+    loss, delta_s, *_ = panels(runs)
+    assert loss.level is None
+    assert delta_s.level is None
+    assert loss.is_log, "a sum over 99 negatives beside a loss of one"
+
+
+def test_a_log_without_gradients_scores_or_evaluations(record):
+    run = record(log=[{"step": step, "loss": 1 / step} for step in range(1, 20)])
+    assert [panel.title for panel in panels([run])] == ["Loss"]
+    named = record("other", log=[{"step": 1, "loss": 1.0, "grad_a": 1.0, "grad_b": 1.0, "grad_c": 1.0}])
+    assert gradient_names([named]) == ["grad_a", "grad_b"]

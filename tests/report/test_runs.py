@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+from selhn.report.runs import flat, read_runs
+
+
+def test_what_a_folder_says(write_run):
+    first, second = read_runs([write_run("a", "loss=hn", level=20), write_run("b", "loss.epsilon=0.03")])
+    assert (first.name, second.name) == ("a", "b")
+    assert (first.epsilon, second.epsilon, first.plateau) == (0.01, 0.03, 0.2)
+    assert first.settings["loss"] == "hn"
+    assert second.settings["loss_settings.epsilon"] == "0.03"
+    assert first.environment["command"] == '["selhn", "train"]'
+    assert first.test.i2t[1] == 20
+    assert first.dev.i2t[1] == 24, "the best epoch of the log"
+    assert first.best_epoch == 4
+    assert first.rsum == first.test.rsum == 240
+
+
+def test_an_unfinished_run_has_what_it_has(record):
+    run = record(finished=False)
+    assert run.test is None
+    assert run.rsum == run.dev.rsum
+    early = record("early", finished=False, log=[{"step": 1, "epoch": 0, "loss_per_anchor": 0.3}])
+    assert (early.dev, early.best_epoch, early.rsum) == (None, None, -1)
+    assert early.log.steps.tolist() == [1]
+
+
+def test_a_run_that_was_started_from_objects(write_run):
+    folder = write_run("own", configured=False)
+    (folder / "identity.json").write_text(json.dumps({"model": "Mine", "loss": "TripletSelHN()"}))
+    (run,) = read_runs([folder])
+    assert run.config is None
+    assert run.settings == {"model": "Mine", "loss": "TripletSelHN()"}
+
+
+def test_settings_as_they_are_typed():
+    assert flat({"model": "rvse", "train": {"lr": 5e-4, "decay_at": [1, 2]}, "empty": {}}) == {
+        "model": "rvse",
+        "train.lr": "0.0005",
+        "train.decay_at": "[1, 2]",
+    }
+
+
+def test_folders_that_hold_no_run_are_refused(write_run, tmp_path):
+    with pytest.raises(ValueError, match="there is no run .*nowhere: name the folder"):
+        read_runs([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match=r"holds no run: there is no log\.jsonl"):
+        read_runs([tmp_path])
+    with pytest.raises(ValueError, match=r"log\.jsonl is empty: the run has not made a step"):
+        read_runs([write_run("empty", log=[])])
+    run = write_run("twice")
+    with pytest.raises(ValueError, match="is named twice"):
+        read_runs([run, run])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("results.json", "{", "results.json is no JSON"),
+        ("results.json", "[]", "results.json should hold one JSON object"),
+        ("results.json", '{"test": {"i2t": {"R@1": 1}}}', "results.json cannot be read"),
+        ("results.json", '{"test": 3}', "results.json cannot be read"),
+        ("env.json", "x", "env.json is no JSON"),
+        ("config.yaml", "epochs: [", "config.yaml cannot be read"),
+        ("config.yaml", "colour: red", "unknown setting 'colour'"),
+        ("log.jsonl", '{"step": 1\n{"step": 2}\n', "line 1 is not JSON"),
+        ("log.jsonl", '{"step": 1, "loss": 1, "dev": {"i2t": 3}}\n', "log.jsonl cannot be read"),
+    ],
+)
+def test_a_broken_file_is_named(write_run, file, content, words):
+    folder = write_run("broken")
+    (folder / file).write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_runs([folder])

@@ -74,7 +74,8 @@ for (const figure of document.querySelectorAll("[data-panel]")) {
   svg.setAttribute("tabindex", "0");
   svg.addEventListener("pointermove", follow);
   svg.addEventListener("pointerdown", follow);
-  svg.addEventListener("pointerleave", rest);
+  // A finger leaves as soon as it is lifted; what it showed stays until another place is touched.
+  svg.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") rest(); });
   svg.addEventListener("blur", rest);
   svg.addEventListener("keydown", (event) => {
     const moves = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };

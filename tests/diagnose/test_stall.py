@@ -56,6 +56,27 @@ def test_a_plateau_that_ends_and_comes_back():
     assert 220 + 250 < step < 220 + 250 + 60
 
 
+def test_called_off_when_training_has_left_the_plateau_for_good():
+    """As T-HN does with BFAN on Flickr8k, after five to ten epochs."""
+    alarm, learns = StallAlarm(0.2), {"loss_per_anchor": 0.12, "delta_s": 0.08, "spread": 0.03}
+    heard = [
+        (step, said) for step, row in enumerate([STILL] * 600 + [learns] * 600) if (said := alarm.update(step, row))
+    ]
+    assert [step for step, _ in heard] == [250, pytest.approx(850, abs=5)]
+    assert heard[1][1].startswith("Training goes on: it left the plateau at step 60")
+    assert alarm.said is None
+    for step, row in enumerate([STILL] * 300, 1200):
+        alarm.update(step, row)
+    assert "stalled" in alarm.said, "and is ready for another"
+
+
+def test_a_short_move_does_not_call_it_off():
+    alarm, moves = StallAlarm(0.2), {**STILL, "delta_s": 0.1}
+    heard = [said for step, row in enumerate(([STILL] * 300 + [moves] * 100) * 5) if (said := alarm.update(step, row))]
+    assert len(heard) == 1
+    assert alarm.said == heard[0]
+
+
 def test_silent_on_a_run_that_recovers_from_a_fall():
     falling = [{**STILL, "spread": 0.06 * 0.95**step} for step in range(70)]
     rising = [{**STILL, "spread": falling[-1]["spread"] * 1.012**step} for step in range(400)]

@@ -50,7 +50,7 @@ class Probe:
         """Calls so far: the number of the step."""
         self.rows: list[Row] = []
         self.alarm = StallAlarm(None, epsilon)
-        """Warns once in the loop; `alarm.said` has the sentence."""
+        """Warns in the loop; `alarm.said` has the sentence for as long as it holds."""
         self.path = None if path is None else Path(path)
         if self.path is not None:
             self.path.write_text("")

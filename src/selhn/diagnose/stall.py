@@ -15,7 +15,7 @@ GROWTH, FLOOR = 3.0, 1e-4
 
 @dataclass
 class StallAlarm:
-    """Watches the numbers of every step and speaks once, when the loss sits still on its plateau.
+    """Watches the numbers of every step and speaks when the loss sits still on its plateau, and when it has left it.
 
     A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below epsilon,
     and scores that do not spread. The first says that a negative scores like the positive for every anchor, the
@@ -37,11 +37,13 @@ class StallAlarm:
     """The step at which the present still stretch began."""
     least_spread: float = 0.0
     """The smallest spread of the scores in that stretch."""
+    moving_since: int | None = None
+    """The step at which training began to move again, after the alarm."""
     said: str | None = None
-    """What the alarm said, once it has gone off."""
+    """What the alarm said, from when it has gone off until training has moved for as long as it had stood still."""
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
-        """Take the numbers of one step; a sentence the moment the alarm goes off, else None."""
+        """Take the numbers of one step; a sentence when the alarm goes off, or is called off, else None."""
         # A log with a row every few steps forgets as fast as one with a row every step.
         share = NEW_SHARE if self.last is None else 1 - (1 - NEW_SHARE) ** max(1, step - self.last)
         self.last = step
@@ -51,7 +53,8 @@ class StallAlarm:
                 self.means[name] = before + share * (row[name] - before)
         if not self.is_still():
             self.since = None
-            return None
+            return self._called_off(step)
+        self.moving_since = None
         spread = self.means.get("spread", 0.0)
         if self.since is None or spread > GROWTH * max(self.least_spread, FLOOR):
             self.since, self.least_spread = step, spread
@@ -66,6 +69,15 @@ class StallAlarm:
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
         sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
         return sits and (delta_s is None or delta_s < self.epsilon)
+
+    def _called_off(self, step: int) -> str | None:
+        if self.said is None:
+            return None
+        began = self.moving_since = step if self.moving_since is None else self.moving_since
+        if step - began < self.patience:
+            return None
+        self.said = self.moving_since = None
+        return f"Training goes on: it left the plateau at step {began:,}."
 
     def _sentence(self, steps: int) -> str:
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")

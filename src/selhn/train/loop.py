@@ -44,7 +44,7 @@ class Run:
     """Of that epoch, read once, at the end."""
     best_epoch: int
     stalled: str | None
-    """What the stall alarm said, if it went off."""
+    """What the stall alarm said, if it went off and training has not left the plateau since."""
 
 
 def train(

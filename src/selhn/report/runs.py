@@ -13,7 +13,7 @@ from selhn.eval import Metrics
 from selhn.train import read_log, run_names
 from selhn.train.config import RunConfig
 from selhn.train.diagnosis import diagnose
-from selhn.train.loop import make_alarm
+from selhn.train.loop import epsilon_of
 from selhn.train.run import make_loss, read_config
 
 
@@ -65,7 +65,6 @@ def read_run(folder: Path, name: str) -> RunRecord:
         raise ValueError(f"{folder / 'log.jsonl'} is empty: the run has not made a step yet")
     verdict, log, plateau = diagnose(folder)
     config = read_config(folder) if (folder / "config.yaml").exists() else None
-    alarm = None if config is None else make_alarm(make_loss(config), 1)
     results = _optional(folder / "results.json")
     best_epoch, dev = _best_on_dev(rows, folder / "log.jsonl")
     return RunRecord(
@@ -74,7 +73,7 @@ def read_run(folder: Path, name: str) -> RunRecord:
         log,
         verdict,
         plateau,
-        0.01 if alarm is None else alarm.epsilon,
+        epsilon_of(None if config is None else make_loss(config)),
         config,
         flat(_optional(folder / "identity.json") if config is None else config.to_dict()),
         flat(_optional(folder / "env.json")),

@@ -155,7 +155,7 @@ def training_step(
     value = loss(match.scores, **extra)
     optimizer.zero_grad(set_to_none=True)
     total = sum(match.aux.values(), start=value)
-    _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, _epsilon(loss)))
+    _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, epsilon_of(loss)))
     norms = parameter_norms(model.parameters())
     numbers = {
         "loss": value.detach(),
@@ -266,7 +266,8 @@ def _per_anchor(
     return loss.per_anchor(scores, image_ids=image_ids, given=given).mean()
 
 
-def _epsilon(loss: Callable[..., Tensor]) -> float:
+def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
+    """Above which delta_s an anchor counts as told apart: that of SelHN, and where there is none the one it comes with."""
     return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
 
 

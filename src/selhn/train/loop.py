@@ -267,7 +267,7 @@ def _per_anchor(
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """Above which delta_s an anchor counts as told apart: that of SelHN, and where there is none the one it comes with."""
+    """The delta_s above which an anchor counts as told apart: that of SelHN, or what SelHN has by default."""
     return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
 
 

@@ -30,11 +30,12 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the pictures.")] = Path("runs/demo"),
     images: Annotated[int, typer.Option(help="Images in the generated world.")] = 2000,
     epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 12,
+    pictures: Annotated[bool, typer.Option("--pictures", help="Instead: search the example photographs.")] = False,
 ) -> None:
     """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
-    from selhn.demo import run_demo
+    from selhn.demo import run_demo, run_picture_demo
 
-    run_demo(out, images, epochs)
+    run_picture_demo(out) if pictures else run_demo(out, images, epochs)
 
 
 @app.command()

@@ -115,11 +115,12 @@ def ask(
         index = Index.build(model, dataset[split])
     else:
         raise ValueError(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
-    query = _query(index, words[-1] if words else None, like, text_weight)
+    query = picture_query(index, words[-1] if words else None, like, text_weight)
     return index.search(query, k, find, where=where)
 
 
-def _query(index: Index, text: str | None, like: str | None, text_weight: float) -> Query:
+def picture_query(index: Index, text: str | None, like: str | None, text_weight: float = TEXT_WEIGHT) -> Query:
+    """A sentence, an item or the file of a picture, or both."""
     weights = {"text": text_weight} if text is not None and like is not None else {}
     if like is None or like in index:
         return Query(text, None, like, weights)
@@ -144,9 +145,13 @@ def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
 
 def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
     """Draw the pictures that were found, best first."""
-    tiles = [Tile(open_picture(hit.id).image, f"{place}.  {hit.score:.3f}") for place, hit in enumerate(hits, 1)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    contact_sheet([(title, tiles)]).save(out)
+    contact_sheet([(title, answer_tiles(hits))]).save(out)
+
+
+def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
+    """The pictures that were found with their scores."""
+    return [Tile(open_picture(hit.id).image, f"{place}.  {hit.score:.3f}") for place, hit in enumerate(hits, 1)]
 
 
 def _shown(name: str) -> str:

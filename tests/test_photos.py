@@ -257,17 +257,17 @@ def files_below(place):
 def test_damaged_pictures_features_and_indices(ready, folder, tmp_path, number):
     """A sentence or the right answer, and nothing lost, whatever happens to a file."""
     chance, counts = random.Random(7), Counter()
-    for place, content in enumerate(mutations(number // 3, seed=7)):
+    for place, content in enumerate(mutations(-(-number // 3), seed=7)):
         (folder / f"damaged{place:04}.{chance.choice(['jpg', 'png', 'gif'])}").write_bytes(content)
     done = index_pictures(folder, quiet=True)
     counts["pictures read"], counts["pictures refused"] = done.added - 6, len(done.report.refused)
-    assert counts["pictures read"] + counts["pictures refused"] == number // 3
+    assert counts["pictures read"] + counts["pictures refused"] == -(-number // 3)
     ids = done.index.ids()
     assert len(ids) == done.added
     for kind, place in (("features", tmp_path / "cache"), ("index", default_index())):
         whole = files_below(place)
         names = [path for path in whole if path.name != "pictures.json"]
-        for _ in range(number // 3):
+        for _ in range(-(-number // 3)):
             path = chance.choice(names)
             path.write_bytes(mutate(whole[path], chance))
             damaged = files_below(place)

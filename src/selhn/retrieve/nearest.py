@@ -1,6 +1,6 @@
 """The k highest scores among many vectors, a block at a time; equal scores stand in the order of their rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -13,6 +13,8 @@ Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
 """The scores of all queries with some vectors."""
 # From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
 DENSE = 0.5
+SCORES_AT_ONCE = 2**23
+"""So many scores are kept before the best of them are picked."""
 
 
 class Best(NamedTuple):
@@ -33,18 +35,41 @@ class Best(NamedTuple):
         return Best(scores.gather(1, order), rows.gather(1, order))
 
 
-def nearest(score: Score, vectors: Vectors, mask: Bool[Tensor, " n"] | None, k: int, num_queries: int) -> Best:
-    """The k best rows of some vectors, of those in `mask` where there is one."""
+def nearest(
+    score: Score, places: Iterable[tuple[int, Vectors, Bool[Tensor, " _"] | None]], k: int, num_queries: int
+) -> Best:
+    """The k best rows of some places: number of the first row, vectors, and a mask where not all of them count.
+
+    Scores of several places are looked through together: picking the best of a few thousand takes as long as of many.
+    """
     best = Best.nothing(num_queries)
-    for rows, block in _chosen_blocks(vectors, mask):
-        scores = score(vectors.take(block))
-        if not bool(scores.isfinite().all()):
-            raise ValueError("the index is damaged: vectors hold NaN or infinity; build it again, or restore a copy")
-        if isinstance(block, slice) and mask is not None:
-            scores = scores.masked_fill(~mask[block].to(scores.device), -torch.inf)
-        found = top(scores, k)
-        best = best.joined(Best(found.scores.cpu(), rows[found.rows.cpu()]), k)
+    waiting: list[tuple[Float[Tensor, "Q n"], Int[Tensor, " n"]]] = []
+    for first, vectors, mask in places:
+        for rows, block in _chosen_blocks(vectors, mask):
+            scores = score(vectors.take(block))
+            if not _all_finite(scores):
+                raise ValueError(
+                    "the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again"
+                )
+            if isinstance(block, slice) and mask is not None:
+                scores = scores.masked_fill(~mask[block].to(scores.device), -torch.inf)
+            waiting.append((scores, rows + first))
+            if sum(scores.numel() for scores, _ in waiting) > SCORES_AT_ONCE:
+                best, waiting = best.joined(_best_of(waiting, k), k), []
+    if waiting:
+        best = best.joined(_best_of(waiting, k), k)
     return Best(best.scores, best.rows.masked_fill(best.scores == -torch.inf, -1))
+
+
+def _best_of(waiting: Sequence[tuple[Float[Tensor, "Q _"], Int[Tensor, " _"]]], k: int) -> Best:
+    scores, rows = waiting[0] if len(waiting) == 1 else (torch.cat(parts, -1) for parts in zip(*waiting))
+    found = top(scores, k)
+    return Best(found.scores.cpu(), rows[found.rows.cpu()])
+
+
+def _all_finite(scores: Float[Tensor, "Q n"]) -> bool:
+    """A sum is finite where all are; only where it is not, each is looked at."""
+    return bool(scores.sum().isfinite()) or bool(scores.isfinite().all())
 
 
 def top(scores: Float[Tensor, "Q n"], k: int) -> Best:

@@ -137,12 +137,9 @@ def best_rows(
             done = 0
         else:
             best = _rescored(asked, snapshot, kind, proposed, k)
-    for number in range(done, len(snapshot.parts)):
-        vectors = snapshot.parts[number].segment.vectors(kind)
-        found = nearest(lambda block: asked.score(block, kind), vectors, masks[number], k, asked.number)
-        rows = found.rows.where(found.rows < 0, found.rows + first_rows[number])
-        best = best.joined(Best(found.scores, rows), k)
-    return best
+    numbers = range(done, len(snapshot.parts))
+    places = ((first_rows[n], snapshot.parts[n].segment.vectors(kind), masks[n]) for n in numbers)
+    return best.joined(nearest(lambda block: asked.score(block, kind), places, k, asked.number), k)
 
 
 def _rescored(asked: Asked, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:

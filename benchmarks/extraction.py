@@ -4,7 +4,7 @@
     python benchmarks/extraction.py FOLDER --device cuda --batch 64 --workers 8
 
 What the model alone reaches is the limit: reading, decoding, scaling, pooling and storing are done beside it where
-there are cores for that. Shares are of times within one run; process time counts the work of all threads and no waiting.
+there are cores for that. Shares are of times within one run; process time counts the work of all threads, not waiting.
 """
 
 import argparse

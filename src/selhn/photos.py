@@ -1,0 +1,221 @@
+"""Folders of pictures in an index: what is new is added, what changed is replaced, what is gone is removed."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.data.captions import match_texts, read_picture_texts
+from selhn.data.pictures import find_pictures, open_picture
+from selhn.features import Extracted, Extractor, PictureReport, extract_pictures
+from selhn.features.extraction import is_text
+from selhn.features.folder import REPORT_FILE, describe_report, write_report
+from selhn.models import AbstractMatcher
+from selhn.progress import Progress
+from selhn.ready import load_extractor, load_ready_model
+from selhn.ready.loader import READY
+from selhn.retrieve import Index, Item, Record, is_index
+from selhn.retrieve.vectors import Precision
+
+PICTURES_AT_ONCE = 512
+"""Pictures that are extracted and then written to the index together: what is done can be searched meanwhile."""
+GATHERED_AT_ONCE = 64
+SHOWN = 10
+"""Kinds of files that are named."""
+EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """An index of pictures, and what the last look at a folder did to it."""
+
+    index: Index
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    report: PictureReport
+    """Of the files that were read: those that had not been indexed as they are."""
+    others: Mapping[str, int]
+    """How many files are no pictures by their names, by the ends of these."""
+
+    def __str__(self) -> str:
+        head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
+        head += f"{self.unchanged:,} as before; {len(self.report.refused):,} left out"
+        where = self.index.path / REPORT_FILE if self.index.path is not None else REPORT_FILE
+        told = describe_report(replace(self.report, notes=()), where).split("\n")[1:]
+        kinds = ", ".join(f"{number:,} {suffix or 'without an ending'}" for suffix, number in self.others.items())
+        return "\n".join([head, *told, *([f"  not pictures by their names: {kinds}"] if kinds else [])])
+
+
+def default_index() -> Path:
+    """Where the index of a person's pictures lies if nothing else is said."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "selhn" / "pictures.index"
+
+
+def index_pictures(
+    folder: Path | str,
+    path: Path | str | None = None,
+    *,
+    model: AbstractMatcher | None = None,
+    extractor: str | None = None,
+    captions: Path | str | None = None,
+    precision: Precision = "float32",
+    device: torch.device | str = "cpu",
+    cache: Path | None = None,
+    batch_size: int = 16,
+    workers: int = 2,
+    quiet: bool = False,
+) -> Indexed:
+    """Bring an index up to date with the pictures below a folder; it is made where there is none.
+
+    Only files that are new, or whose size or time of change is another, are read. An index takes several folders:
+    items are called by their full paths, and those below other folders are left alone.
+
+    Args:
+        path: the index; that of `default_index` if nothing is said.
+        model: by default the ready model, which the index then names and does not copy.
+        extractor: a name that `load_extractor` takes; by default that of the index, for a new one "ready".
+        captions: a file that `read_picture_texts` reads.
+        precision: of the vectors of a new index.
+        cache: folder of the features; by default one in the user's cache folder.
+    """
+    root = Path(folder).expanduser().resolve()
+    pictures, others = find_pictures(root)
+    if not pictures:
+        raise ValueError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+    told = None if captions is None else read_picture_texts(captions)
+    index, vision = _opened(Path(path or default_index()).expanduser(), model, extractor, precision, device)
+    index.to(device)
+    kinds = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in others)
+    with index.writing():
+        known = {name: index.get(name) for name in index.ids() if Path(name).is_relative_to(root)}
+        wanted, lost = _wanted(root, pictures, known, told)
+        fresh = [Path(name) for name, item in wanted.items() if not _is_same(item, known.get(name))]
+        progress = Progress(max(1, len(fresh)), quiet=quiet)
+        how = {"cache": cache, "batch_size": batch_size, "workers": workers, "root": root, "progress": progress}
+        try:
+            used, report = _read_and_added(index, fresh, wanted, vision, how)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("stopped: what was done is kept, and the same command goes on") from None
+        progress.clear()
+        unreadable = {str(path) for path in fresh} - used
+        gone = [name for name in known if name not in wanted or name in unreadable]
+        index.delete(gone)
+        unmatched = [(name, f"has captions in {captions}, but no such picture is used") for name in lost]
+        report = replace(report, refused=(*report.refused, *unmatched))
+        assert index.path is not None
+        write_report(report, index.path)
+    new = sum(name not in known for name in used)
+    before = len(wanted) - len(fresh)
+    return Indexed(index, new, len(used) - new, len(gone), before, report, dict(kinds.most_common(SHOWN)))
+
+
+def regions_of(index: Index, picture: Path | str) -> Float[Tensor, "M F"]:
+    """The regions of a picture as the index takes them, to ask with."""
+    name = index.about.get("extractor")
+    if name is None:
+        raise ValueError(f"{index.path} was not made from pictures: ask with the id of an item, or with regions")
+    return load_extractor(str(name))([open_picture(Path(picture).expanduser()).image])[0]
+
+
+def picture_id(picture: Path | str) -> str:
+    """What an index calls a picture."""
+    path = Path(picture).expanduser()
+    return str(path.parent.resolve() / path.name)
+
+
+def _opened(
+    path: Path, model: AbstractMatcher | None, extractor: str | None, precision: Precision, device: torch.device | str
+) -> tuple[Index, Extractor]:
+    """The index and what gives it regions, once it is known that they fit."""
+    if is_index(path):
+        index = Index.load(path, model)
+        name = index.about.get("extractor")
+        if name is None:
+            raise ValueError(f"{path} was not made from pictures: name another place for the index")
+        if extractor not in (None, name):
+            raise ValueError(f"{path} was made with the extractor {name}: take that, or another place for the index")
+        vision = load_extractor(str(name), device)
+        if vision.identity != index.about.get("features"):
+            raise ValueError(
+                f"{path} was made with other features ({index.about.get('features')}) than {name} gives now "
+                f"({vision.identity}): make another index, or remove this one"
+            )
+        return index, vision
+    vision = load_extractor(extractor or READY, device)
+    about: dict[str, Any] = {"extractor": extractor or READY, "features": vision.identity}
+    kept = model is not None
+    if model is None:
+        model, about = load_ready_model(), {"model": READY, **about}
+    wanted = model.settings.get("feature_dim", vision.width)
+    if wanted != vision.width:
+        raise ValueError(
+            f"{model.name} takes features of {wanted} numbers and {extractor or READY} gives {vision.width}: "
+            "name the extractor that it was trained with"
+        )
+    return Index.create(model, path, precision=precision, about=about, keep_model=kept), vision
+
+
+def _wanted(
+    root: Path, pictures: Sequence[Path], known: Mapping[str, Record], told: Mapping[str, Any] | None
+) -> tuple[dict[str, Item], list[str]]:
+    """What the index should say of every picture, and names with captions that fit none."""
+    texts, lost = match_texts([path.relative_to(root).as_posix() for path in pictures], told or {})
+    wanted = {}
+    for path in pictures:
+        name, record = path.relative_to(root).as_posix(), known.get(str(path))
+        own = texts[name].texts if name in texts else ()
+        if told is None and record is not None:
+            own = record.captions
+        wanted[str(path)] = Item(str(path), captions=own, metadata=_facts(path, root))
+    return wanted, lost
+
+
+def _facts(path: Path, root: Path) -> dict[str, Any]:
+    """What filters can ask for, and by what a changed file is told."""
+    try:
+        status = path.stat()
+    except OSError:  # gone since it was found; reading it says so
+        return {}
+    try:
+        modified = str(EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
+    except OverflowError:  # a clock that was wrong by thousands of years
+        modified = ""
+    folder = path.parent.relative_to(root).as_posix()
+    return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
+
+
+def _is_same(item: Item, record: Record | None) -> bool:
+    return record is not None and (record.captions, record.metadata) == (item.captions, item.metadata)
+
+
+def _read_and_added(
+    index: Index, fresh: Sequence[Path], wanted: Mapping[str, Item], vision: Extractor, how: dict[str, Any]
+) -> tuple[set[str], PictureReport]:
+    """Which of some pictures could be read and are now in the index, and what became of all."""
+    used: set[str] = set()
+    report = PictureReport(0, 0)
+    for first in range(0, len(fresh), PICTURES_AT_ONCE):
+        found = extract_pictures(fresh[first : first + PICTURES_AT_ONCE], vision, **how)
+        index.add(_items(found, wanted), existing="replace")
+        found.features.cache.close()
+        used.update(map(str, found.paths))
+        notes, refused = (*report.notes, *found.report.notes), (*report.refused, *found.report.refused)
+        report = PictureReport(len(used), report.computed + found.report.computed, notes, refused)
+    return used, report
+
+
+def _items(found: Extracted, wanted: Mapping[str, Item]) -> Iterator[Item]:
+    for rows in torch.arange(len(found.paths)).split(GATHERED_AT_ONCE):
+        regions, mask = found.features.gather(rows)
+        for row, own, present in zip(rows.tolist(), regions, mask):
+            yield replace(wanted[str(found.paths[row])], regions=own[present])

@@ -1,4 +1,4 @@
-"""What is searched: an index, the extractor that made its features, and the folder its pictures lie in."""
+"""What is searched: an index, the extractor that made its features, and the folders its pictures lie in."""
 
 import hashlib
 import io
@@ -14,16 +14,19 @@ from PIL import Image
 from selhn.data.pictures import FORMATS, decode_picture
 from selhn.features import Extractor
 from selhn.features.extractor import Prepared
+from selhn.photos import picture_facts
 from selhn.retrieve import Hit, Index, Item, Query, Record
 from selhn.retrieve.items import Kind
 from selhn.retrieve.where import read_filter
-from selhn.serve.thumbnails import PictureFolder
+from selhn.serve.thumbnails import PictureFolders
 
 UPLOADS = "uploads"
+"""Below the first folder: where pictures go that are sent to be added."""
+WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
 LOOK_EVERY = 2.0
 """Seconds between two looks at whether another process has changed the index."""
 PICTURES_AT_ONCE = 16
-COUNTED, MOST_VALUES = 20_000, 12
+COUNTED, MOST_VALUES = 20_000, 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +48,12 @@ class Collection:
     Args:
         index: what is searched.
         extractor: how the features of its pictures were made; without it no picture can be asked with or added.
-        folder: where ids are paths of pictures; without it there is nothing to look at.
+        folders: where ids are paths of pictures; without any there is nothing to look at.
     """
 
-    def __init__(self, index: Index, extractor: Extractor | None = None, folder: Path | None = None, name: str = ""):
+    def __init__(self, index: Index, extractor: Extractor | None = None, folders: Sequence[Path] = (), name: str = ""):
         self.index, self.extractor, self.name = index, extractor, name
-        self.pictures = None if folder is None else PictureFolder(folder)
+        self.pictures = PictureFolders(*folders) if folders else None
         self.stale = ""
         """Why the index on the disk is no longer the one that is searched, where that is so."""
         self._looked = 0.0
@@ -106,9 +109,14 @@ class Collection:
             counts: dict[str, Counter[Any]] = {}
             for _, record in zip(range(COUNTED), snapshot.records()):
                 for name, value in record.metadata.items():
-                    if isinstance(value, str | bool | int | float) and len(str(value)) <= 80:
+                    if (
+                        isinstance(value, str | bool | int | float)
+                        and len(str(value)) <= 80
+                        and "://" not in str(value)
+                    ):
                         counts.setdefault(name, Counter())[value] += 1
-            found = {name: own.most_common(MOST_VALUES) for name, own in counts.items() if 1 < len(own) <= MOST_VALUES}
+            shared = {name: own for name, own in counts.items() if 1 < len(own) <= own.total() / 2}
+            found = {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
             self._fields = (snapshot.generation, found)
         return self._fields[1]
 
@@ -119,31 +127,34 @@ class Collection:
         prepared = self.prepare(content, most_pixels)
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
-        name = f"{UPLOADS}/{hashlib.sha256(content).hexdigest()[:24]}.{suffix}"
-        path = self.pictures.root / name
+        root = self.pictures.folders[0]
+        path = root / UPLOADS / f"{hashlib.sha256(content).hexdigest()[:24]}.{suffix}"
         path.parent.mkdir(exist_ok=True)
-        if not path.parent.resolve().is_relative_to(self.pictures.root):
+        if path.parent.is_symlink():
             raise ValueError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
         partial = path.with_name(f".{path.name}.partial")
         partial.write_bytes(content)
         partial.replace(path)
-        item = Item(name, self.extractor.extract([prepared])[0], None, tuple(captions), metadata)
+        regions = self.extractor.extract([prepared])[0]
+        # As `selhn index` would call and describe it, so that it stays when that looks at the folder again.
+        item = Item(str(path), regions, None, tuple(captions), {**metadata, **picture_facts(path, root)})
         self.index.add([item], existing="replace")
-        return name
+        return item.id
 
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
         """Other captions, or other metadata, for an item."""
         now = self.index.get(name)
         own = now.captions if captions is None else tuple(captions)
-        self.index.update([Item(name, None, None, own, now.metadata if metadata is None else metadata)])
+        # What indexing wrote says whether a file has changed, and is not for others to write.
+        kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
+        self.index.update([Item(name, None, None, own, now.metadata if metadata is None else {**metadata, **kept})])
 
     def delete(self, name: str) -> None:
         """Take an item out of the index; the file of a picture that was sent goes too, others stay."""
+        path = self.picture(name)
         self.index.delete([name])
-        if self.pictures is not None and name.startswith(f"{UPLOADS}/"):
-            path = self.pictures.locate(name)
-            if path is not None:
-                path.unlink(missing_ok=True)
+        if path is not None and self.pictures is not None and path.parent == self.pictures.folders[0] / UPLOADS:
+            path.unlink(missing_ok=True)
 
     def _queries(self, questions: Sequence[Question]) -> list[Query]:
         prepared = [question.picture for question in questions if question.picture is not None]

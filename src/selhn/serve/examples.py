@@ -27,7 +27,7 @@ def open_examples(model: AbstractMatcher, extractor: Extractor, folder: Path | N
         folder.parent.mkdir(parents=True, exist_ok=True)
         index = Index.create(model, folder, keep_model=False, about=about)
         index.add(_items(extractor))
-    return Collection(index, extractor, PICTURES, NAME)
+    return Collection(index, extractor, [PICTURES], NAME)
 
 
 def facts() -> dict[str, dict[str, Any]]:

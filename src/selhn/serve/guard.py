@@ -85,7 +85,7 @@ class Guard:
             if kind.lower() != "bearer" or not right:
                 ask = {"WWW-Authenticate": 'Bearer realm="selhn"', **CLOSE}
                 return await refuse(secured, 401, "this service needs its token: Authorization: Bearer TOKEN", ask)
-        await self.app(scope, receive, secured)
+        return await self.app(scope, receive, secured)
 
     def _known_host(self, header: str) -> bool:
         name = host_name(header)

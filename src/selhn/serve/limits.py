@@ -56,7 +56,7 @@ class Bounded:
         """One request."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = {name: value for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
         if self.answering >= self.limits.requests:
             busy = f"{self.answering} requests are being answered, which is all at a time: try again in a second"
             return await refuse(send, 503, busy, {"Retry-After": "1", **CLOSE})

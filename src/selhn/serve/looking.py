@@ -16,7 +16,7 @@ from selhn.eval.encoded import in_eval_mode
 from selhn.features import Extractor, grid_boxes
 from selhn.features.extractor import Prepared
 from selhn.models import AbstractMatcher, CrossAttention
-from selhn.serve.thumbnails import PictureFolder
+from selhn.serve.thumbnails import PictureFolders
 from selhn.text import split_words
 
 KEPT = 32
@@ -41,7 +41,7 @@ class Look:
 
 
 class Looking:
-    """Looks at pictures of a folder with a model.
+    """Looks at pictures with a model.
 
     Args:
         model: one that compares regions with words has attention; of one with a vector for an image and one for a text,
@@ -49,7 +49,7 @@ class Looking:
         extractor: makes the regions, of which the boxes are known.
     """
 
-    def __init__(self, model: AbstractMatcher, extractor: Extractor, pictures: PictureFolder):
+    def __init__(self, model: AbstractMatcher, extractor: Extractor, pictures: PictureFolders):
         self.model, self.extractor, self.pictures = model, extractor, pictures
         self._kept: OrderedDict[tuple[Path, int], tuple[Float[Tensor, "M F"], Prepared]] = OrderedDict()
 

@@ -1,5 +1,7 @@
 """What the routes share: the collection, who answers for it, limits and numbers."""
 
+from collections.abc import Sequence
+
 import anyio
 from fastapi import HTTPException
 
@@ -93,5 +95,5 @@ class Service:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)
         return found
 
-    def _answer(self, questions: list[Question]) -> list[list[Hit] | Exception]:
+    def _answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
         return self.searched().answer(questions)

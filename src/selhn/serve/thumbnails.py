@@ -1,4 +1,4 @@
-"""Small copies of indexed pictures: found within one folder only, drawn anew so that nothing of EXIF is left."""
+"""Small copies of indexed pictures: found in the indexed folders only, drawn anew so that nothing of EXIF is left."""
 
 import io
 import os
@@ -16,19 +16,25 @@ SIZES = (160, 320, 640, 1280)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
 
 
-class PictureFolder:
-    """The folder whose pictures are shown. No file outside it is ever opened, wherever a name or a link may lead."""
+class PictureFolders:
+    """The folders whose pictures are shown. No file outside them is ever opened, wherever a name or a link may lead.
 
-    def __init__(self, root: str | Path):
-        self.root = Path(root).resolve()
+    A name is a path below one of the folders, or a full path.
+    """
+
+    def __init__(self, *folders: str | Path):
+        self.folders = tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
 
     def locate(self, name: str) -> Path | None:
-        """The file of that name in the folder, with all links followed; None where it is not in there."""
-        try:
-            path = (self.root / name).resolve(strict=True)
-        except (OSError, ValueError, RuntimeError):  # not there; a name no file has; links in a circle
-            return None
-        return path if path.is_relative_to(self.root) and path.is_file() else None
+        """The file of that name, with all links followed; None where it is in none of the folders."""
+        for folder in self.folders:
+            try:
+                path = (folder / name).resolve(strict=True)
+            except (OSError, ValueError, RuntimeError):  # not there; a name no file has; links in a circle
+                continue
+            if path.is_relative_to(folder) and path.is_file():
+                return path
+        return None
 
     def read(self, path: Path) -> bytes:
         """The content of a located file; a link or a pipe that was put in its place since is not followed."""
@@ -50,10 +56,10 @@ class Thumbnail:
 
 
 class Thumbnails:
-    """Thumbnails of a folder; those asked for last are kept, up to so many bytes."""
+    """Thumbnails; those asked for last are kept, up to so many bytes."""
 
-    def __init__(self, folder: PictureFolder, most_bytes: int = 64 * 2**20):
-        self.folder, self.most_bytes, self.bytes = folder, most_bytes, 0
+    def __init__(self, pictures: PictureFolders, most_bytes: int = 64 * 2**20):
+        self.pictures, self.most_bytes, self.bytes = pictures, most_bytes, 0
         self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
         self._lock = Lock()
 
@@ -71,7 +77,7 @@ class Thumbnails:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
                 return self._kept[tag]
-        made = Thumbnail(drawn(self.folder.read(path), path.name, size), tag)
+        made = Thumbnail(drawn(self.pictures.read(path), path.name, size), tag)
         with self._lock:
             if tag not in self._kept and len(made.content) <= self.most_bytes:
                 self._kept[tag] = made

@@ -100,7 +100,8 @@ class Runs:
             try:
                 said = diagnose(folder)[0].to_dict()
             except (ValueError, OSError, IndexError) as wrong:
-                said = {"kind": "unclear", "since": None, "why": str(wrong), "evidence": [], "remedy": ""}
+                why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{folder}/", "")
+                said = {"kind": "unclear", "since": None, "why": why, "evidence": [], "remedy": ""}
             if len(self._verdicts) >= MOST_RUNS:
                 self._verdicts.clear()
             self._verdicts[name] = (size, said)

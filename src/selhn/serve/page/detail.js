@@ -5,12 +5,14 @@ import { get, show } from "./http.js";
 
 const FAINT = 0.04;
 const STRONGEST = 0.55;
+const DIMMEST = 0.82;
+const PLAIN = new Set("a an and are as at by for from in into is it its of on or that the there this to with".split(" "));
 const CREDITS = ["license", "license_url", "source"];
 const KINDS = {
   attention: "Point at a word: how it divides its look among the regions of the picture.",
   fit: "Point at a word: how well each part of the picture, seen by itself, fits it. A hint, not a proof.",
 };
-let use, row = 0, number_of = 0, asking;
+let use, row = 0, many = 0, asking;
 
 export function startDetail(given) {
   use = given;
@@ -28,16 +30,15 @@ export function startDetail(given) {
   });
 }
 
-export function openDetail(which, many) {
-  row = which;
-  number_of = many;
+export function openDetail(which, number) {
+  [row, many] = [which, number];
   draw(use.at(row));
   $("detail").showModal();
   $("detail-like").focus();
 }
 
 function turn(step) {
-  if (row + step < 0 || row + step >= number_of) return;
+  if (row + step < 0 || row + step >= many) return;
   row += step;
   draw(use.at(row));
 }
@@ -48,11 +49,11 @@ function draw(item) {
   $("detail-caption").textContent = words;
   $("detail-captions").replaceChildren(...item.captions.filter((text) => text !== words).map((text) => el("li", {}, text)));
   const facts = Object.entries(item.metadata).filter(([name]) => !CREDITS.includes(name));
-  $("detail-facts").replaceChildren(...[["id", item.id], ...facts].flatMap(([name, value]) =>
+  $("detail-facts").replaceChildren(...[...facts, ["id", item.id]].flatMap(([name, value]) =>
     [el("dt", {}, name), el("dd", {}, typeof value === "string" ? value : JSON.stringify(value))]));
   credit(item.metadata);
   $("detail-before").disabled = row === 0;
-  $("detail-next").disabled = row === number_of - 1;
+  $("detail-next").disabled = row === many - 1;
   const image = $("detail-picture");
   image.hidden = !item.picture;
   image.alt = item.captions[0] ?? item.id;
@@ -81,32 +82,40 @@ async function look(item) {
   } catch { /* it is an extra: without it the picture is still there */ }
 }
 
+// Parts that lie side by side are lit by how well they fit and all else is dimmed; boxes that overlap are shaded.
 function drawLook({ kind, words, boxes, weights, full }) {
+  const area = boxes.reduce((sum, [left, top, right, bottom]) => sum + (right - left) * (bottom - top), 0);
+  const lit = kind === "fit" && area < 1.01;
+  $("boxes").classList.toggle("light", lit);
   const drawn = boxes.map(([left, top, right, bottom]) => {
     const box = el("i");
     Object.assign(box.style, { left: `${left * 100}%`, top: `${top * 100}%`, width: `${(right - left) * 100}%`, height: `${(bottom - top) * 100}%` });
     return box;
   });
   $("boxes").replaceChildren(...drawn);
-  const buttons = words.map((word, place) => el("button", { type: "button", "aria-pressed": "false" }, word));
   const shade = (place) => {
-    buttons.forEach((button, other) => button.setAttribute("aria-pressed", String(other === place)));
+    buttons.forEach((button, other) => button.setAttribute?.("aria-pressed", String(other === place)));
     drawn.forEach((box, region) => {
-      const share = place === null ? 0 : Math.min(1, weights[place][region] / full);
-      box.style.setProperty("--weight", share < FAINT ? 0 : (share * share * STRONGEST).toFixed(3));
+      const share = place === null ? Number(lit) : Math.min(1, weights[place][region] / full);
+      const strength = lit ? (1 - share) * DIMMEST : share < FAINT ? 0 : share * share * STRONGEST;
+      box.style.setProperty("--weight", strength.toFixed(3));
     });
   };
   let held = null;
-  buttons.forEach((button, place) => {
-    button.addEventListener("mouseenter", () => shade(place));
-    button.addEventListener("focus", () => shade(place));
-    button.addEventListener("mouseleave", () => shade(held));
-    button.addEventListener("blur", () => shade(held));
-    button.addEventListener("click", () => { held = held === place ? null : place; shade(held); });
-    button.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (step) { event.stopPropagation(); buttons[place + step]?.focus(); }
-    });
+  const buttons = words.map((word, place) => {
+    if (kind === "fit" && PLAIN.has(word)) return el("span", {}, word);
+    return el("button", {
+      type: "button", "aria-pressed": "false",
+      onmouseenter: () => shade(place), onfocus: () => shade(place), onmouseleave: () => shade(held), onblur: () => shade(held),
+      onclick: () => { held = held === place ? null : place; shade(held); },
+      onkeydown: (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        event.stopPropagation();
+        const others = [...$("look-words").querySelectorAll("button")];
+        others[others.indexOf(event.target) + step]?.focus();
+      },
+    }, word);
   });
   $("look-words").replaceChildren(...buttons);
   $("look-kind").textContent = KINDS[kind];

@@ -12,6 +12,12 @@ function kind(schema) {
   return schema?.type ?? "anything";
 }
 
+// Of a list or an object of a kind of its own, what is in it.
+function inside(schema) {
+  const inner = resolve(schema?.type === "array" ? schema.items : schema?.additionalProperties ?? schema);
+  return inner?.properties ? `of ${Object.keys(inner.properties).join(", ")}` : "";
+}
+
 function table(rows) {
   return el("table", {}, el("tbody", {}, ...rows.map(([name, type, words]) =>
     el("tr", {}, el("td", {}, el("code", {}, name)), el("td", {}, type), el("td", {}, words ?? "")))));
@@ -30,7 +36,7 @@ function example(method, path, { parameters = [], requestBody }) {
 }
 
 function route(path, method, operation) {
-  const made = el("article", {}, el("h3", {}, el("b", {}, method.toUpperCase()), path), el("p", {}, operation.description ?? ""));
+  const made = el("article", {}, el("h3", {}, el("b", {}, method.toUpperCase()), path), el("p", {}, (operation.description ?? "").replaceAll("`", "")));
   const parameters = operation.parameters ?? [];
   if (parameters.length) made.append(table(parameters.map((one) => {
     const given = one.schema?.default;
@@ -40,7 +46,7 @@ function route(path, method, operation) {
   const answer = resolve(operation.responses?.["200"]?.content?.["application/json"]?.schema ?? operation.responses?.["201"]?.content?.["application/json"]?.schema);
   const shape = resolve(answer.type === "array" ? answer.items : answer);
   if (shape.properties) made.append(el("p", { class: "fine" }, `Answers ${answer.type === "array" ? "a list of" : "with"}:`),
-    table(Object.entries(shape.properties).map(([name, schema]) => [name, kind(schema), schema.description])));
+    table(Object.entries(shape.properties).map(([name, schema]) => [name, kind(schema), schema.description ?? inside(schema)])));
   made.append(el("pre", {}, example(method, path, operation)));
   return made;
 }

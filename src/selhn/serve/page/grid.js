@@ -1,5 +1,5 @@
 // The results as cards: one stop of the Tab key, arrows within.
-import { $, el, number } from "./dom.js";
+import { $, el, number, svg } from "./dom.js";
 import { show } from "./http.js";
 
 let act;
@@ -32,7 +32,7 @@ export function focusCard(row) {
   cards[row].focus();
 }
 
-export const headline = (item) => item.text ?? item.captions[0] ?? item.id;
+export const headline = (item) => item.text ?? item.captions[0] ?? item.metadata.file ?? item.id.split(/[\\/]/).at(-1);
 
 export function addCards(items, best, first) {
   $("grid").append(...items.map((item, row) => card(item, best, first + row)));
@@ -57,8 +57,16 @@ function card(item, best, row) {
     open.append(el("span", { class: "fit", "aria-hidden": "true" }, share));
   }
   if (item.metadata.license) open.append(el("span", { class: "license" }, String(item.metadata.license)));
-  const like = el("button", { type: "button", class: "like", "aria-label": `More like: ${words}`, onclick: () => act.like(item) }, "More like this");
+  const like = el("button", { type: "button", class: "like", "aria-label": `More like: ${words}`, onclick: () => act.like(item) },
+    el("span", {}, "More like this"), alike());
   return el("li", { class: "card" }, open, like);
+}
+
+// Two frames, one behind the other.
+function alike() {
+  const drawing = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
+  drawing.append(svg("rect", { x: 8, y: 8, width: 12, height: 12, rx: 2 }), svg("path", { d: "M16 4.5H6A1.5 1.5 0 0 0 4.5 6v10" }));
+  return drawing;
 }
 
 export const skeletons = (many) => Array.from({ length: many }, () =>

@@ -10,6 +10,7 @@ function turn(about) {
   $("runs-view").hidden = !runs;
   $("to-search").toggleAttribute("aria-current", !runs);
   $("to-runs").toggleAttribute("aria-current", runs);
+  $("title").textContent = runs ? "Training runs" : about.name;
   document.title = runs ? "Training · selhn" : `${about.name} · selhn`;
   if (runs) showRuns();
   else hideRuns();
@@ -26,7 +27,6 @@ async function start() {
     $("again").addEventListener("click", () => location.reload(), { once: true });
     return;
   }
-  $("title").textContent = about.name;
   $("views").hidden = !(about.can.runs && about.can.search);
   $("facts").textContent = [about.can.search ? count(about.items, "picture") : null, `selhn ${about.version}`]
     .filter(Boolean).join(" · ");

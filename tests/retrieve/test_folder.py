@@ -237,6 +237,55 @@ def test_another_model_and_another_version(index, tmp_path):
         Index.load(index.path)
 
 
+def damage(path, how):
+    """Leave an index that cannot be opened, and give what is in its files."""
+    manifest = path / "manifest.json"
+    if how == "cut":
+        manifest.write_bytes(manifest.read_bytes()[:-20])
+    elif how == "lost":
+        manifest.unlink()
+    elif how == "segment":
+        next(path.rglob("images.npy")).unlink()
+    elif how == "older":
+        manifest.unlink()
+        (path / "embeddings.safetensors").write_bytes(b"vectors")
+    else:
+        content = json.loads(manifest.read_text())
+        content.pop("checksum")
+        write_checked_json(manifest, {**content, "version": 3})
+    return {path: path.read_bytes() for path in path.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("how", ["cut", "lost", "segment", "older", "newer"])
+def test_an_index_that_cannot_be_opened_is_never_written_over(index, model, make_item, how):
+    copy = Index.build(model, [make_item(1)])
+    before = damage(index.path, how)
+    writers = [
+        lambda: Index.build(model, [make_item(2)], index.path),
+        lambda: copy.save(index.path),
+        lambda: Index.create(model, index.path),
+        lambda: Index.load(index.path),
+    ]
+    for write in writers:
+        with pytest.raises(ValueError, match=str(index.path)) as refused:
+            write()
+        assert any(word in str(refused.value) for word in ("restore", "remove", "install", "give another name"))
+        now = {path: path.read_bytes() for path in index.path.rglob("*") if path.is_file() and path.name != "lock"}
+        assert now == before, "nothing is lost"
+
+
+def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path, monkeypatch):
+    whole = Index.build(model, [make_item(number) for number in range(5)])
+    with monkeypatch.context() as patch:
+        patch.setattr("selhn.retrieve.folder.IndexFolder.sweep", lambda *_: None)  # as after a kill
+        patch.setattr("selhn.retrieve.segment.sync_folder", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            whole.save(tmp_path / "i")
+    assert list((tmp_path / "i" / "segments").iterdir())
+    whole.save(tmp_path / "i")
+    assert Index.load(tmp_path / "i").ids() == whole.ids()
+
+
 def test_an_index_without_its_model(model, make_item, tmp_path):
     Index.create(model, tmp_path / "i", keep_model=False, about={"extractor": "x"}).add([make_item(1)])
     assert not (tmp_path / "i" / "models").exists()

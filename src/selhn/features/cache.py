@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import sqlite3
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from torch import Tensor
 from selhn.data.features import converted
 
 Storage = Literal["float32", "float16", "int8"]
+FORMAT = 2
+"""Every value begins with the checksum of the rest."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -50,7 +53,7 @@ class FeatureCache:
         if storage not in get_args(Storage):
             raise ValueError(f"storage is {storage!r}: choose {', '.join(get_args(Storage))}")
         self.storage, self.width, self._lock = storage, width, Lock()
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
         name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
         self.path = Path(folder) / f"{name}-{digest}-{storage}.sqlite"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,9 +74,20 @@ class FeatureCache:
     def __len__(self) -> int:
         return len(self._known)
 
+    def holds(self, key: bytes) -> bool:
+        """Whether the features of a picture are there and are what was written; those that are not can be put anew."""
+        if key not in self._known:
+            return False
+        try:
+            self.get([key])
+        except ValueError:
+            return False
+        return True
+
     def put(self, features: Mapping[bytes, Float[Tensor, "M F"]]) -> None:
         """Keep the features of some pictures, all or none."""
-        rows = [(key, self._packed(value)) for key, value in features.items()]
+        packed = {key: self._packed(value) for key, value in features.items()}
+        rows = [(key, zlib.crc32(value).to_bytes(4, "big") + value) for key, value in packed.items()]
         try:
             with self._lock, self._base:
                 self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
@@ -97,7 +111,10 @@ class FeatureCache:
             row = self._base.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
         if row is None:
             raise ValueError(f"{self.path} has no features of a picture that was there before: extract them again")
-        return bytes(row[0])
+        value = row[0]
+        if not isinstance(value, bytes) or zlib.crc32(value[4:]).to_bytes(4, "big") != value[:4]:
+            raise ValueError(f"{self.path} is damaged: remove it, and the features are computed again")
+        return value[4:]
 
     def _packed(self, features: Float[Tensor, "M F"]) -> bytes:
         values = features.cpu().numpy().astype(np.float32)

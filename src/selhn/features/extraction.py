@@ -95,7 +95,7 @@ def extract_pictures(
     progress = progress or Progress(max(1, len(paths)), quiet=quiet)
 
     def compute() -> None:
-        fresh = {item.key: item for item in waiting if item.key not in store}
+        fresh = {item.key: item for item in waiting if not store.holds(item.key)}
         prepared = [item.prepared for item in fresh.values() if item.prepared is not None]
         if prepared:
             store.put(dict(zip(fresh, extractor.extract(prepared))))
@@ -141,7 +141,7 @@ def _read_ahead(
                 raise ValueError("its name is not UTF-8: rename it")
             content = read_bytes(path)
             key = content_key(content)
-            if key in store:
+            if store.holds(key):
                 return _Read(path, key)
             picture = decode_picture(content, "this file")
             return _Read(path, key, extractor.prepare(picture.image), picture.notes)

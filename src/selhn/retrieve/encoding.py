@@ -13,6 +13,7 @@ from selhn.eval.encoded import encode_split, in_eval_mode
 from selhn.eval.stored import identity_of_model
 from selhn.models import AbstractMatcher, CrossAttention, Twins
 from selhn.retrieve.items import Item, Record
+from selhn.retrieve.scripts import can_read
 
 LONGEST_QUERY = 10_000
 """Characters: the text of three pages, and bounded memory for whoever sends more."""
@@ -107,6 +108,11 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
             raise ValueError(f"the query has {len(text):,} characters, at most {LONGEST_QUERY:,} are read: shorten it")
     tokens, mask = model.tokenize(texts)
     assert model.tokenizer is not None
+    foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)
+    if foreign is not None:
+        raise ValueError(
+            f"the model has no words in the script of {foreign[:60]!r}: ask in the language of its captions"
+        )
     known = (torch.isin(tokens, model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
     if not bool(known.all()):
         text = texts[int((~known).nonzero()[0])]

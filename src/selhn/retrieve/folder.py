@@ -74,7 +74,9 @@ class IndexFolder:
     def open(self) -> Opened:
         """The index as it is now; nothing half-written is ever read."""
         if (self.path / OLD_FORMAT_FILE).is_file() and not (self.path / MANIFEST).is_file():
-            raise ValueError(f"{self.path} was written by selhn before 0.2, which kept no segments: build it again")
+            raise ValueError(
+                f"{self.path} was written by selhn before 0.2, which kept no segments: remove it and build it again"
+            )
         for _ in range(ATTEMPTS):
             manifest = self._manifest_bytes()
             try:
@@ -86,6 +88,10 @@ class IndexFolder:
                 if manifest == self._manifest_bytes():  # else another process replaced what was being opened
                     break
         raise ValueError(self._damaged(reason))
+
+    def open_or(self, empty: Opened) -> Opened:
+        """The index, or `empty` where there is none; one that cannot be opened is refused, and so never replaced."""
+        return self.open() if is_index(self.path) else empty
 
     def holds(self, snapshot: Snapshot) -> bool:
         """Whether the folder is still at this snapshot; one that cannot be read is not."""
@@ -109,7 +115,7 @@ class IndexFolder:
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise _OtherVersion(
                 f"{self.path} has version {content['version']} of {content['format']} (selhn {content['selhn']}), this "
-                f"selhn reads version {VERSION}: install another selhn, or build the index again"
+                f"selhn reads version {VERSION}: install another selhn, or remove the index and build it again"
             )
         check_precision(content["precision"])
         model = content["model"]
@@ -147,6 +153,8 @@ class IndexFolder:
             foreign = [name for name in os.listdir(self.path) if name not in (*FOLDERS, LOCK_FILE, PARTIAL_MANIFEST)]
             if foreign:
                 raise ValueError(f"{self.path} exists and is no index (it holds {foreign[0]!r}): choose another name")
+            if any((self.path / "segments").glob("*")):  # a manifest is written before the first of them
+                raise ValueError(self._damaged(f"it has segments and no {MANIFEST}"))
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
         with writing(self.path):
@@ -262,7 +270,8 @@ class IndexFolder:
             raise ValueError(self._damaged(str(wrong))) from None
 
     def _damaged(self, reason: str) -> str:
-        return f"{self.path} is no index, or a damaged one ({reason[:300]}): build it again, or restore a copy"
+        what_to_do = "restore a copy, or remove it and build it again"
+        return f"{self.path} is no index, or a damaged one ({reason[:300]}): {what_to_do}"
 
 
 class _OtherVersion(ValueError):

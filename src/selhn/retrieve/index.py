@@ -88,7 +88,8 @@ class Index:
     ) -> "Index":
         """Encode a split, or items; with `path`, into a folder.
 
-        An index that was there is replaced in one step when the new one is complete. A build that was killed before
+        An index that was there is replaced in one step when the new one is complete; one that cannot be opened,
+        since it is damaged or of another version, is left alone, and that is an error. A build that was killed before
         it was complete goes on where it was, if it is of the same split and model.
         """
         index = cls(model, nothing(model, precision, {}), path)
@@ -97,10 +98,7 @@ class Index:
             return index
         folder, source = IndexFolder(index.path), digest_of_split(items) if isinstance(items, Split) else None
         with folder.writing():
-            try:
-                before = folder.open()
-            except ValueError:  # none, or a damaged one, which is being replaced
-                before = index._opened
+            before = folder.open_or(index._opened)
             there = before.snapshot
             same = there.identity.model == index.snapshot.identity.model and there.identity.precision == precision
             if source is not None and there.unfinished == source and same:
@@ -289,13 +287,14 @@ class Index:
         """Write what is there into a folder; an index that was there is replaced in one step."""
         folder = IndexFolder(path)
         with folder.writing():
-            try:
-                before = folder.open()
-            except ValueError:
-                before = nothing(self.model, self.snapshot.identity.precision, {})
-            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            whole = replace(self.snapshot, unfinished=None)
+            before = folder.open_or(nothing(self.model, whole.identity.precision, {}))
+            if before.snapshot.generation == 0:  # a manifest first: what a kill leaves is then known for what it is
+                begun = replace(whole, parts=(), generation=0, unfinished="save")
+                before = folder.commit(before, [], snapshot=begun, model=self.model)
             folder.sweep(before)
-            folder.commit(before, [], drafts, snapshot=replace(self.snapshot, unfinished=None), model=self.model)
+            drafts = [Draft(self.snapshot.parts)] if len(self) else []
+            folder.commit(before, [], drafts, snapshot=whole, model=self.model)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

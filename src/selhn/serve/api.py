@@ -8,6 +8,7 @@ import anyio
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 import selhn
+from selhn.searching import TEXT_WEIGHT
 from selhn.serve.collection import Collection, Question
 from selhn.serve.messages import (
     About,
@@ -215,7 +216,10 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
     if asked.like is not None and asked.like not in collection.index:
         raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
     prepared = None if content is None else await in_thread(service, collection.prepare, content, limits.pixels)
-    question = Question(asked.text, asked.like, prepared, asked.weights(), asked.where, asked.find, asked.k)
+    weights = asked.weights()
+    if asked.text is not None and (asked.like is not None or prepared is not None):
+        weights.setdefault("text", TEXT_WEIGHT)
+    question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
     hits = await service.batcher.ask(question)
     return Answers(answers=[HitMessage.of_hit(hit, collection.picture(hit.id) is not None) for hit in hits])
 

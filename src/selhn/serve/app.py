@@ -92,7 +92,10 @@ def _problem(status: int, reason: str, headers: Any = None) -> JSONResponse:
 
 
 def _invalid(request: Request, wrong: Any) -> Response:
-    told = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in wrong.errors()[:3]]
+    told = []
+    for one in wrong.errors()[:3]:
+        place = ".".join(map(str, one["loc"][1:])) if one["type"] != "json_invalid" else ""
+        told.append(f"{place or one['loc'][0]}: {one['msg']}")
     return _problem(422, "; ".join(told).encode("utf-8", "replace").decode())
 
 

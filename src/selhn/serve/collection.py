@@ -132,13 +132,18 @@ class Collection:
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise ValueError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(content)
-        partial.replace(path)
-        regions = self.extractor.extract([prepared])[0]
-        # As `selhn index` would call and describe it, so that it stays when that looks at the folder again.
-        item = Item(str(path), regions, None, tuple(captions), {**metadata, **picture_facts(path, root)})
-        self.index.add([item], existing="replace")
+        known = path.exists()
+        try:
+            if not known:
+                path.write_bytes(content)
+            regions = self.extractor.extract([prepared])[0]
+            # As `selhn index` would call and describe it, so that it stays when that looks at the folder again.
+            item = Item(str(path), regions, None, tuple(captions), {**metadata, **picture_facts(path, root)})
+            self.index.add([item], existing="replace")
+        except BaseException:
+            if not known:
+                path.unlink(missing_ok=True)
+            raise
         return item.id
 
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:

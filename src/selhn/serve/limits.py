@@ -28,6 +28,8 @@ class Limits:
     answers: int = 200
     requests: int = 64
     """Answered at a time; more are told to come back."""
+    uploads: int = 8
+    """Pictures that are received at a time, for each is held in memory."""
     connections: int = 512
     seconds: float = 30.0
     """From the head of a request to the end of its answer."""
@@ -50,7 +52,7 @@ class Bounded:
     """ASGI middleware that holds `Limits`: nothing past them is read, and nothing waits for ever."""
 
     def __init__(self, app: ASGIApp, limits: Limits):
-        self.app, self.limits, self.answering = app, limits, 0
+        self.app, self.limits, self.answering, self.receiving = app, limits, 0, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -62,7 +64,11 @@ class Bounded:
             return await refuse(send, 503, busy, {"Retry-After": "1", **CLOSE})
         if b"content-encoding" in headers:
             return await refuse(send, 415, "the body is compressed: send it as it is", CLOSE)
-        limit = self._most_bytes(headers.get(b"content-type", b""))
+        picture = headers.get(b"content-type", b"").lower().startswith(b"image/")
+        if picture and self.receiving >= self.limits.uploads:
+            full = f"{self.receiving} pictures are being received, which is all at a time: try again in a second"
+            return await refuse(send, 503, full, {"Retry-After": "1", **CLOSE})
+        limit = self.limits.body if picture else self.limits.text_body
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 18 or int(declared) > limit:
             return await refuse(send, 413, _too_large(limit), CLOSE)
@@ -74,6 +80,7 @@ class Bounded:
             await send(message)
 
         self.answering += 1
+        self.receiving += picture
         try:
             with anyio.move_on_after(self.limits.seconds) as allowed:
                 await self.app(scope, self._bounded(receive, limit), sending)
@@ -82,9 +89,8 @@ class Bounded:
                 await refuse(send, 503, late, {"Retry-After": "5", **CLOSE})
         finally:
             self.answering -= 1
-
-    def _most_bytes(self, kind: bytes) -> int:
-        return self.limits.body if kind.lower().startswith(b"image/") else self.limits.text_body
+            self.receiving -= picture
+        return None
 
     def _bounded(self, receive: Receive, limit: int) -> Receive:
         total, more, deadline = 0, True, time.monotonic() + self.limits.body_seconds

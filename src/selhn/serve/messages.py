@@ -27,7 +27,9 @@ class Asked(Filter):
     like: Annotated[str | None, Field(description="The id of an item.")] = None
     k: Annotated[int, Field(ge=1, description="Number of answers.")] = 24
     find: Annotated[Literal["image", "text"], Field(description="What to find: pictures, or captions.")] = "image"
-    text_weight: Annotated[float | None, Field(description="How much the sentence counts beside the others.")] = None
+    text_weight: Annotated[
+        float | None, Field(description="How much the sentence counts where a picture counts 1; 2 unless said.")
+    ] = None
     like_weight: Annotated[float | None, Field(description="How much the item counts; may be negative.")] = None
     image_weight: Annotated[float | None, Field(description="How much the picture that was sent counts.")] = None
 

@@ -4,6 +4,10 @@ import importlib.util
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from selhn.serve.limits import Limits
 
 TOKEN_VARIABLE = "SELHN_TOKEN"
 
@@ -44,38 +48,40 @@ def serve(
         service = open_service(place, examples, runs, attention, writable)
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
-        run_server(app, listening)
+        run_server(app, listening, service.limits)
     finally:
         listening.close()
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that waits at an address, before anything slow is done."""
+    host = host.strip("[]")
     try:
+        if not 0 <= port < 2**16:
+            raise OSError(0, "there is no such port")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host.strip("[]"), port), family=family, backlog=256)
-    except (OSError, OverflowError) as wrong:
-        reason = getattr(wrong, "strerror", None) or wrong
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as wrong:
+        reason = wrong.strerror or wrong
         raise ValueError(f"{host}:{port} cannot be served on ({reason}): choose another --port or --host") from None
 
 
-def run_server(app: object, listening: socket.socket) -> None:
+def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
     """Answer on a socket until a signal comes; what is being answered then is finished first."""
     import uvicorn
 
-    from selhn.serve.limits import Limits
     from selhn.serve.protocol import ImpatientProtocol
 
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=ImpatientProtocol,
+        http=type("Protocol", (ImpatientProtocol,), {"seconds": limits.head_seconds}),
         ws="none",
         lifespan="on",
         access_log=False,  # queries are nobody's business
         log_level="error",
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=Limits.connections,
+        limit_concurrency=limits.connections,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=64 * 2**10,

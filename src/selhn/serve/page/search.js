@@ -122,8 +122,6 @@ async function load(first) {
 async function search(first, signal) {
   const k = Math.min(first + PAGE, about.limits.answers);
   const parts = { text: asked.text, like: asked.like?.id, where: where(), k };
-  // Two pictures are closer to each other than a picture and a text: words beside a picture count twice.
-  if (asked.text && (asked.like || asked.picture)) parts.text_weight = 2;
   const { answers } = await ask(parts, asked.picture?.bytes ?? null, signal);
   total = answers.length < k || k === about.limits.answers ? answers.length : Infinity;
   return answers;

@@ -64,7 +64,7 @@ def filled(model, vectors: torch.Tensor, folder: Path, precision: str) -> tuple[
 def measure(size: int, kinds: list[str], precision: str, device: str, folder: Path) -> list[list[str]]:
     """Rows of the table for one size."""
     torch.manual_seed(0)
-    model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH)
+    model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH).eval()
     vectors = clustered(size)
     index, seconds = filled(model, vectors, folder, precision)
     on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20

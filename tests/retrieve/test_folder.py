@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_cases import make_model
+from picture_cases import mutate
 
 from selhn.retrieve import Index, files, is_index
 from selhn.retrieve.files import write_checked_json
@@ -307,25 +308,6 @@ def test_names_in_the_manifest_lead_nowhere_else(index, tmp_path):
             Index.load(index.path)
 
 
-def mutate(content, chance):
-    """Bytes as accidents leave them: cut, flipped, filled, doubled, replaced."""
-    content = bytearray(content)
-    kind = chance.randrange(5)
-    if kind == 0:
-        del content[chance.randrange(len(content)) :]
-    elif kind == 1:
-        for _ in range(chance.randrange(1, 9)):
-            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    elif kind == 2:
-        first = chance.randrange(len(content))
-        content[first : first + 64] = bytes([chance.choice((0, 255))]) * len(content[first : first + 64])
-    elif kind == 3:
-        content += content[-chance.randrange(1, 100) :]
-    else:
-        content = bytearray(chance.randbytes(chance.randrange(200)))
-    return bytes(content)
-
-
 @pytest.mark.parametrize("number", [150, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, precision):
@@ -352,6 +334,18 @@ def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, prec
         path.write_bytes(whole)
     assert refused > number / 2
     assert len(Index.load(index.path)) == 7
+
+
+def test_damage_is_never_copied_into_a_new_segment(index):
+    path = next(index.path.rglob("images.npy"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    opened = Index.load(index.path)  # lengths alone are compared
+    before = sorted(path.rglob("*"))
+    with pytest.raises(ValueError, match="images.npy is not what was written"):
+        opened.compact()
+    assert sorted(path.rglob("*")) == before
 
 
 def test_is_index(index, tmp_path):

@@ -30,7 +30,11 @@ def test_blocks_and_masks_change_nothing(data):
     mask = None if data.draw(st.booleans()) else mask
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("selhn.retrieve.vectors.BLOCK_BYTES", 12 * data.draw(st.integers(1, 40)))
-        best = nearest(lambda block: queries @ block.T, Vectors(vectors), mask, k, 2)
+        patch.setattr("selhn.retrieve.nearest.SCORES_AT_ONCE", data.draw(st.integers(0, 60)))
+        cut = data.draw(st.integers(0, number))
+        parts = [(0, slice(cut)), (cut, slice(cut, None))]
+        places = [(first, Vectors(vectors[own]), None if mask is None else mask[own]) for first, own in parts]
+        best = nearest(lambda block: queries @ block.T, places, k, 2)
     allowed = [row for row in range(number) if mask is None or mask[row]]
     for query, found in zip(queries, best.rows.tolist()):
         scores = (vectors[allowed] @ query).tolist()
@@ -38,10 +42,16 @@ def test_blocks_and_masks_change_nothing(data):
 
 
 def test_nothing_to_find():
-    best = nearest(lambda block: block.T, Vectors(torch.ones(3, 1)), torch.zeros(3, dtype=torch.bool), 2, 1)
+    best = nearest(lambda block: block.T, [(0, Vectors(torch.ones(3, 1)), torch.zeros(3, dtype=torch.bool))], 2, 1)
     assert best.rows.numel() == 0
 
 
-def test_scores_that_are_no_numbers_are_refused():
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_scores_that_are_no_numbers_are_refused(number):
     with pytest.raises(ValueError, match="the index is damaged: vectors hold NaN"):
-        nearest(lambda block: block.T, Vectors(torch.tensor([[1.0], [torch.nan]])), None, 1, 1)
+        nearest(lambda block: block.T, [(0, Vectors(torch.tensor([[1.0], [number]])), None)], 1, 1)
+
+
+def test_large_scores_are_numbers():
+    large = torch.full((4, 1), 3e38)
+    assert nearest(lambda block: block.T, [(0, Vectors(large), None)], 1, 1).rows.tolist() == [[0]]

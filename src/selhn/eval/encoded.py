@@ -170,9 +170,12 @@ def require_width(model: AbstractMatcher, split: Split) -> None:
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Without gradients and with the model in eval mode, as it was before afterwards."""
     was_training = model.training
-    model.eval()
+    to_change = any(module.training for module in model.modules())  # a model that is served is left as it is
+    if to_change:
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(was_training)
+        if to_change:
+            model.train(was_training)

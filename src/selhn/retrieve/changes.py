@@ -88,6 +88,9 @@ def committed(
     if drafts and len(small) >= SMALL_SEGMENTS:
         merged = Draft([*small, *(part for draft in drafts for part in draft.parts)])
         parts, drafts = parts[: -len(small)], [merged]
+    if folder is not None:
+        copied = {part.segment.name for draft in drafts for part in draft.parts}
+        folder.check_segments(before, sorted(copied & set(before.segments)))
     return replace(written(folder, before, parts, drafts, entries), candidates=candidates)
 
 

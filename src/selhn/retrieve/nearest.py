@@ -1,6 +1,6 @@
 """The k highest scores among many vectors, a block at a time; equal scores stand in the order of their rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -13,6 +13,8 @@ Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
 """The scores of all queries with some vectors."""
 # From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
 DENSE = 0.5
+SCORES_AT_ONCE = 2**23
+"""So many scores are kept before the best of them are picked."""
 
 
 class Best(NamedTuple):
@@ -33,18 +35,56 @@ class Best(NamedTuple):
         return Best(scores.gather(1, order), rows.gather(1, order))
 
 
-def nearest(score: Score, vectors: Vectors, mask: Bool[Tensor, " n"] | None, k: int, num_queries: int) -> Best:
-    """The k best rows of some vectors, of those in `mask` where there is one."""
-    best = Best.nothing(num_queries)
-    for rows, block in _chosen_blocks(vectors, mask):
-        scores = score(vectors.take(block))
-        if not bool(scores.isfinite().all()):
-            raise ValueError("the index is damaged: vectors hold NaN or infinity; build it again, or restore a copy")
-        if isinstance(block, slice) and mask is not None:
-            scores = scores.masked_fill(~mask[block].to(scores.device), -torch.inf)
-        found = top(scores, k)
-        best = best.joined(Best(found.scores.cpu(), rows[found.rows.cpu()]), k)
+def nearest(
+    score: Score, places: Iterable[tuple[int, Vectors, Bool[Tensor, " _"] | None]], k: int, num_queries: int
+) -> Best:
+    """The k best rows of some places: number of the first row, vectors, and a mask where not all of them count.
+
+    Scores of several places are looked through together: picking the best of a few thousand takes as long as of many.
+    """
+    best, waiting, number = Best.nothing(num_queries), [], 0
+    for first, vectors, mask in places:
+        for rows, block in _chosen_blocks(vectors, mask):
+            allowed = mask[block] if isinstance(block, slice) and mask is not None else None
+            waiting.append(_Looked(score(vectors.take(block)), rows, first, allowed))
+            number += waiting[-1].scores.numel()
+            if number > SCORES_AT_ONCE:
+                best, waiting, number = best.joined(_best_of(waiting, k), k), [], 0
+    if waiting:
+        best = best.joined(_best_of(waiting, k), k)
     return Best(best.scores, best.rows.masked_fill(best.scores == -torch.inf, -1))
+
+
+class _Looked(NamedTuple):
+    """Scores of some rows of a place, and which of them are allowed where not all are."""
+
+    scores: Float[Tensor, "Q n"]
+    rows: range | Int[Tensor, " n"]
+    first: int
+    allowed: Bool[Tensor, " n"] | None
+
+
+def _best_of(looked: Sequence[_Looked], k: int) -> Best:
+    scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
+    # A sum is finite where all are; only where it is not, each is looked at.
+    if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
+        raise ValueError("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
+    if any(one.allowed is not None for one in looked):
+        allowed = [
+            torch.ones(one.scores.shape[1], dtype=torch.bool) if one.allowed is None else one.allowed for one in looked
+        ]
+        scores = scores.masked_fill(~torch.cat(allowed).to(scores.device), -torch.inf)
+    found = top(scores, k)
+    return Best(found.scores.cpu(), _rows(looked, found.rows.cpu()))
+
+
+def _rows(looked: Sequence[_Looked], columns: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:
+    """The rows that stand in some columns of the scores."""
+    spans = [(one.first + one.rows.start, one.first + one.rows.stop) for one in looked if isinstance(one.rows, range)]
+    if len(spans) == len(looked) and all(stop == start for (_, stop), (start, _) in zip(spans, spans[1:])):
+        return columns + spans[0][0]  # nothing was left out, as is usual
+    rows = [torch.arange(one.rows.start, one.rows.stop) if isinstance(one.rows, range) else one.rows for one in looked]
+    return torch.cat([own + one.first for own, one in zip(rows, looked)])[columns]
 
 
 def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
@@ -66,15 +106,16 @@ def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
 
 def _chosen_blocks(
     vectors: Vectors, mask: Bool[Tensor, " n"] | None
-) -> Iterator[tuple[Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
+) -> Iterator[tuple[range | Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
     """Row numbers, and what to take of the vectors for them."""
     for block in vectors.blocks():
-        rows = torch.arange(block.start, block.stop)
+        rows = range(block.start, block.stop)
         if mask is not None:
             chosen = mask[block].nonzero()[:, 0]
             if len(chosen) == 0:
                 continue
             if len(chosen) < DENSE * len(rows):
-                yield rows[chosen], rows[chosen].to(vectors.rows.device)
+                chosen = chosen + block.start
+                yield chosen, chosen.to(vectors.rows.device)
                 continue
         yield rows, block

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -78,8 +79,7 @@ class Asked:
     def score(self, block: Float[Tensor, "n d"], wanted: Kind) -> Float[Tensor, "Q n"]:
         """Across modalities the model's own score, within one the product of vectors; several parts are added up."""
         if self.products is not None:
-            with torch.autocast(block.device.type, enabled=False):
-                return self.products @ block.T
+            return self.products @ block.T
         scores = []
         for part, vectors in self.vectors.items():
             if MODALITY[part] == wanted:
@@ -110,17 +110,22 @@ def answer(
     wanted = [find or default_kind(query, snapshot) for query in queries]
     hits: list[list[Hit]] = [[] for _ in queries]
     kinds: tuple[Kind, ...] = ("image", "text")
+    device = device or torch.device("cpu")
     with in_eval_mode(model):
         for kind in kinds:
             rows = [row for row, own in enumerate(wanted) if own == kind]
             for first in range(0, len(rows), QUERIES_AT_ONCE):
                 some = rows[first : first + QUERIES_AT_ONCE]
-                asked = Asked(model, snapshot, [queries[row] for row in some], device or torch.device("cpu"))
-                # One more, for the item that is asked with is no answer.
-                best = best_rows(asked, snapshot, kind, k + 1, filter, (candidates or {}).get(kind))
+                asked = Asked(model, snapshot, [queries[row] for row in some], device)
+                with torch.autocast(
+                    device.type, enabled=asked.products is None and torch.is_autocast_enabled(device.type)
+                ):
+                    # One more, for the item that is asked with is no answer.
+                    best = best_rows(asked, snapshot, kind, k + 1, filter, (candidates or {}).get(kind))
                 for row, scores, found in zip(some, best.scores.tolist(), best.rows.tolist()):
                     answers = (snapshot.hit(kind, place, score) for score, place in zip(scores, found) if place >= 0)
-                    hits[row] = [hit for hit in answers if kind == "text" or hit.id != queries[row].like][:k]
+                    other = (hit for hit in answers if kind == "text" or hit.id != queries[row].like)
+                    hits[row] = list(islice(other, k))
     return hits
 
 
@@ -137,12 +142,9 @@ def best_rows(
             done = 0
         else:
             best = _rescored(asked, snapshot, kind, proposed, k)
-    for number in range(done, len(snapshot.parts)):
-        vectors = snapshot.parts[number].segment.vectors(kind)
-        found = nearest(lambda block: asked.score(block, kind), vectors, masks[number], k, asked.number)
-        rows = found.rows.where(found.rows < 0, found.rows + first_rows[number])
-        best = best.joined(Best(found.scores, rows), k)
-    return best
+    numbers = range(done, len(snapshot.parts))
+    places = ((first_rows[n], snapshot.parts[n].segment.vectors(kind), masks[n]) for n in numbers)
+    return best.joined(nearest(lambda block: asked.score(block, kind), places, k, asked.number), k)
 
 
 def _rescored(asked: Asked, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:

@@ -32,7 +32,7 @@ class Lines:
     """The records of a segment, in memory or mapped; each is read when it is asked for."""
 
     def __init__(self, content: npt.NDArray[np.uint8]):
-        self.content = content
+        self.content = content.view(np.ndarray)  # slices of a memmap are slow to make
         self.ends = np.flatnonzero(content == NEW_LINE) + 1
 
     def __len__(self) -> int:
@@ -135,9 +135,13 @@ class Part:
     def _number(self) -> int:
         return int(self.alive.sum())
 
+    @cached_property
+    def _is_whole(self) -> bool:
+        return self._number == len(self.alive)
+
     def mask(self, kind: Kind) -> Bool[Tensor, " rows"] | None:
         """Which images or captions are there; None where all are."""
-        return None if self._number == len(self.alive) else self.segment.items_of(kind, self.alive)
+        return None if self._is_whole else self.segment.items_of(kind, self.alive)
 
     def alive_before(self, kind: Kind, row: int) -> int:
         """How many images or captions are there before a row."""

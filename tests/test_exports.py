@@ -31,6 +31,7 @@ EXPORTS = {
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",
+    "selhn.serve": "serve",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms
         attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan node_precision pool_sorted
         side_by_side tiled_statistics transformer_layers""",

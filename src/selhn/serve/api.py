@@ -75,8 +75,9 @@ def api_routes(service: Service) -> APIRouter:
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
-        records, total = await in_thread(service, collection.browse, asked.first, number, asked.where)
-        return Items(items=[_item(collection, record) for record in records], total=total)
+        records, total = await service.batcher.run(collection.browse, asked.first, number, asked.where)
+        pictures = await in_thread(service.readers, collection.have_pictures, [record.id for record in records])
+        return Items(items=[ItemMessage.of(*pair) for pair in zip(records, pictures)], total=total)
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> ItemMessage:
@@ -98,7 +99,7 @@ def api_routes(service: Service) -> APIRouter:
         path = service.searched().picture(id)
         if path is None or service.thumbnails is None:
             raise HTTPException(404, f"there is no picture of {id[:80]!r}")
-        found = await in_thread(service, service.thumbnails.get, path, size)
+        found = await in_thread(service.decoders, service.thumbnails.get, path, size)
         headers = {"ETag": f'"{found.tag}"', "Cache-Control": "private, max-age=600", "Vary": "Authorization"}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
@@ -125,7 +126,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     async def about() -> About:
         """What is served, and what it can do."""
         collection, limits = service.collection, service.limits
-        fields = {} if collection is None else await in_thread(service, collection.fields)
+        fields = {} if collection is None else await in_thread(service.readers, collection.fields)
         return About(
             name=service.name,
             version=selhn.__version__,
@@ -191,10 +192,9 @@ async def read_picture(request: Request) -> bytes:
     return await request.body()
 
 
-async def in_thread(service: Service, function: Callable[..., Value], *arguments: Any) -> Value:
-    """Work that may take a while, beside the loop; few at a time, which bounds memory."""
-    call = functools.partial(function, *arguments)
-    return await anyio.to_thread.run_sync(call, limiter=service.workers, abandon_on_cancel=True)
+async def in_thread(limiter: anyio.CapacityLimiter, function: Callable[..., Value], *arguments: Any) -> Value:
+    """Work that may take a while, beside the loop; so many at a time."""
+    return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=limiter)
 
 
 async def change(service: Service, function: Callable[..., Value], *arguments: Any) -> Value:
@@ -215,13 +215,16 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
         raise ValueError(f"k is {asked.k}: at most {limits.answers} answers are given")
     if asked.like is not None and asked.like not in collection.index:
         raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
-    prepared = None if content is None else await in_thread(service, collection.prepare, content, limits.pixels)
+    prepared = (
+        None if content is None else await in_thread(service.decoders, collection.prepare, content, limits.pixels)
+    )
     weights = asked.weights()
     if asked.text is not None and (asked.like is not None or prepared is not None):
         weights.setdefault("text", TEXT_WEIGHT)
     question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
     hits = await service.batcher.ask(question)
-    return Answers(answers=[HitMessage.of_hit(hit, collection.picture(hit.id) is not None) for hit in hits])
+    pictures = await in_thread(service.readers, collection.have_pictures, [hit.id for hit in hits])
+    return Answers(answers=[HitMessage.of_hit(*pair) for pair in zip(hits, pictures)])
 
 
 def _item(collection: Collection, record: Any) -> ItemMessage:

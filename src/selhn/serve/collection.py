@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Collection:
         """Why the index on the disk is no longer the one that is searched, where that is so."""
         self._looked = 0.0
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
+        self._know_ids()
 
     def answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
         """The answers to several questions; features of all pictures are extracted together, texts encoded together."""
@@ -92,15 +94,18 @@ class Collection:
         """The file of an item."""
         return self.pictures.locate(name) if self.pictures is not None and name in self.index else None
 
+    def have_pictures(self, names: Sequence[str]) -> list[bool]:
+        """Which items have a file."""
+        return [self.picture(name) is not None for name in names]
+
     def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
         """Some items in their order, and how many there are."""
         snapshot = self.index.snapshot
-        if where is None:
-            ids = list(snapshot.row_of_id)
-            return [self.index.get(name) for name in ids[first : first + number]], len(ids)
-        holds = read_filter(where)
-        records = [record for record in snapshot.records() if holds(record)]
-        return records[first : first + number], len(records)
+        filter = None if where is None else read_filter(where)
+        chosen = [part.alive if filter is None else part.alive & part.segment.chosen(filter) for part in snapshot.parts]
+        rows = ((part, row) for part, own in zip(snapshot.parts, chosen) for row in own.nonzero()[:, 0].tolist())
+        some = islice(rows, first, first + number)
+        return [part.segment.lines[row] for part, row in some], sum(int(own.sum()) for own in chosen)
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
         """Of every field that metadata have, the most frequent values and how many items have them."""
@@ -140,6 +145,7 @@ class Collection:
             # As `selhn index` would call and describe it, so that it stays when that looks at the folder again.
             item = Item(str(path), regions, None, tuple(captions), {**metadata, **picture_facts(path, root)})
             self.index.add([item], existing="replace")
+            self._know_ids()
         except BaseException:
             if not known:
                 path.unlink(missing_ok=True)
@@ -153,11 +159,13 @@ class Collection:
         # What indexing wrote says whether a file has changed, and is not for others to write.
         kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
         self.index.update([Item(name, None, None, own, now.metadata if metadata is None else {**metadata, **kept})])
+        self._know_ids()
 
     def delete(self, name: str) -> None:
         """Take an item out of the index; the file of a picture that was sent goes too, others stay."""
         path = self.picture(name)
         self.index.delete([name])
+        self._know_ids()
         if path is not None and self.pictures is not None and path.parent == self.pictures.folders[0] / UPLOADS:
             path.unlink(missing_ok=True)
 
@@ -172,12 +180,17 @@ class Collection:
             Query(one.text, None if one.picture is None else next(images), one.like, one.weights) for one in questions
         ]
 
+    def _know_ids(self) -> int:
+        """Read the ids of a new snapshot here, in the thread of the model, and not when the first request asks."""
+        return len(self.index.snapshot.row_of_id)
+
     def _refresh(self) -> None:
         if time.monotonic() - self._looked < LOOK_EVERY:
             return
         self._looked = time.monotonic()
         try:
             self.index.refresh()
+            self._know_ids()
             self.stale = ""
         except (ValueError, OSError) as wrong:  # what is in memory is whole: it is searched on
             self.stale = str(wrong)

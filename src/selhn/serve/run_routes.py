@@ -22,17 +22,17 @@ def run_routes(service: Service) -> APIRouter:
         def described() -> list[RunMessage]:
             return [RunMessage(**found.describe(name)) for name in found.names()]
 
-        return await in_thread(service, described)
+        return await in_thread(service.readers, described)
 
     @router.get("/log")
     async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
         """The log of a run from a byte on; ask again with the `after` of the answer."""
-        return RunLog(**vars(await in_thread(service, _shown(service).read, run, after)))
+        return RunLog(**vars(await in_thread(service.readers, _shown(service).read, run, after)))
 
     @router.get("/verdict")
     async def verdict(run: str) -> VerdictMessage:
         """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
-        return VerdictMessage(**await in_thread(service, _shown(service).verdict, run))
+        return VerdictMessage(**await in_thread(service.readers, _shown(service).verdict, run))
 
     return router
 

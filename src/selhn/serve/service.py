@@ -17,7 +17,8 @@ from selhn.serve.metrics import Metrics
 from selhn.serve.runs import Runs
 from selhn.serve.thumbnails import Thumbnails
 
-WORKERS = 2
+DECODERS, READERS = 2, 8
+"""Pictures that are decoded at a time, for one may take some hundred megabytes; and other work with files."""
 
 
 class Service:
@@ -41,7 +42,7 @@ class Service:
             raise ValueError("there is nothing to serve: name an index, or a folder of runs with --runs")
         self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
         self.metrics = Metrics()
-        self.workers = anyio.CapacityLimiter(WORKERS)
+        self.decoders, self.readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
         self.thumbnails: Thumbnails | None = None
         self.looking: Looking | None = None
         self.batcher: Batcher[Question, list[Hit]] = Batcher(self._answer, observe=self.metrics.batches.observe)

@@ -189,7 +189,7 @@ def test_wrong_kinds_and_malformed_json(server):
 
 
 def test_more_clients_than_are_answered(start_server):
-    small = start_server(requests=2, connections=30)
+    small = start_server(requests=2)
     found = []
 
     def ask():

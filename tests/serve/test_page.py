@@ -33,7 +33,9 @@ def open_page(browser):
     opened, wrong = [], []
 
     def open_one(address, expect_errors=False, **settings):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **settings}
+        )
         context.set_default_timeout(20_000)
         opened.append(context)
         page = context.new_page()
@@ -234,7 +236,8 @@ def test_what_cannot_be_answered_is_told_and_mended(open_page, server):
     page.fill("#text", "qwertz")
     page.press("#text", "Enter")
     playwright.expect(page.locator("#problem")).to_be_visible()
-    playwright.expect(page.locator("#reason")).to_contain_text("knows no word")
+    playwright.expect(page.locator("#reason")).to_contain_text("The model knows no word")
+    playwright.expect(page.locator("#again")).to_be_hidden()
     playwright.expect(page.locator(".card")).to_have_count(0)
     page.fill("#text", "a red dog")
     page.press("#text", "Enter")

@@ -33,7 +33,7 @@ function askForToken() {
 
 export class Problem extends Error {
   constructor(reason, status) {
-    super(reason);
+    super(reason.charAt(0).toUpperCase() + reason.slice(1));
     this.status = status;
   }
 }

@@ -109,6 +109,7 @@ async function load(first) {
     $("more").hidden = true;
     $("problem").hidden = false;
     $("reason").textContent = error.message;
+    $("again").hidden = error.status >= 400 && error.status < 500; // the same question gets the same answer
   } finally {
     clearTimeout(waiting);
     if (mine === running) {

@@ -10,6 +10,7 @@ from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+playwright.expect.set_options(timeout=20_000)
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or CHROMIUM=PATH")
 
@@ -59,7 +60,7 @@ def open_page(browser):
 @pytest.fixture
 def page(open_page, server):
     page = open_page(server.address)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     return page
 
 
@@ -172,13 +173,13 @@ def test_more_like_this(page):
 
 def test_filters(page):
     page.select_option("select[aria-label='Filter by colour']", index=2)
-    playwright.expect(page.locator(".card")).to_have_count(3)
+    playwright.expect(page.locator(".open")).to_have_count(3)
     found = ask(page, WORDS[2])
     assert set(found) == {WORDS[1], WORDS[5], WORDS[9]}
     page.reload()
-    playwright.expect(page.locator(".card")).to_have_count(3)
+    playwright.expect(page.locator(".open")).to_have_count(3)
     page.select_option("select[aria-label='Filter by colour']", index=0)
-    playwright.expect(page.locator(".card")).to_have_count(NUMBER)
+    playwright.expect(page.locator(".open")).to_have_count(NUMBER)
 
 
 def test_the_keyboard_is_enough(page):
@@ -232,13 +233,13 @@ def test_a_picture_up_close(page):
 
 def test_what_cannot_be_answered_is_told_and_mended(open_page, server):
     page = open_page(server.address, expect_errors=True)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     page.fill("#text", "qwertz")
     page.press("#text", "Enter")
     playwright.expect(page.locator("#problem")).to_be_visible()
     playwright.expect(page.locator("#reason")).to_contain_text("The model knows no word")
     playwright.expect(page.locator("#again")).to_be_hidden()
-    playwright.expect(page.locator(".card")).to_have_count(0)
+    playwright.expect(page.locator(".open")).to_have_count(0)
     page.fill("#text", "a red dog")
     page.press("#text", "Enter")
     playwright.expect(page.locator("#problem")).to_be_hidden()
@@ -256,7 +257,7 @@ def test_what_cannot_be_answered_is_told_and_mended(open_page, server):
 
 def test_nothing_fits_and_loading_are_said(open_page, server):
     page = open_page(server.address)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     page.route("**/api/v1/search**", lambda route: route.fulfill(json={"answers": []}))
     page.fill("#text", "a red dog")
     page.press("#text", "Enter")
@@ -275,14 +276,14 @@ def test_nothing_fits_and_loading_are_said(open_page, server):
 
 def test_names_that_look_like_markup_stay_names(open_page, server):
     page = open_page(server.address)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     bad = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
     facts = {"license": bad, "license_url": "javascript:window.hacked=1", bad: bad}
     hit = {"id": bad, "captions": [bad], "metadata": facts, "picture": False, "score": 1, "kind": "image", "text": None}
     page.route("**/api/v1/search**", lambda route: route.fulfill(json={"answers": [hit]}))
     page.fill("#text", bad)
     page.press("#text", "Enter")
-    playwright.expect(page.locator(".card")).to_have_count(1)
+    playwright.expect(page.locator(".open")).to_have_count(1)
     playwright.expect(page.locator(".card .caption")).to_have_text(bad)
     page.click(".open")
     playwright.expect(page.locator("#detail-caption")).to_have_text(bad)
@@ -294,7 +295,7 @@ def test_names_that_look_like_markup_stay_names(open_page, server):
 def test_on_a_phone(open_page, server, scheme):
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "color_scheme": scheme}
     page = open_page(server.address, **phone)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
     boxes = [page.locator(".card").nth(row).bounding_box() for row in (0, 1, 2)]
     assert boxes[0]["y"] == boxes[1]["y"] < boxes[2]["y"], "two in a row"
@@ -319,7 +320,7 @@ def luminance(colour):
 def test_text_is_readable(open_page, server, scheme):
     """A contrast of 4.5 at least, as WCAG AA asks for."""
     page = open_page(server.address, color_scheme=scheme)
-    page.wait_for_selector(".card")
+    page.wait_for_selector(".open")
     ask(page, "a red dog")
     playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
     pairs = page.evaluate("""() => {
@@ -381,9 +382,9 @@ def test_a_service_with_a_token(open_page, start_server):
     playwright.expect(page.locator("#login")).to_be_visible()
     page.fill("#token", "a-long-secret")
     page.press("#token", "Enter")
-    playwright.expect(page.locator(".card")).to_have_count(NUMBER)
+    playwright.expect(page.locator(".open")).to_have_count(NUMBER)
     until(page, "document.querySelector('.frame img').naturalWidth > 0")
     assert page.locator(".frame img").first.get_attribute("src").startswith("blob:")
     handed = open_page(f"{server.address}/#token=a-long-secret")
-    playwright.expect(handed.locator(".card")).to_have_count(NUMBER)
+    playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
     assert "secret" not in handed.url

@@ -1,12 +1,13 @@
 """The search service under load from another process on this machine, beside the bare call of the model.
 
     python benchmarks/service.py                      20 seconds a row, example pictures, ready model
-    python benchmarks/service.py --seconds 120 --clients 1 16 64
+    python benchmarks/service.py --seconds 120 --clients 16 64
 
 The server is a process of its own with one thread for torch, the clients are in this one, each with one connection and
 one question at a time: captions of the example pictures, none twice in a row. `bare` is the same question asked of the
-same index by a function call, with nothing between. `alone` has the batches of the service cut to one question.
-Memory is that of the server (RSS) once all is warm, and at the end of a row.
+same index by a function call, with nothing between; with one client a call and a request take turns, and rows with more
+clients are compared with these calls. `alone` has the batches of the service cut to one question. Memory is that of the
+server (RSS) when all is warm, half way and at the end of a row.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -53,6 +55,7 @@ class Load:
 
     times: list[float] = field(default_factory=list)
     errors: int = 0
+    bare: list[float] = field(default_factory=list)
     seconds: float = 0.0
     memory: list[float] = field(default_factory=list)
     batch: float = 0.0
@@ -64,7 +67,7 @@ class Load:
         return [
             kind, str(clients), f"{len(self.times):,}", f"{len(self.times) / self.seconds:.1f}",
             f"{p50:.1f}", f"{p99:.1f}", f"{bare50:.1f}", f"{bare99:.1f}", f"{p50 / bare50:.2f}",
-            f"{self.batch:.1f}", str(self.errors), f"{self.memory[0]:.0f}", f"{self.memory[-1]:.0f}",
+            f"{self.batch:.1f}", str(self.errors), " ".join(f"{own:.0f}" for own in self.memory),
         ]  # fmt: skip
 
 
@@ -104,14 +107,19 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
     return int(head.split()[1]), await reader.readexactly(length)
 
 
-async def client(port: int, requests: itertools.cycle, load: Load, until: float) -> None:
-    """One connection, one question after another."""
+async def client(
+    port: int, requests: itertools.cycle, load: Load, until: float, bare: Callable[[int], object] | None
+) -> None:
+    """One connection, one question after another; a bare call between them, where there is one."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    while time.perf_counter() < until:
-        start = time.perf_counter()
+    while (start := time.perf_counter()) < until:
         status, content = await exchange(reader, writer, next(requests))
         load.times.append(time.perf_counter() - start)
         load.errors += status != 200 or not json.loads(content)["answers"]
+        if bare is not None:
+            start = time.perf_counter()
+            bare(len(load.bare))
+            load.bare.append(time.perf_counter() - start)
     writer.close()
 
 
@@ -124,14 +132,21 @@ async def batches(port: int) -> tuple[float, float]:
     return float(found["sum"]), float(found["count"])
 
 
-async def under_load(server: Server, requests: list[bytes], clients: int, seconds: float) -> Load:
+async def under_load(
+    server: Server, requests: list[bytes], clients: int, seconds: float, bare: Callable[[int], object] | None
+) -> Load:
     """All clients for some seconds, after some that are not counted."""
-    for warm in (min(5.0, seconds), seconds):
+    for lasting in (min(5.0, seconds), seconds):
         load, before, start = Load(), await batches(server.port), time.perf_counter()
         load.memory.append(server.memory())
-        every = itertools.cycle(requests)
-        await asyncio.gather(*(client(server.port, every, load, start + warm) for _ in range(clients)))
-        load.seconds = time.perf_counter() - start
+        asking = [client(server.port, itertools.cycle(requests[n:] + requests[:n]), load, start + lasting, bare)
+                  for n in range(clients)]  # fmt: skip
+        both = asyncio.gather(*asking)
+        if bare is None:
+            await asyncio.sleep(lasting / 2)
+            load.memory.append(server.memory())
+        await both
+        load.seconds = time.perf_counter() - start - sum(load.bare)
         load.memory.append(server.memory())
     queries, number = (after - own for after, own in zip(await batches(server.port), before))
     load.batch = queries / number
@@ -149,8 +164,8 @@ def post(content: bytes) -> bytes:
     return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
 
-def bare_calls(texts: list[str], pictures: list[bytes], seconds: float) -> tuple[list[float], list[float]]:
-    """Seconds of each bare call, by a sentence and by a picture."""
+def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[int], object]]:
+    """The calls that a service makes, by a sentence and by a picture, each given a number that chooses."""
     import torch
 
     from selhn.ready import load_extractor, load_ready_model
@@ -159,23 +174,12 @@ def bare_calls(texts: list[str], pictures: list[bytes], seconds: float) -> tuple
 
     torch.set_num_threads(1)
     collection = open_examples(load_ready_model(), load_extractor())
-    found: list[list[float]] = [[], []]
-    asked = (
-        lambda row: collection.index.search(texts[row % len(texts)], k=K),
-        lambda row: collection.answer(
-            [Question(picture=collection.prepare(pictures[row % len(pictures)], 10**8), k=K)]
-        ),
-    )
-    for own, ask in zip(found, asked):
-        until = time.perf_counter() + seconds
-        for row in itertools.count():
-            start = time.perf_counter()
-            if start > until:
-                break
-            ask(row)
-            own.append(time.perf_counter() - start)
-        del own[: min(5, len(own) - 1)]
-    return found[0], found[1]
+
+    def by_picture(row: int) -> object:
+        prepared = collection.prepare(pictures[row % len(pictures)], 10**8)
+        return collection.answer([Question(picture=prepared, k=K)])
+
+    return {"text": lambda row: collection.index.search(texts[row % len(texts)], k=K), "picture": by_picture}
 
 
 def measure(seconds: float, clients: list[int]) -> list[list[str]]:
@@ -185,17 +189,20 @@ def measure(seconds: float, clients: list[int]) -> list[list[str]]:
     entries = json.loads(ANNOTATIONS.read_text(encoding="utf-8"))
     texts = [caption for entry in entries for caption in entry["captions"]]
     pictures = [(PICTURES / entry["file"]).read_bytes() for entry in entries]
-    by_text, by_picture = bare_calls(texts, pictures, seconds)
-    cases = [("text", 64, number, [get(text) for text in texts], by_text) for number in clients]
-    cases += [("text, alone", 1, clients[-1], [get(text) for text in texts], by_text)]
-    cases += [("picture", 64, number, [post(content) for content in pictures], by_picture) for number in (1, 8)]
-    rows, server, running = [], None, 0
-    for kind, most, number, requests, bare in cases:
+    calls = bare_calls(texts, pictures)
+    questions = {"text": [get(text) for text in texts], "picture": [post(content) for content in pictures]}
+    cases = [("text", 64, number) for number in (1, *clients)]
+    cases += [("picture", 64, 1), ("picture", 64, 8), ("text", 1, clients[-1])]
+    rows, bare, server, running = [], {}, None, 0
+    for kind, most, number in cases:
         if server is None or running != most:
             if server is not None:
                 server.stop()
             server, running = Server(most), most
-        rows.append(asyncio.run(under_load(server, requests, number, seconds)).row(kind, number, bare))
+        call = calls[kind] if number == 1 else None
+        load = asyncio.run(under_load(server, questions[kind], number, seconds, call))
+        bare[kind] = load.bare or bare[kind]
+        rows.append(load.row(kind if most > 1 else f"{kind}, alone", number, bare[kind]))
         print(" | ".join(rows[-1]), flush=True)
     assert server is not None
     server.stop()
@@ -206,7 +213,7 @@ def main() -> None:
     """Measure, or be the server that is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of a row")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32], help="that ask at the same time")
+    parser.add_argument("--clients", type=int, nargs="+", default=[8, 32], help="that ask at the same time, beside one")
     parser.add_argument("--serve", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
@@ -214,11 +221,12 @@ def main() -> None:
         serve_examples(arguments.serve)
         return
     header = ["question", "clients", "requests", "requests/s", "p50, ms", "p99, ms", "bare p50", "bare p99",
-              "p50 ratio", "in a batch", "errors", "MiB, warm", "MiB, end"]  # fmt: skip
+              "p50 ratio", "in a batch", "errors", "MiB"]  # fmt: skip
     rows = measure(arguments.seconds, arguments.clients)
     note = (
-        "ratio: p50 of the service over that of the bare call, which is one at a time; with n clients on one core a\n"
-        "service without batches could not be below n. alone: the same, with batches of one."
+        "bare: the same question by a function call, one at a time, in turns with the requests of one client. ratio: p50\n"
+        "of the service over that; with n clients on one core it could not be below n without batches. alone: batches of\n"
+        "one. MiB: memory of the server when warm, half way and at the end of a row."
     )
     text = f"# The service under load: 76 pictures, k = {K}\n\n{environment()}\n\n{table(header, rows)}\n\n{note}"
     print(f"\n{text}\n\nwritten to {save('service-cpu', text, arguments.out)}")

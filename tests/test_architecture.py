@@ -21,6 +21,7 @@ FLOORS = [
     {"photos"},
     {"searching"},
     {"reproduce", "report", "official", "demo", "show"},
+    {"serve"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -32,6 +32,7 @@ EXPORTS = {
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",
+    "selhn.serve": "serve",
     "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms
         attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan node_precision pool_sorted
         side_by_side tiled_statistics transformer_layers""",

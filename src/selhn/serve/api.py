@@ -1,0 +1,245 @@
+"""The routes of the API: each a few lines that ask the collection."""
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import anyio
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+import selhn
+from selhn.searching import TEXT_WEIGHT
+from selhn.serve.collection import Collection, Question
+from selhn.serve.messages import (
+    About,
+    Added,
+    Answers,
+    Asked,
+    Browsed,
+    Can,
+    Change,
+    FieldValue,
+    Health,
+    HitMessage,
+    ItemMessage,
+    Items,
+    LookMessage,
+    ModelMessage,
+    Problem,
+)
+from selhn.serve.service import Service
+
+Value = TypeVar("Value")
+PICTURE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "The bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file.",
+        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": words}
+    for status, words in {
+        400: "The question cannot be answered.",
+        401: "The token is missing or wrong.",
+        403: "Writing is off, or a page of another origin asked.",
+        404: "There is no such item, picture or run.",
+        408: "The body came too slowly.",
+        409: "The index cannot be changed now.",
+        413: "The body is too large.",
+        415: "The body is not of a kind that is read.",
+        421: "The service is not called that.",
+        422: "A parameter is not what it should be.",
+        503: "Too much at a time: try again.",
+    }.items()
+}
+
+
+def api_routes(service: Service) -> APIRouter:
+    """Search and items."""
+    router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
+
+    @router.get("/search", tags=["search"])
+    async def search(asked: Annotated[Asked, Query()]) -> Answers:
+        """Find by a sentence, by an item (`like`), or by both."""
+        return await _answers(service, asked, None)
+
+    @router.post("/search", tags=["search"], openapi_extra=PICTURE_BODY)
+    async def search_by_picture(asked: Annotated[Asked, Query()], request: Request) -> Answers:
+        """Find by a picture, which is the body; with a sentence or an item beside it, all count."""
+        return await _answers(service, asked, await read_picture(request))
+
+    @router.get("/items", tags=["items"])
+    async def items(asked: Annotated[Browsed, Query()]) -> Items:
+        """Items in their order."""
+        collection = service.searched()
+        _check_length(service, asked.where, "the filter")
+        number = min(asked.number, service.limits.answers)
+        records, total = await service.batcher.run(collection.browse, asked.first, number, asked.where)
+        pictures = await in_thread(service.readers, collection.have_pictures, [record.id for record in records])
+        return Items(items=[ItemMessage.of(*pair) for pair in zip(records, pictures)], total=total)
+
+    @router.get("/item", tags=["items"])
+    async def item(id: str) -> ItemMessage:
+        """One item."""
+        collection = service.searched()
+        record = collection.record(id)
+        if record is None:
+            raise HTTPException(404, f"there is no item {id[:80]!r}")
+        return _item(collection, record)
+
+    @router.get(
+        "/picture",
+        tags=["items"],
+        response_class=Response,
+        responses={200: {"content": {"image/jpeg": {}}, "description": "A JPEG without EXIF."}, 304: {}},
+    )
+    async def picture(request: Request, id: str, size: int = 320) -> Response:
+        """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
+        path = service.searched().picture(id)
+        if path is None or service.thumbnails is None:
+            raise HTTPException(404, f"there is no picture of {id[:80]!r}")
+        found = await in_thread(service.decoders, service.thumbnails.get, path, size)
+        headers = {"ETag": f'"{found.tag}"', "Cache-Control": "private, max-age=600", "Vary": "Authorization"}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(found.content, media_type="image/jpeg", headers=headers)
+
+    @router.get("/look", tags=["search"])
+    async def look(id: str, text: str) -> LookMessage:
+        """Which parts of a picture the words of a sentence are about."""
+        if service.looking is None:
+            raise HTTPException(404, "the model in service has nothing to show of words and regions")
+        _check_length(service, text, "the text")
+        path = service.searched().picture(id)
+        if path is None:
+            raise HTTPException(404, f"there is no picture of {id[:80]!r}")
+        return LookMessage(**vars(await service.batcher.run(service.looking.look, path, text)))
+
+    _about_routes(router, service)
+    _writing_routes(router, service)
+    return router
+
+
+def _about_routes(router: APIRouter, service: Service) -> None:
+    @router.get("/about", tags=["service"])
+    async def about() -> About:
+        """What is served, and what it can do."""
+        collection, limits = service.collection, service.limits
+        fields = {} if collection is None else await in_thread(service.readers, collection.fields)
+        return About(
+            name=service.name,
+            version=selhn.__version__,
+            items=0 if collection is None else len(collection.index),
+            can=Can(
+                search=collection is not None,
+                ask_with_pictures=collection is not None and collection.extractor is not None,
+                show_pictures=service.thumbnails is not None,
+                look=service.looking is not None,
+                write=service.writable,
+                runs=service.runs is not None,
+            ),
+            fields={
+                name: [FieldValue(value=value, count=count) for value, count in own] for name, own in fields.items()
+            },
+            limits={"answers": limits.answers, "query": limits.query, "bytes": limits.body, "pixels": limits.pixels},
+        )
+
+    @router.get("/models", tags=["service"])
+    async def models() -> list[ModelMessage]:
+        """The models in service."""
+        return service.models()
+
+    @router.get("/health", tags=["service"])
+    async def health() -> Health:
+        """Whether the service is well; needs no token."""
+        stale = service.collection is not None and bool(service.collection.stale)
+        return Health(status="stale" if stale else "ok", version=selhn.__version__)
+
+
+def _writing_routes(router: APIRouter, service: Service) -> None:
+    @router.post("/items", tags=["writing"], status_code=201, openapi_extra=PICTURE_BODY)
+    async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> Added:
+        """Add the picture that is the body; the same picture has the same id, and replaces itself."""
+        collection = _written(service)
+        for text in caption or []:
+            _check_length(service, text, "a caption")
+        content = await read_picture(request)
+        return Added(id=await change(service, collection.add, content, service.limits.pixels, caption or [], {}))
+
+    @router.patch("/item", tags=["writing"])
+    async def update(id: str, changed: Change) -> ItemMessage:
+        """Give an item other captions or other metadata."""
+        collection = _written(service, id)
+        await change(service, collection.change, id, changed.captions, changed.metadata)
+        record = collection.record(id)
+        assert record is not None
+        return _item(collection, record)
+
+    @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
+    async def delete(id: str) -> Response:
+        """Take an item out of the index. Pictures that were sent here are deleted, all other files stay."""
+        collection = _written(service, id)
+        await change(service, collection.delete, id)
+        return Response(status_code=204)
+
+
+async def read_picture(request: Request) -> bytes:
+    """The body, where it says that it is a picture."""
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("image/"):
+        raise HTTPException(415, f"the body is {kind[:80] or 'of no kind'}: send a picture, Content-Type: image/jpeg")
+    return await request.body()
+
+
+async def in_thread(limiter: anyio.CapacityLimiter, function: Callable[..., Value], *arguments: Any) -> Value:
+    """Work that may take a while, beside the loop; so many at a time."""
+    return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=limiter)
+
+
+async def change(service: Service, function: Callable[..., Value], *arguments: Any) -> Value:
+    """A change of the index; while another process writes it there is none."""
+    try:
+        return await service.batcher.run(function, *arguments)
+    except ValueError as wrong:
+        if "is being written by" in str(wrong):
+            raise HTTPException(409, str(wrong)) from None
+        raise
+
+
+async def _answers(service: Service, asked: Asked, content: bytes | None) -> Answers:
+    collection, limits = service.searched(), service.limits
+    _check_length(service, asked.text, "the text")
+    _check_length(service, asked.where, "the filter")
+    if asked.k > limits.answers:
+        raise ValueError(f"k is {asked.k}: at most {limits.answers} answers are given")
+    if asked.like is not None and asked.like not in collection.index:
+        raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
+    prepared = (
+        None if content is None else await in_thread(service.decoders, collection.prepare, content, limits.pixels)
+    )
+    weights = asked.weights()
+    if asked.text is not None and (asked.like is not None or prepared is not None):
+        weights.setdefault("text", TEXT_WEIGHT)
+    question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
+    hits = await service.batcher.ask(question)
+    pictures = await in_thread(service.readers, collection.have_pictures, [hit.id for hit in hits])
+    return Answers(answers=[HitMessage.of_hit(*pair) for pair in zip(hits, pictures)])
+
+
+def _item(collection: Collection, record: Any) -> ItemMessage:
+    return ItemMessage.of(record, collection.picture(record.id) is not None)
+
+
+def _check_length(service: Service, text: str | None, what: str) -> None:
+    if text is not None and len(text) > service.limits.query:
+        raise ValueError(f"{what} has {len(text):,} characters: at most {service.limits.query:,} are read")
+
+
+def _written(service: Service, id: str | None = None) -> Collection:
+    collection = service.searched()
+    if not service.writable:
+        raise HTTPException(403, "this service only reads: start it with --writable to change the index")
+    if id is not None and collection.record(id) is None:
+        raise HTTPException(404, f"there is no item {id[:80]!r}")
+    return collection

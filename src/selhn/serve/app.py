@@ -1,0 +1,120 @@
+"""The application: routes, page, and around them guard, limits and numbers."""
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+import selhn
+from selhn.serve.api import api_routes
+from selhn.serve.guard import Guard
+from selhn.serve.limits import Bounded
+from selhn.serve.metrics import CONTENT_TYPE, Measured
+from selhn.serve.run_routes import run_routes
+from selhn.serve.runs import NoSuchRun
+from selhn.serve.service import Service
+
+PAGES = {"/": "index.html", "/docs": "docs.html"}
+KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+LOGGER = logging.getLogger("selhn.serve")
+
+
+def create_app(service: Service, *, token: str | None = None, hosts: Iterable[str] = ()) -> FastAPI:
+    """The service as an ASGI application.
+
+    Args:
+        token: what `Authorization: Bearer` must say, where one is needed.
+        hosts: names beside localhost under which the service is reached.
+    """
+    if token is not None and len(token) < 8:
+        raise ValueError("the token is shorter than 8 characters: choose one that nobody guesses")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.batcher.close()
+
+    app = FastAPI(
+        title="selhn",
+        version=selhn.__version__,
+        description='Search pictures by sentences and by pictures. Whatever goes wrong is told as {"error": "..."}.',
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.include_router(api_routes(service))
+    app.include_router(run_routes(service))
+    _serve_page(app)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+
+    for kind, told in ((RequestValidationError, _invalid), (HTTPException, _refused), (ClientDisconnect, _gone),
+                       (ValueError, _wrong), (NoSuchRun, _missing), (OSError, _failed)):  # fmt: skip
+        app.add_exception_handler(kind, told)
+    app.add_middleware(Bounded, limits=service.limits)
+    app.add_middleware(Guard, token=token, hosts=hosts)
+    app.add_middleware(Measured, metrics=service.metrics)
+    return app
+
+
+def _serve_page(app: FastAPI) -> None:
+    """The files of the page, read once: a name that is none of them is never looked for on the disk."""
+    for file in resources.files("selhn.serve").joinpath("page").iterdir():
+        content = file.read_bytes()
+        kind = KINDS[file.name.rpartition(".")[2]]
+        headers = {"ETag": f'"{sha256(content).hexdigest()[:16]}"', "Cache-Control": "no-cache"}
+
+        async def serve(
+            request: Request, content: bytes = content, kind: str = kind, headers: dict[str, str] = headers
+        ) -> Response:
+            if request.headers.get("if-none-match") == headers["ETag"]:
+                return Response(status_code=304, headers=headers)
+            return Response(content, media_type=kind, headers=headers)
+
+        path = next((path for path, name in PAGES.items() if name == file.name), f"/{file.name}")
+        app.router.add_route(path, serve, include_in_schema=False)
+
+
+def _problem(status: int, reason: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": reason}, status, headers)
+
+
+def _invalid(request: Request, wrong: Any) -> Response:
+    told = []
+    for one in wrong.errors()[:3]:
+        place = ".".join(map(str, one["loc"][1:])) if one["type"] != "json_invalid" else ""
+        told.append(f"{place or one['loc'][0]}: {one['msg']}")
+    return _problem(422, "; ".join(told).encode("utf-8", "replace").decode())
+
+
+def _refused(request: Request, wrong: Any) -> Response:
+    return _problem(wrong.status_code, str(wrong.detail), wrong.headers)
+
+
+def _gone(request: Request, wrong: Any) -> Response:
+    return _problem(400, "the client went away in the middle of its request")
+
+
+def _wrong(request: Request, wrong: Any) -> Response:
+    return _problem(400, str(wrong))
+
+
+def _missing(request: Request, wrong: Any) -> Response:
+    return _problem(404, str(wrong))
+
+
+def _failed(request: Request, wrong: Any) -> Response:
+    LOGGER.error("%s: %s", request.url.path, wrong)
+    return _problem(503, f"the disk does not do what is asked of it ({wrong.strerror or 'unknown'}): try again later")

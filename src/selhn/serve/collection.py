@@ -1,0 +1,196 @@
+"""What is searched: an index, the extractor that made its features, and the folders its pictures lie in."""
+
+import hashlib
+import io
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from selhn.data.pictures import FORMATS, decode_picture
+from selhn.features import Extractor
+from selhn.features.extractor import Prepared
+from selhn.photos import picture_facts
+from selhn.retrieve import Hit, Index, Item, Query, Record
+from selhn.retrieve.items import Kind
+from selhn.retrieve.where import read_filter
+from selhn.serve.thumbnails import PictureFolders
+
+UPLOADS = "uploads"
+"""Below the first folder: where pictures go that are sent to be added."""
+WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
+LOOK_EVERY = 2.0
+"""Seconds between two looks at whether another process has changed the index."""
+PICTURES_AT_ONCE = 16
+COUNTED, MOST_VALUES = 20_000, 50
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What one request asks."""
+
+    text: str | None = None
+    like: str | None = None
+    picture: Prepared | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    where: str | None = None
+    find: Kind = "image"
+    k: int = 24
+
+
+class Collection:
+    """An index with its pictures.
+
+    Args:
+        index: what is searched.
+        extractor: how the features of its pictures were made; without it no picture can be asked with or added.
+        folders: where ids are paths of pictures; without any there is nothing to look at.
+    """
+
+    def __init__(self, index: Index, extractor: Extractor | None = None, folders: Sequence[Path] = (), name: str = ""):
+        self.index, self.extractor, self.name = index, extractor, name
+        self.pictures = PictureFolders(*folders) if folders else None
+        self.stale = ""
+        """Why the index on the disk is no longer the one that is searched, where that is so."""
+        self._looked = 0.0
+        self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
+        self._know_ids()
+
+    def answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
+        """The answers to several questions; features of all pictures are extracted together, texts encoded together."""
+        self._refresh()
+        queries = self._queries(questions)
+        answers: list[list[Hit] | Exception] = [[] for _ in questions]
+        groups: dict[tuple[str | None, Kind], list[int]] = {}
+        for row, question in enumerate(questions):
+            groups.setdefault((question.where, question.find), []).append(row)
+        for (where, find), rows in groups.items():
+            most = max(questions[row].k for row in rows)
+            try:
+                found = self.index.search_many([queries[row] for row in rows], most, find, where=where)
+                for row, hits in zip(rows, found):
+                    answers[row] = hits[: questions[row].k]
+            except ValueError as wrong:
+                for row in rows:  # one of them is to blame: the others get their answers
+                    answers[row] = wrong if len(rows) == 1 else self.answer([questions[row]])[0]
+        return answers
+
+    def prepare(self, content: bytes, most_pixels: int) -> Prepared:
+        """A picture that someone sent, ready to be asked with."""
+        if self.extractor is None:
+            raise ValueError("this index was not made from pictures by an extractor that is known: ask with a text")
+        return self.extractor.prepare(decode_picture(content, "the picture", most_pixels).image)
+
+    def record(self, name: str) -> Record | None:
+        """What is known of an item."""
+        return self.index.get(name) if name in self.index else None
+
+    def picture(self, name: str) -> Path | None:
+        """The file of an item."""
+        return self.pictures.locate(name) if self.pictures is not None and name in self.index else None
+
+    def have_pictures(self, names: Sequence[str]) -> list[bool]:
+        """Which items have a file."""
+        return [self.picture(name) is not None for name in names]
+
+    def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
+        """Some items in their order, and how many there are."""
+        snapshot = self.index.snapshot
+        filter = None if where is None else read_filter(where)
+        chosen = [part.alive if filter is None else part.alive & part.segment.chosen(filter) for part in snapshot.parts]
+        rows = ((part, row) for part, own in zip(snapshot.parts, chosen) for row in own.nonzero()[:, 0].tolist())
+        some = islice(rows, first, first + number)
+        return [part.segment.lines[row] for part, row in some], sum(int(own.sum()) for own in chosen)
+
+    def fields(self) -> dict[str, list[tuple[Any, int]]]:
+        """Of every field that metadata have, the most frequent values and how many items have them."""
+        snapshot = self.index.snapshot
+        if self._fields[0] != snapshot.generation:
+            counts: dict[str, Counter[Any]] = {}
+            for _, record in zip(range(COUNTED), snapshot.records()):
+                for name, value in record.metadata.items():
+                    if (
+                        isinstance(value, str | bool | int | float)
+                        and len(str(value)) <= 80
+                        and "://" not in str(value)
+                    ):
+                        counts.setdefault(name, Counter())[value] += 1
+            shared = {name: own for name, own in counts.items() if 1 < len(own) <= own.total() / 2}
+            found = {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
+            self._fields = (snapshot.generation, found)
+        return self._fields[1]
+
+    def add(self, content: bytes, most_pixels: int, captions: Sequence[str], metadata: Mapping[str, Any]) -> str:
+        """Keep a picture in the folder and in the index; gives its id, which is the same for the same picture."""
+        if self.extractor is None or self.pictures is None:
+            raise ValueError("pictures cannot be added: it is not known how, or where, those of this index were kept")
+        prepared = self.prepare(content, most_pixels)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
+        root = self.pictures.folders[0]
+        path = root / UPLOADS / f"{hashlib.sha256(content).hexdigest()[:24]}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        if path.parent.is_symlink():
+            raise ValueError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
+        known = path.exists()
+        try:
+            if not known:
+                path.write_bytes(content)
+            regions = self.extractor.extract([prepared])[0]
+            # As `selhn index` would call and describe it, so that it stays when that looks at the folder again.
+            item = Item(str(path), regions, None, tuple(captions), {**metadata, **picture_facts(path, root)})
+            self.index.add([item], existing="replace")
+            self._know_ids()
+        except BaseException:
+            if not known:
+                path.unlink(missing_ok=True)
+            raise
+        return item.id
+
+    def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
+        """Other captions, or other metadata, for an item."""
+        now = self.index.get(name)
+        own = now.captions if captions is None else tuple(captions)
+        # What indexing wrote says whether a file has changed, and is not for others to write.
+        kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
+        self.index.update([Item(name, None, None, own, now.metadata if metadata is None else {**metadata, **kept})])
+        self._know_ids()
+
+    def delete(self, name: str) -> None:
+        """Take an item out of the index; the file of a picture that was sent goes too, others stay."""
+        path = self.picture(name)
+        self.index.delete([name])
+        self._know_ids()
+        if path is not None and self.pictures is not None and path.parent == self.pictures.folders[0] / UPLOADS:
+            path.unlink(missing_ok=True)
+
+    def _queries(self, questions: Sequence[Question]) -> list[Query]:
+        prepared = [question.picture for question in questions if question.picture is not None]
+        regions = []
+        for first in range(0, len(prepared), PICTURES_AT_ONCE):
+            assert self.extractor is not None
+            regions += list(self.extractor.extract(prepared[first : first + PICTURES_AT_ONCE]))
+        images = iter(regions)
+        return [
+            Query(one.text, None if one.picture is None else next(images), one.like, one.weights) for one in questions
+        ]
+
+    def _know_ids(self) -> int:
+        """Read the ids of a new snapshot here, in the thread of the model, and not when the first request asks."""
+        return len(self.index.snapshot.row_of_id)
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._looked < LOOK_EVERY:
+            return
+        self._looked = time.monotonic()
+        try:
+            self.index.refresh()
+            self._know_ids()
+            self.stale = ""
+        except (ValueError, OSError) as wrong:  # what is in memory is whole: it is searched on
+            self.stale = str(wrong)

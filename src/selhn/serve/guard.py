@@ -1,0 +1,104 @@
+"""Who may ask: names of the host, origins, the token; and what a browser is told about the answers."""
+
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from selhn.serve.limits import CLOSE, refuse
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+BEHIND_TOKEN = ("/api/", "/metrics")
+OPEN = ("/api/v1/health", "/api/v1/openapi.json")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a service bound to this is reached from its own machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def host_name(header: str) -> str:
+    """The name in a Host header, without its port; empty where the header is none."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """ASGI middleware that turns away what a browser was tricked into, and whoever has no token.
+
+    A name in the Host header must be localhost or one of `hosts`: a page of a stranger whose name was bound to our
+    address after it was loaded (DNS rebinding) still sends its own. Addresses pass, for they cannot be bound anew. A
+    request that changes something, or sends something, must not come from a page of another origin.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()):
+        self.app = app
+        self._token = None if token is None else token.encode()
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        headers = Headers(scope=scope)
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                out = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    out[name] = value
+                out.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if not self._known_host(headers.get("host", "")):
+            name = host_name(headers.get("host", ""))
+            return await refuse(
+                secured, 421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE
+            )
+        if not self._same_origin(scope["method"], headers):
+            return await refuse(secured, 403, "this was sent by a page of another origin", CLOSE)
+        path = scope["path"]
+        if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            right = secrets.compare_digest(given.strip().encode(), self._token)
+            if kind.lower() != "bearer" or not right:
+                ask = {"WWW-Authenticate": 'Bearer realm="selhn"', **CLOSE}
+                return await refuse(secured, 401, "this service needs its token: Authorization: Bearer TOKEN", ask)
+        return await self.app(scope, receive, secured)
+
+    def _known_host(self, header: str) -> bool:
+        name = host_name(header)
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in self._hosts
+        return True
+
+    def _same_origin(self, method: str, headers: Headers) -> bool:
+        if method in SAFE_METHODS:
+            return True
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            return False
+        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

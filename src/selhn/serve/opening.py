@@ -1,0 +1,70 @@
+"""From what a person names to a service: the index or the examples, runs, and a model with attention."""
+
+from pathlib import Path
+
+from selhn.features import Extractor
+from selhn.ready import load_extractor, load_ready_model
+from selhn.retrieve import Index, is_index
+from selhn.searching import found_index
+from selhn.serve.collection import Collection
+from selhn.serve.examples import open_examples
+from selhn.serve.runs import Runs
+from selhn.serve.service import Service
+from selhn.train.run import open_model
+
+
+def open_service(
+    place: Path | None, examples: bool, runs: Path | None, attention: Path | None = None, writable: bool = False
+) -> Service:
+    """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone."""
+    if examples and place is not None:
+        raise ValueError(f"either {place} or --examples is served, not both: leave one out")
+    if examples and writable:
+        raise ValueError("the example pictures are part of the package: --writable is for an index of your own")
+    watched = None if runs is None else Runs(runs)
+    collection = None
+    if examples:
+        collection = open_examples(load_ready_model(), load_extractor())
+    elif place is not None or runs is None:
+        collection = open_collection(found_index(place))
+    model = None if attention is None else open_model(attention)
+    return Service(collection, watched, attention=model, writable=writable)
+
+
+def open_collection(place: Path) -> Collection:
+    """An index with its pictures, where it says how they became features."""
+    if not is_index(place):
+        raise ValueError(
+            f"there is no index {place}: make one with `selhn index ~/Pictures`, or look at the examples with "
+            "`selhn serve --examples`"
+        )
+    index = Index.load(place)
+    folders = indexed_folders(index)
+    name = folders[0].name if len(folders) == 1 else place.name.removesuffix(".index")
+    return Collection(index, _extractor_of(index), folders, name or str(place))
+
+
+def indexed_folders(index: Index) -> list[Path]:
+    """The folders that `selhn index` was given: of every item its path without its place below the folder."""
+    if "extractor" not in index.about:
+        return []
+    found: dict[Path, None] = {}
+    for record in index.snapshot.records():
+        inside = Path(str(record.metadata.get("folder", "")), str(record.metadata.get("file", "")))
+        path, depth = Path(record.id), len(inside.parts)
+        if path.is_absolute() and depth and path.parts[-depth:] == inside.parts:
+            found[Path(*path.parts[:-depth])] = None
+    return list(found)
+
+
+def _extractor_of(index: Index) -> Extractor | None:
+    name = index.about.get("extractor")
+    if name is None:
+        return None
+    extractor = load_extractor(str(name))
+    if extractor.identity != index.about.get("features"):
+        raise ValueError(
+            f"{index.path} was made with other features ({index.about.get('features')}) than {name} gives now "
+            f"({extractor.identity}): make it again with `selhn index`"
+        )
+    return extractor

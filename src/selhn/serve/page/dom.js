@@ -1,0 +1,31 @@
+// Elements from names, properties and children; strings become text, never markup.
+export const $ = (id) => document.getElementById(id);
+
+export function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const svg = (tag, attributes = {}) => {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+};
+
+// A link that a collection names: only to the web, and it learns nothing of where we come from.
+export function outside(address, words) {
+  const safe = /^https?:\/\//i.test(String(address));
+  return safe ? el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, words) : el("span", {}, words);
+}
+
+export const number = (value, digits = 3) =>
+  value === null || value === undefined || !Number.isFinite(value) ? "–" : value.toFixed(digits);
+
+export const count = (value, one, many = `${one}s`) => `${value.toLocaleString("en")} ${value === 1 ? one : many}`;

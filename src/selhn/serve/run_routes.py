@@ -1,0 +1,43 @@
+"""The routes that show training runs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+
+from selhn.serve.api import PROBLEMS, in_thread
+from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
+from selhn.serve.runs import Runs
+from selhn.serve.service import Service
+
+
+def run_routes(service: Service) -> APIRouter:
+    """Which runs there are, their logs piece by piece, and the verdict."""
+    router = APIRouter(prefix="/api/v1/runs", responses=PROBLEMS, tags=["runs"])
+
+    @router.get("")
+    async def runs() -> list[RunMessage]:
+        """All runs, those written to last first."""
+        found = _shown(service)
+
+        def described() -> list[RunMessage]:
+            return [RunMessage(**found.describe(name)) for name in found.names()]
+
+        return await in_thread(service.readers, described)
+
+    @router.get("/log")
+    async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
+        """The log of a run from a byte on; ask again with the `after` of the answer."""
+        return RunLog(**vars(await in_thread(service.readers, _shown(service).read, run, after)))
+
+    @router.get("/verdict")
+    async def verdict(run: str) -> VerdictMessage:
+        """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+        return VerdictMessage(**await in_thread(service.readers, _shown(service).verdict, run))
+
+    return router
+
+
+def _shown(service: Service) -> Runs:
+    if service.runs is None:
+        raise HTTPException(404, "no runs are shown here: start the service with --runs DIR")
+    return service.runs

@@ -1,0 +1,100 @@
+"""What the routes share: the collection, who answers for it, limits and numbers."""
+
+from collections.abc import Sequence
+
+import anyio
+from fastapi import HTTPException
+
+from selhn.models import AbstractMatcher
+from selhn.retrieve import Hit
+from selhn.retrieve.encoding import digest_of
+from selhn.serve.batching import Batcher
+from selhn.serve.collection import Collection, Question
+from selhn.serve.limits import Limits
+from selhn.serve.looking import Looking
+from selhn.serve.messages import ModelMessage
+from selhn.serve.metrics import Metrics
+from selhn.serve.runs import Runs
+from selhn.serve.thumbnails import Thumbnails
+
+DECODERS, READERS = 2, 8
+"""Pictures that are decoded at a time, for one may take some hundred megabytes; and other work with files."""
+
+
+class Service:
+    """A collection, or training runs, or both, ready to be asked.
+
+    Args:
+        attention: a model that compares regions with words, for `/look`; default is that of the index.
+        writable: whether items may be added and deleted.
+    """
+
+    def __init__(
+        self,
+        collection: Collection | None = None,
+        runs: Runs | None = None,
+        *,
+        limits: Limits | None = None,
+        attention: AbstractMatcher | None = None,
+        writable: bool = False,
+    ):
+        if collection is None and runs is None:
+            raise ValueError("there is nothing to serve: name an index, or a folder of runs with --runs")
+        self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
+        self.metrics = Metrics()
+        self.decoders, self.readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
+        self.thumbnails: Thumbnails | None = None
+        self.looking: Looking | None = None
+        self.batcher: Batcher[Question, list[Hit]] = Batcher(self._answer, observe=self.metrics.batches.observe)
+        if collection is not None and collection.pictures is not None:
+            self.thumbnails = Thumbnails(collection.pictures)
+            model = attention or collection.index.model
+            if collection.extractor is not None and Looking.can(model, collection.extractor):
+                self.looking = Looking(model, collection.extractor, collection.pictures)
+        if attention is not None and self.looking is None:
+            raise ValueError(
+                "--attention needs an index of pictures with a known extractor, whose features are as wide as those "
+                "the model was trained on"
+            )
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        return self.collection.name if self.collection is not None else "Training runs"
+
+    def searched(self) -> Collection:
+        """The collection, or an answer that there is none."""
+        if self.collection is None:
+            raise HTTPException(404, "no index is served here, only training runs")
+        return self.collection
+
+    def models(self) -> list[ModelMessage]:
+        """What is in service."""
+        if self.collection is None:
+            return []
+        identity, extractor = self.collection.index.snapshot.identity, self.collection.extractor
+        known = None if extractor is None else extractor.identity
+        message = ModelMessage(
+            name=identity.model_name,
+            role="search",
+            digest=identity.model,
+            width=identity.width,
+            precision=identity.precision,
+            extractor=known,
+        )
+        if self.looking is None or self.looking.model is self.collection.index.model:
+            return [message]
+        other = self.looking.model
+        return [message, ModelMessage(name=str(other.name), role="attention", digest=digest_of(other))]
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Values for Prometheus."""
+        found: dict[str, tuple[str, float]] = {}
+        if self.collection is not None:
+            found["index_items"] = ("Items in the index.", len(self.collection.index))
+        if self.thumbnails is not None:
+            found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)
+        return found
+
+    def _answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
+        return self.searched().answer(questions)

@@ -1,0 +1,99 @@
+"""`selhn serve`: open what is asked for, and answer until someone says stop."""
+
+import importlib.util
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from selhn.serve.limits import Limits
+
+TOKEN_VARIABLE = "SELHN_TOKEN"
+
+
+def require_serve() -> None:
+    """One sentence where FastAPI or uvicorn are not installed."""
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
+
+
+def serve(
+    place: Path | None = None,
+    *,
+    examples: bool = False,
+    runs: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    hostnames: list[str] | None = None,
+    attention: Path | None = None,
+    writable: bool = False,
+) -> None:
+    """Serve an index, the example pictures, or training runs, until Ctrl-C."""
+    require_serve()
+    from selhn.serve.app import create_app
+    from selhn.serve.guard import is_loopback
+    from selhn.serve.opening import open_service
+
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    if not is_loopback(host) and token is None:
+        raise ValueError(
+            f"on {host} others can reach the service, and it would show them every picture: give a token with --token "
+            f"or {TOKEN_VARIABLE}, or leave it on 127.0.0.1"
+        )
+    listening = listen(host, port)
+    try:
+        service = open_service(place, examples, runs, attention, writable)
+        app = create_app(service, token=token, hosts=hostnames or [])
+        print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
+        run_server(app, listening, service.limits)
+    finally:
+        listening.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that waits at an address, before anything slow is done."""
+    host = host.strip("[]")
+    try:
+        if not 0 <= port < 2**16:
+            raise OSError(0, "there is no such port")
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as wrong:
+        reason = wrong.strerror or wrong
+        raise ValueError(f"{host}:{port} cannot be served on ({reason}): choose another --port or --host") from None
+
+
+def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
+    """Answer on a socket until a signal comes; what is being answered then is finished first."""
+    import uvicorn
+
+    from selhn.serve.protocol import ImpatientProtocol
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http=type("Protocol", (ImpatientProtocol,), {"seconds": limits.head_seconds}),
+        ws="none",
+        lifespan="on",
+        access_log=False,  # queries are nobody's business
+        log_level="error",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=64 * 2**10,
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        print("\nStopped.")
+
+
+def _greeting(name: str, host: str, port: int, with_token: bool) -> str:
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    shown = "127.0.0.1" if shown in ("0.0.0.0", "[::]") else shown
+    asks = " (the page asks for the token)" if with_token else ""
+    return f"{name}: http://{shown}:{port}{asks}\nThe API is described at http://{shown}:{port}/docs. Ctrl-C stops."

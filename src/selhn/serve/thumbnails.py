@@ -1,0 +1,97 @@
+"""Small copies of indexed pictures: found in the indexed folders only, drawn anew so that nothing of EXIF is left."""
+
+import io
+import os
+import stat
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from PIL import Image
+
+from selhn.data.pictures import MOST_BYTES, decode_picture
+
+SIZES = (160, 320, 640, 1280)
+"""Pixels of the longer side; no others, so that the number of copies is bounded."""
+
+
+class PictureFolders:
+    """The folders whose pictures are shown. No file outside them is ever opened, wherever a name or a link may lead.
+
+    A name is a path below one of the folders, or a full path.
+    """
+
+    def __init__(self, *folders: str | Path):
+        self.folders = tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
+
+    def locate(self, name: str) -> Path | None:
+        """The file of that name, with all links followed; None where it is in none of the folders."""
+        for folder in self.folders:
+            try:
+                path = (folder / name).resolve(strict=True)
+            except (OSError, ValueError, RuntimeError):  # not there; a name no file has; links in a circle
+                continue
+            if path.is_relative_to(folder) and path.is_file():
+                return path
+        return None
+
+    def read(self, path: Path) -> bytes:
+        """The content of a located file; a link or a pipe that was put in its place since is not followed."""
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(file, "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+                raise ValueError(f"{path.name} is no picture of at most {MOST_BYTES // 2**20} MiB")
+            return opened.read(MOST_BYTES)
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A JPEG."""
+
+    content: bytes
+    tag: str
+    """Changes with the file and the size."""
+
+
+class Thumbnails:
+    """Thumbnails; those asked for last are kept, up to so many bytes."""
+
+    def __init__(self, pictures: PictureFolders, most_bytes: int = 64 * 2**20):
+        self.pictures, self.most_bytes, self.bytes = pictures, most_bytes, 0
+        self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
+        self._lock = Lock()
+
+    def tag(self, path: Path, size: int) -> str:
+        """What tells this copy of this file from others and from older ones."""
+        found = path.stat()
+        return f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}-{size}"
+
+    def get(self, path: Path, size: int) -> Thumbnail:
+        """The copy of a located file whose longer side has at most `size` pixels."""
+        if size not in SIZES:
+            raise ValueError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
+        tag = self.tag(path, size)
+        with self._lock:
+            if tag in self._kept:
+                self._kept.move_to_end(tag)
+                return self._kept[tag]
+        made = Thumbnail(drawn(self.pictures.read(path), path.name, size), tag)
+        with self._lock:
+            if tag not in self._kept and len(made.content) <= self.most_bytes:
+                self._kept[tag] = made
+                self.bytes += len(made.content)
+            while self.bytes > self.most_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self.bytes -= len(dropped.content)
+        return made
+
+
+def drawn(content: bytes, name: str, size: int) -> bytes:
+    """A JPEG of a picture, upright, with nothing but its pixels."""
+    image = decode_picture(content, name, enough=(size, size)).image
+    image.thumbnail((size, size), Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    Image.frombytes("RGB", image.size, image.tobytes()).save(file, "JPEG", quality=82, optimize=True)
+    return file.getvalue()

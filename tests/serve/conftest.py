@@ -1,0 +1,90 @@
+"""Small collections, and servers of them in processes of their own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs selhn[serve]")
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+
+
+@pytest.fixture
+def collection(tmp_path):
+    from tiny import make_collection
+
+    return make_collection(tmp_path)
+
+
+@pytest.fixture
+def client_of():
+    """A client of a service, inside this process."""
+    from starlette.testclient import TestClient
+
+    from selhn.serve.app import create_app
+
+    with contextlib.ExitStack() as stack:
+
+        def client(service, **settings):
+            return stack.enter_context(TestClient(create_app(service, **settings), base_url="http://localhost"))
+
+        yield client
+
+
+@pytest.fixture
+def client(collection, client_of):
+    """Of a service that may be written to."""
+    from selhn.serve.service import Service
+
+    return client_of(Service(collection, writable=True))
+
+
+class Server:
+    """A server in a process of its own."""
+
+    def __init__(self, folder, **settings):
+        paths = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")])
+        command = [sys.executable, str(HERE / "tiny.py"), str(folder), *(f"{k}={v}" for k, v in settings.items())]
+        self.folder = folder
+        self.errors = (folder / "errors.txt").open("w+")
+        env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env)
+        line = self.process.stdout.readline()
+        assert line, (folder / "errors.txt").read_text()
+        self.port = int(line)
+        self.address = f"http://127.0.0.1:{self.port}"
+
+    def memory(self):
+        """Bytes that the process holds now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def said(self):
+        return (self.folder / "errors.txt").read_text()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(timeout=30)
+        self.process.stdout.close()
+        self.errors.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def start_server(tmp_path_factory):
+    """Start servers; they end with the tests of the file."""
+    started = []
+
+    def start(**settings):
+        started.append(Server(tmp_path_factory.mktemp("server"), **settings))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()

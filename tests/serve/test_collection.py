@@ -1,0 +1,170 @@
+import pytest
+from picture_cases import encoded, huge_png, photo
+from tiny import NUMBER, WORDS, make_collection, small_model
+
+from selhn.retrieve import Index
+from selhn.serve.collection import Collection, Question
+
+
+def names(hits):
+    return [hit.id for hit in hits]
+
+
+def test_answers_are_those_of_the_index(collection):
+    index = collection.index
+    asked = [Question(WORDS[0], k=3), Question(like=index.ids()[2], k=2), Question(WORDS[1], find="text", k=4)]
+    found = collection.answer(asked)
+    alone = [
+        index.search(WORDS[0], k=3),
+        index.search(like=index.ids()[2], k=2),
+        index.search(WORDS[1], k=4, find="text"),
+    ]
+    for ours, theirs in zip(found, alone, strict=True):
+        assert [(hit.name, hit.metadata) for hit in ours] == [(hit.name, hit.metadata) for hit in theirs]
+        assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-6)
+
+
+def test_texts_are_encoded_together_and_pictures_extracted_together(collection, monkeypatch):
+    calls = []
+    model = collection.index.model
+    real = model.encode_texts
+    monkeypatch.setattr(model, "encode_texts", lambda tokens, mask: calls.append(len(tokens)) or real(tokens, mask))
+    pictures = [collection.prepare(encoded(photo(number)), 10**6) for number in range(3)]
+    collection.extractor.backbone.calls.clear()
+    found = collection.answer([*(Question(text) for text in WORDS[:5]), *(Question(picture=one) for one in pictures)])
+    assert all(len(hits) == NUMBER for hits in found)
+    assert calls == [5]
+    assert collection.extractor.backbone.calls == [3]
+
+
+def test_a_picture_finds_itself(collection):
+    for number in (0, 7):
+        path = collection.picture(collection.index.ids()[number])
+        question = Question(picture=collection.prepare(path.read_bytes(), 10**6), k=1)
+        assert names(collection.answer([question])[0]) == [str(path)]
+
+
+def test_a_bad_question_spoils_no_other(collection):
+    good, bad, ugly = collection.answer([Question(WORDS[0]), Question("   "), Question(like="nothing")])
+    assert len(good) == NUMBER
+    assert "the query is empty" in str(bad)
+    assert "there is no item" in str(ugly)
+
+
+def test_filters(collection):
+    both = [Question(WORDS[0], where='colour = "red"'), Question(WORDS[0], where="colour ="), Question(WORDS[0], k=1)]
+    some, wrong, one = collection.answer(both)
+    assert {hit.metadata["colour"] for hit in some} == {"red"}
+    assert len(some) == 3
+    assert "cannot be read" in str(wrong)
+    assert len(one) == 1
+    records, total = collection.browse(1, 2, 'colour = "red"')
+    assert total == 3
+    assert [record.id for record in records] == collection.index.ids()[4:9:4]
+
+
+def test_browsing(collection):
+    records, total = collection.browse(10, 24)
+    assert total == NUMBER
+    assert [record.id for record in records] == collection.index.ids()[10:]
+
+
+def test_fields_that_many_share(collection):
+    fields = collection.fields()
+    assert fields["colour"] == [("red", 3), ("green", 3), ("blue", 3), ("grey", 3)]
+    assert dict(fields["folder"]) == {".": 6, "trip": 6}
+    assert not {"file", "license_url", "source"} & set(fields), "everyone's own, addresses, and one value only"
+    collection.index.delete(collection.index.ids()[:1])
+    assert dict(collection.fields()["colour"])["red"] == 2
+
+
+def test_a_picture_is_only_that_of_an_item(collection, tmp_path):
+    (tmp_path / "Pictures" / "unknown.png").write_bytes(encoded(photo(1), "PNG"))
+    assert collection.picture(str(tmp_path / "Pictures" / "unknown.png")) is None
+    collection.index.add([], existing="skip")
+    path = collection.picture(collection.index.ids()[0])
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+    assert collection.picture(collection.index.ids()[0]) is None
+
+
+def test_adding_changing_deleting(collection, tmp_path):
+    content = encoded(photo(77))
+    name = collection.add(content, 10**6, ["a red dog"], {"own": 1})
+    assert collection.add(content, 10**6, ["a blue dog"], {}) == name
+    assert len(collection.index) == NUMBER + 1
+    path = collection.picture(name)
+    assert path.parent == tmp_path / "Pictures" / "uploads"
+    assert path.read_bytes() == content
+    record = collection.record(name)
+    assert record.captions == ("a blue dog",)
+    assert record.metadata["folder"] == "uploads"
+    collection.change(name, ["a grey dog"], {"stars": 5, "file": "../../elsewhere"})
+    record = collection.record(name)
+    assert record.captions == ("a grey dog",)
+    assert record.metadata["stars"] == 5
+    assert record.metadata["file"] == path.name, "what indexing wrote stays"
+    collection.change(name, None, None)
+    assert collection.record(name) == record
+    collection.delete(name)
+    assert collection.record(name) is None
+    assert not path.exists()
+    first = collection.index.ids()[0]
+    file = collection.picture(first)
+    collection.delete(first)
+    assert file.exists(), "people's own files are never deleted"
+
+
+def test_what_was_added_stays_when_the_folder_is_indexed_again(collection, tmp_path, monkeypatch):
+    from selhn import photos
+
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": collection.extractor)
+    name = collection.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
+    collection.extractor.backbone.calls.clear()
+    again = photos.index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
+    assert (again.added, again.changed, again.removed) == (0, 0, 0)
+    assert not collection.extractor.backbone.calls
+    assert again.index.get(name).metadata["stars"] == 5
+
+
+def test_uploads_that_would_leave_the_folder(collection, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "Pictures" / "uploads").symlink_to(tmp_path / "outside")
+    with pytest.raises(ValueError, match="leads elsewhere"):
+        collection.add(encoded(photo(1)), 10**6, [], {})
+    assert not list((tmp_path / "outside").iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
+def test_what_is_no_picture_is_kept_nowhere(collection, tmp_path, content):
+    with pytest.raises(ValueError, match="the picture"):
+        collection.add(content, 10**6, [], {})
+    assert not (tmp_path / "Pictures" / "uploads").exists()
+    assert len(collection.index) == NUMBER
+
+
+def test_an_index_without_pictures(tmp_path):
+    index = make_collection(tmp_path).index
+    bare = Collection(index)
+    assert len(bare.answer([Question(WORDS[0], k=2)])[0]) == 2
+    assert bare.picture(index.ids()[0]) is None
+    with pytest.raises(ValueError, match="ask with a text"):
+        bare.prepare(encoded(photo(1)), 10**6)
+    with pytest.raises(ValueError, match="pictures cannot be added"):
+        bare.add(encoded(photo(1)), 10**6, [], {})
+
+
+def test_what_another_process_writes_is_seen(collection):
+    question = [Question(WORDS[0])]
+    assert len(collection.answer(question)[0]) == NUMBER
+    other = Index.load(collection.index.path, small_model())
+    other.delete(other.ids()[:2])
+    collection._looked = -1e9
+    assert len(collection.answer(question)[0]) == NUMBER - 2
+    assert collection.stale == ""
+
+
+def test_an_index_that_is_taken_away_is_searched_on(collection):
+    (collection.index.path / "manifest.json").write_text("nothing")
+    assert len(collection.answer([Question(WORDS[0])])[0]) == NUMBER
+    assert collection.stale

@@ -1,0 +1,108 @@
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from selhn.serve.guard import SECURITY_HEADERS, Guard, host_name, is_loopback
+
+TOKEN = "a secret that nobody knows"
+
+
+async def fine(scope, receive, send):
+    await PlainTextResponse("fine")(scope, receive, send)
+
+
+def client(**settings):
+    return TestClient(Guard(fine, **settings), base_url="http://localhost:8000")
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "192.168.1.7", "my.pc:80"]
+)
+def test_hosts_that_are_ours(host):
+    answer = client(hosts=["My.PC"]).get("/", headers={"host": host})
+    assert answer.text == "fine"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a b"])
+def test_a_name_that_is_not_ours_is_turned_away(host):
+    answer = client(hosts=["my.pc"]).get("/", headers={"host": host})
+    assert answer.status_code == 421
+    assert "--hostname" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "http://localhost:8000"}, 200),
+        ({"origin": "http://localhost:8000", "sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://localhost:9000"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+    ],
+)
+def test_pages_of_others_send_nothing(headers, status):
+    for method in ("POST", "DELETE", "PATCH"):
+        assert client().request(method, "/", headers=headers).status_code == status
+    assert client().get("/", headers=headers).status_code == 200, "what is read, the browser keeps from them"
+
+
+def test_every_answer_tells_the_browser_to_be_careful():
+    guarded = client(token=TOKEN)
+    for answer in (guarded.get("/"), guarded.get("/api/v1/items"), guarded.get("/", headers={"host": "evil.example"})):
+        for name, value in SECURITY_HEADERS.items():
+            assert answer.headers[name] == value
+        assert answer.headers["cache-control"] == "no-store"
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    policy = SECURITY_HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy, "no outside resource"
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer " + TOKEN + "x"])
+def test_without_the_token(given):
+    headers = {} if given is None else {"authorization": given}
+    for path in ("/api/v1/search", "/metrics", "/api/"):
+        answer = client(token=TOKEN).get(path, headers=headers)
+        assert answer.status_code == 401
+        assert "Bearer" in answer.headers["www-authenticate"]
+        assert TOKEN not in answer.text
+
+
+def test_with_the_token():
+    for scheme in ("Bearer", "bearer"):
+        headers = {"authorization": f"{scheme} {TOKEN}"}
+        assert client(token=TOKEN).get("/api/v1/search", headers=headers).text == "fine"
+
+
+def test_what_is_open_without_it():
+    for path in ("/", "/style.css", "/docs", "/api/v1/health", "/api/v1/openapi.json"):
+        assert client(token=TOKEN).get(path).text == "fine"
+
+
+def test_the_token_is_compared_in_constant_time(monkeypatch):
+    import secrets
+
+    seen = []
+    real = secrets.compare_digest
+    monkeypatch.setattr(secrets, "compare_digest", lambda a, b: seen.append((a, b)) or real(a, b))
+    client(token=TOKEN).get("/metrics", headers={"authorization": "Bearer schlüssel".encode()})
+    assert seen[0][1] == TOKEN.encode()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_loopback(host):
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "pc.local", ""])
+def test_not_loopback(host):
+    assert not is_loopback(host)
+
+
+def test_host_names():
+    assert host_name("PC:80") == "pc"
+    assert host_name("user@pc:80") == "pc"
+    assert host_name("[::1") == ""

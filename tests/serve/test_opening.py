@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import make_collection, small_model
+
+from selhn.data import load_data
+from selhn.models import create_model
+from selhn.retrieve import Index
+from selhn.serve import opening
+from selhn.serve.opening import indexed_folders, open_collection, open_service
+from selhn.text import Vocabulary
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """A collection on disk whose extractor is known by its name."""
+    collection = make_collection(tmp_path)
+    monkeypatch.setattr(opening, "load_extractor", lambda name="ready": collection.extractor)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.chdir(tmp_path)
+    return collection
+
+
+def test_an_index_of_pictures_is_opened_with_them(made, tmp_path):
+    opened = open_collection(made.index.path)
+    assert opened.name == "Pictures"
+    assert opened.extractor is made.extractor
+    assert opened.pictures.folders == (tmp_path / "Pictures",)
+    assert opened.picture(opened.index.ids()[1]) == tmp_path / "Pictures" / "trip" / "01.png"
+
+
+def test_the_folders_of_an_index(made, tmp_path):
+    from selhn.retrieve import Item
+
+    regions = torch.rand(3, 4)
+    facts = {"folder": "deep/er", "file": "x.png"}
+    made.index.add(
+        [
+            Item(str(tmp_path / "Other" / "deep" / "er" / "x.png"), regions, metadata=facts),
+            Item("relative/y.png", regions, metadata={"folder": "relative", "file": "y.png"}),
+            Item("/etc/passwd", regions, metadata={"folder": "elsewhere", "file": "passwd"}),
+            Item("/etc/shadow", regions),
+        ]
+    )
+    assert indexed_folders(made.index) == [tmp_path / "Pictures", tmp_path / "Other"]
+
+
+def test_an_index_of_other_features_is_refused(made, monkeypatch):
+    from picture_cases import TinyBackbone
+
+    from selhn.features import Extractor
+
+    monkeypatch.setattr(opening, "load_extractor", lambda name: Extractor(TinyBackbone(), cells=2))
+    with pytest.raises(ValueError, match="make it again with `selhn index`"):
+        open_collection(made.index.path)
+
+
+def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
+    data = load_data("world", images=100)
+    model = create_model("rvse", tokenizer=Vocabulary.build(data.dev.captions), feature_dim=data.feature_dim, dim=8)
+    Index.build(model, data.test, tmp_path / "scenes.index")
+    service = open_service(tmp_path / "scenes.index", False, None)
+    assert service.name == "scenes"
+    assert service.collection.pictures is None
+    assert service.looking is None
+
+
+def test_what_is_served(made, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    assert open_service(None, False, tmp_path / "runs").collection is None
+    assert open_service(made.index.path, False, tmp_path / "runs").runs is not None
+    small_model("scan_t2i_avg", word_dim=8).save(tmp_path / "scan")
+    assert open_service(made.index.path, False, None, tmp_path / "scan").looking.model.name == "scan_t2i_avg"
+    monkeypatch.setattr(opening, "load_ready_model", small_model)
+    monkeypatch.setattr(opening, "open_examples", lambda model, extractor: made)
+    assert open_service(None, True, None).collection is made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((None, False, None), "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
+        ((Path("here"), True, None), "either here or --examples"),
+        ((None, True, None, None, True), "--writable is for an index of your own"),
+        ((None, False, Path("none")), "there is no folder none"),
+    ],
+)
+def test_what_cannot_be_served(made, arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        open_service(*arguments)

@@ -1,0 +1,390 @@
+"""The page in a real browser: Debian's Chromium (`apt-get install chromium`), driven by Playwright."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+from picture_cases import encoded, photo
+from tiny import NUMBER, WORDS
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+playwright.expect.set_options(timeout=20_000)
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or CHROMIUM=PATH")
+
+
+@pytest.fixture(scope="module")
+def server(start_server):
+    return start_server()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Pages of their own; each must load nothing from elsewhere, and say no error."""
+    opened, wrong = [], []
+
+    def open_one(address, expect_errors=False, **settings):
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **settings}
+        )
+        context.set_default_timeout(20_000)
+        opened.append(context)
+        page = context.new_page()
+        host = address.split("/")[2].split("#")[0]
+        page.on(
+            "request",
+            lambda request: host in request.url or request.url.startswith("blob:") or wrong.append(request.url),
+        )
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        if not expect_errors:
+            page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
+        page.goto(address)
+        return page
+
+    yield open_one
+    for context in opened:
+        context.close()
+    assert not wrong
+
+
+@pytest.fixture
+def page(open_page, server):
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+    return page
+
+
+def until(page, expression):
+    """Wait for something to be true; the policy of the page forbids Playwright's own way, which is eval."""
+    for _ in range(400):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {expression}")
+
+
+def captions(page):
+    return page.locator(".card .caption").all_inner_texts()
+
+
+def ask(page, text):
+    with page.expect_response(re.compile("/api/v1/search")) as answered:
+        page.fill("#text", text)
+        page.press("#text", "Enter")
+    return [hit["captions"][0] for hit in answered.value.json()["answers"]]
+
+
+def test_it_begins_with_what_there_is(page):
+    assert page.title() == "Tiny pictures · selhn"
+    assert page.locator("h1").inner_text() == "Tiny pictures"
+    assert captions(page) == WORDS[:NUMBER]
+    assert page.locator(".card .score").count() == 0
+    playwright.expect(page.locator("#status")).to_contain_text("12 pictures")
+    until(page, "[...document.querySelectorAll('.frame img')].slice(0, 4).every((one) => one.naturalWidth > 0)")
+    playwright.expect(page.locator("#text")).to_be_focused()
+
+
+def test_typing_finds(page):
+    found = ask(page, WORDS[2])
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    assert captions(page) == found
+    playwright.expect(page.locator("#status")).to_contain_text(f"closest to “{WORDS[2]}”")
+    assert "text=" in page.url
+    page.reload()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    assert captions(page) == found
+    assert page.input_value("#text") == WORDS[2]
+    page.go_back()
+    playwright.expect(page.locator(".card .score")).to_have_count(0)
+
+
+def test_what_is_typed_is_asked_without_enter(page):
+    with page.expect_response(re.compile(r"/api/v1/search\?text=a\+red\+dog")):
+        page.type("#text", "a red dog")
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+
+
+def drop(page, content, kind="image/png"):
+    page.evaluate(
+        """async ([bytes, kind]) => {
+            const carried = new DataTransfer();
+            carried.items.add(new File([new Uint8Array(bytes)], "picture", { type: kind }));
+            const how = { dataTransfer: carried, bubbles: true, cancelable: true };
+            for (const name of ["dragenter", "dragover"]) document.body.dispatchEvent(new DragEvent(name, how));
+            window.zone = !document.getElementById("drop").hidden;
+            document.body.dispatchEvent(new DragEvent("drop", how));
+        }""",
+        [list(content), kind],
+    )
+
+
+def test_a_picture_that_is_dropped_finds_itself(page):
+    with page.expect_response(lambda answer: answer.request.method == "POST") as answered:
+        drop(page, encoded(photo(5, (60, 40)), "PNG"))
+    assert page.evaluate("window.zone"), "where to drop it was shown"
+    assert page.locator("#drop").is_hidden()
+    assert answered.value.request.headers["content-type"] == "image/jpeg", "drawn anew, without what EXIF told"
+    playwright.expect(page.locator(".chip")).to_contain_text("Your picture")
+    playwright.expect(page.locator(".card .caption").first).to_have_text(WORDS[5])
+    with page.expect_response(lambda answer: answer.request.method == "POST" and "text=" in answer.url):
+        page.fill("#text", "a red dog")
+        page.press("#text", "Enter")
+    playwright.expect(page.locator("#status")).to_contain_text("“a red dog” and your picture")
+    page.click(".chip button")
+    playwright.expect(page.locator(".chip")).to_have_count(0)
+
+
+def test_a_picture_that_is_chosen_or_pasted(page):
+    content = encoded(photo(7, (60, 40)), "PNG")
+    page.set_input_files("#file", {"name": "7.png", "mimeType": "image/png", "buffer": content})
+    playwright.expect(page.locator(".card .caption").first).to_have_text(WORDS[7])
+    page.keyboard.press("Escape")
+    page.evaluate(
+        """(bytes) => {
+            const carried = new DataTransfer();
+            carried.items.add(new File([new Uint8Array(bytes)], "3.png", { type: "image/png" }));
+            const how = { clipboardData: carried, bubbles: true, cancelable: true };
+            document.body.dispatchEvent(new ClipboardEvent("paste", how));
+        }""",
+        list(encoded(photo(3, (60, 40)), "PNG")),
+    )
+    playwright.expect(page.locator(".card .caption").first).to_have_text(WORDS[3])
+
+
+def test_more_like_this(page):
+    page.locator(".card").nth(3).hover()
+    page.locator(".like").nth(3).click()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
+    assert WORDS[3] not in captions(page)
+    playwright.expect(page.locator(".chip")).to_contain_text("Like this")
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator(".card .score")).to_have_count(0)
+
+
+def test_filters(page):
+    page.select_option("select[aria-label='Filter by colour']", index=2)
+    playwright.expect(page.locator(".open")).to_have_count(3)
+    found = ask(page, WORDS[2])
+    assert set(found) == {WORDS[1], WORDS[5], WORDS[9]}
+    page.reload()
+    playwright.expect(page.locator(".open")).to_have_count(3)
+    page.select_option("select[aria-label='Filter by colour']", index=0)
+    playwright.expect(page.locator(".open")).to_have_count(NUMBER)
+
+
+def test_the_keyboard_is_enough(page):
+    page.locator("h1").click()
+    page.keyboard.press("/")
+    playwright.expect(page.locator("#text")).to_be_focused()
+    assert page.input_value("#text") == ""
+    page.keyboard.press("ArrowDown")
+    playwright.expect(page.locator(".open").nth(0)).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    playwright.expect(page.locator(".open").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    columns = page.evaluate("getComputedStyle(document.getElementById('grid')).gridTemplateColumns.split(' ').length")
+    playwright.expect(page.locator(".open").nth(1 + columns)).to_be_focused()
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#detail")).to_be_visible()
+    page.keyboard.press("ArrowRight")
+    playwright.expect(page.locator("#detail-caption")).to_have_text(WORDS[1])
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#detail")).to_be_hidden()
+    playwright.expect(page.locator(".open").nth(1)).to_be_focused()
+    assert page.locator(".open[tabindex='0']").count() == 1
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#text")).to_be_focused()
+
+
+def test_a_picture_up_close(page):
+    ask(page, "a red dog")
+    page.locator(".card", has_text=WORDS[0]).first.locator(".open").click()
+    detail = page.locator("#detail")
+    playwright.expect(detail.locator("h2").first).to_have_text(WORDS[0])
+    playwright.expect(detail.locator("#detail-credit a")).to_have_count(2)
+    credit = detail.locator("#detail-credit a").last
+    assert credit.inner_text() == "CC BY 2.0"
+    assert credit.get_attribute("href") == "https://example.org/by"
+    assert "noreferrer" in credit.get_attribute("rel")
+    words = detail.locator("#look-words button")
+    playwright.expect(words).to_have_count(2)
+    words.nth(1).hover()
+    assert words.nth(1).get_attribute("aria-pressed") == "true"
+    weights = page.evaluate(
+        "[...document.querySelectorAll('#boxes i')].map((box) => Number(box.style.getPropertyValue('--weight')))"
+    )
+    assert len(weights) == 9
+    assert len(set(weights)) > 1
+    detail.locator("#detail-like").click()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
+
+
+def test_what_cannot_be_answered_is_told_and_mended(open_page, server):
+    page = open_page(server.address, expect_errors=True)
+    page.wait_for_selector(".open")
+    page.fill("#text", "qwertz")
+    page.press("#text", "Enter")
+    playwright.expect(page.locator("#problem")).to_be_visible()
+    playwright.expect(page.locator("#reason")).to_contain_text("The model knows no word")
+    playwright.expect(page.locator("#again")).to_be_hidden()
+    playwright.expect(page.locator(".open")).to_have_count(0)
+    page.fill("#text", "a red dog")
+    page.press("#text", "Enter")
+    playwright.expect(page.locator("#problem")).to_be_hidden()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    page.route("**/api/v1/search**", lambda route: route.abort())
+    page.fill("#text", "a blue dog")
+    page.press("#text", "Enter")
+    playwright.expect(page.locator("#reason")).to_contain_text("does not answer")
+    page.unroute("**/api/v1/search**")
+    page.click("#again")
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    drop(page, b"no picture", "image/png")
+    playwright.expect(page.locator("#reason")).to_contain_text("cannot be read as a picture")
+
+
+def test_nothing_fits_and_loading_are_said(open_page, server):
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+    page.route("**/api/v1/search**", lambda route: route.fulfill(json={"answers": []}))
+    page.fill("#text", "a red dog")
+    page.press("#text", "Enter")
+    playwright.expect(page.locator("#empty")).to_contain_text("Nothing fits")
+    page.unroute("**/api/v1/search**")
+    waiting = []
+    page.route("**/api/v1/search**", lambda route: waiting.append(route))
+    page.fill("#text", "a blue dog")
+    page.press("#text", "Enter")
+    playwright.expect(page.locator(".skeleton").first).to_be_visible()
+    playwright.expect(page.locator("#grid")).to_have_attribute("aria-busy", "true")
+    waiting[0].continue_()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    assert page.locator("#grid").get_attribute("aria-busy") is None
+
+
+def test_names_that_look_like_markup_stay_names(open_page, server):
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+    bad = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
+    facts = {"license": bad, "license_url": "javascript:window.hacked=1", bad: bad}
+    hit = {"id": bad, "captions": [bad], "metadata": facts, "picture": False, "score": 1, "kind": "image", "text": None}
+    page.route("**/api/v1/search**", lambda route: route.fulfill(json={"answers": [hit]}))
+    page.fill("#text", bad)
+    page.press("#text", "Enter")
+    playwright.expect(page.locator(".open")).to_have_count(1)
+    playwright.expect(page.locator(".card .caption")).to_have_text(bad)
+    page.click(".open")
+    playwright.expect(page.locator("#detail-caption")).to_have_text(bad)
+    assert page.locator("#detail-credit a").count() == 0, "a link goes to the web or nowhere"
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone(open_page, server, scheme):
+    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "color_scheme": scheme}
+    page = open_page(server.address, **phone)
+    page.wait_for_selector(".open")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+    boxes = [page.locator(".card").nth(row).bounding_box() for row in (0, 1, 2)]
+    assert boxes[0]["y"] == boxes[1]["y"] < boxes[2]["y"], "two in a row"
+    page.locator(".open").first.tap()
+    playwright.expect(page.locator("#detail")).to_be_visible()
+    assert page.locator("#detail").bounding_box()["width"] == 390
+    page.locator("#detail-close").tap()
+    like = page.locator(".like").first
+    assert min(like.bounding_box()["width"], like.bounding_box()["height"]) >= 35
+    like.tap()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def luminance(colour):
+    parts = [int(value) / 255 for value in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable(open_page, server, scheme):
+    """A contrast of 4.5 at least, as WCAG AA asks for."""
+    page = open_page(server.address, color_scheme=scheme)
+    page.wait_for_selector(".open")
+    ask(page, "a red dog")
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    pairs = page.evaluate("""() => {
+        const behind = (one) => { for (; one; one = one.parentElement) {
+            const colour = getComputedStyle(one).backgroundColor;
+            if (!/, 0\\)$|transparent/.test(colour)) return colour; } };
+        return ["h1", ".caption", ".score", ".license", "#status", "#facts", ".foot a", "select", ".keys", "kbd"]
+            .map((name) => [name, document.querySelector(name)])
+            .map(([name, one]) => [name, getComputedStyle(one).color, behind(one)]); }""")
+    for name, front, back in pairs:
+        light, dark = sorted([luminance(front), luminance(back)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name}: {front} on {back}"
+
+
+def test_a_run_as_it_goes(open_page, server):
+    folder = server.folder / "runs" / "live"
+    folder.mkdir(parents=True)
+
+    def write(first, last, loss):
+        with (folder / "log.jsonl").open("a") as log:
+            for step in range(first, last):
+                numbers = {"loss_per_anchor": loss, "delta_s": 0.001, "separated": 0.1, "spread": 0.001}
+                log.write(json.dumps({"step": step, "epoch": 0, **numbers}) + "\n")
+            log.write(json.dumps({"step": last, "epoch": 0, "dev": {"rsum": 12.5 * last / 100}}) + "\n")
+
+    write(1, 100, 0.21)
+    page = open_page(f"{server.address}/#runs")
+    playwright.expect(page.locator(".run-list")).to_contain_text("live")
+    playwright.expect(page.locator("h1")).to_have_text("Training runs")
+    page.wait_for_selector(".chart .series", state="attached")
+    assert page.locator(".chart").count() == 4
+    length = "document.querySelector('.chart .series').getAttribute('d').split('L').length"
+    assert page.evaluate(length) == 99
+    reads = []
+    page.on("request", lambda request: "/runs/log" in request.url and reads.append(request.url))
+    write(100, 800, 0.2)
+    until(page, f"{length} > 700")
+    assert all("after=0" not in address for address in reads), "only what is new is read"
+    playwright.expect(page.locator(".verdict")).to_contain_text("stalled")
+    playwright.expect(page.locator(".verdict")).to_contain_text("What helps")
+    page.locator(".chart svg").first.hover()
+    playwright.expect(page.locator(".chart .tip").first).to_contain_text("step")
+    page.click("#to-search")
+    playwright.expect(page.locator("#search-view")).to_be_visible()
+
+
+def test_the_page_of_the_api(open_page, server):
+    page = open_page(f"{server.address}/docs")
+    playwright.expect(page.locator("article")).to_have_count(15)
+    playwright.expect(page.locator("article").first).to_contain_text("curl")
+
+
+def test_a_service_with_a_token(open_page, start_server):
+    server = start_server(token="a-long-secret")
+    page = open_page(server.address, expect_errors=True)
+    playwright.expect(page.locator("#login")).to_be_visible()
+    page.fill("#token", "wrong-secret")
+    page.press("#token", "Enter")
+    playwright.expect(page.locator("#login")).to_be_visible()
+    page.fill("#token", "a-long-secret")
+    page.press("#token", "Enter")
+    playwright.expect(page.locator(".open")).to_have_count(NUMBER)
+    until(page, "document.querySelector('.frame img').naturalWidth > 0")
+    assert page.locator(".frame img").first.get_attribute("src").startswith("blob:")
+    handed = open_page(f"{server.address}/#token=a-long-secret")
+    playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
+    assert "secret" not in handed.url

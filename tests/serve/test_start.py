@@ -1,0 +1,100 @@
+"""`selhn serve` as a person starts and stops it."""
+
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from selhn.serve.start import listen, require_serve, serve
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def test_without_the_packages(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"the service needs fastapi and uvicorn: pip install 'selhn\[serve\]'"):
+        serve()
+    monkeypatch.undo()
+    require_serve()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_other_machines_need_a_token(host, monkeypatch):
+    monkeypatch.delenv("SELHN_TOKEN", raising=False)
+    with pytest.raises(ValueError, match="--token or SELHN_TOKEN, or leave it on 127.0.0.1"):
+        serve(host=host, port=0)
+
+
+def test_a_port_that_is_taken():
+    with listen("127.0.0.1", 0) as first, pytest.raises(ValueError, match="choose another --port"):
+        listen("127.0.0.1", first.getsockname()[1])
+    with pytest.raises(ValueError, match="choose another --port"):
+        listen("127.0.0.1", 99999)
+    with pytest.raises(ValueError, match="choose another --port or --host"):
+        listen("no.such.host.invalid", 80)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_other_kinds_of_addresses():
+    try:
+        with listen("::1", 0) as listening:
+            assert listening.family == socket.AF_INET6
+    except ValueError:
+        pytest.skip("needs an IPv6 loopback")
+
+
+@pytest.fixture
+def started(tmp_path):
+    """`selhn serve --runs`, which needs no model; gives the process and its address."""
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-m", "selhn.cli", "serve", "--runs", "runs", "--port", "0"]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "SELHN_TOKEN": "a long secret"}
+    child = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = child.stdout.readline()
+    assert "Training runs: http://127.0.0.1:" in line, child.stderr.read()
+    assert "asks for the token" in line
+    assert "a long secret" not in line
+    yield child, line.split()[2]
+    child.kill()
+    child.communicate()
+
+
+def test_ctrl_c_stops_it_quietly(started):
+    child, address = started
+    assert httpx.get(f"{address}/api/v1/health").status_code == 200
+    assert httpx.get(f"{address}/api/v1/runs").status_code == 401
+    assert httpx.get(f"{address}/api/v1/runs", headers={"Authorization": "Bearer a long secret"}).json() == []
+    child.send_signal(signal.SIGINT)
+    said, errors = child.communicate(timeout=30)
+    assert child.returncode == 0
+    assert "Stopped." in said
+    assert errors == ""
+
+
+def test_what_is_being_answered_is_finished_first(start_server, tmp_path):
+    from picture_cases import encoded, photo
+
+    server = start_server()
+    content = encoded(photo(1, (6000, 5000)), "PNG")
+    found = []
+
+    def ask():
+        headers = {"content-type": "image/png"}
+        found.append(httpx.post(f"{server.address}/api/v1/search", content=content, headers=headers, timeout=60))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while "requests_in_flight 2" not in httpx.get(f"{server.address}/metrics").text:
+        assert asking.is_alive(), "it should still be decoding"
+    server.process.send_signal(signal.SIGTERM)
+    asking.join()
+    assert found[0].status_code == 200
+    server.process.wait(timeout=30)
+    assert "Traceback" not in server.said()

@@ -1,0 +1,113 @@
+import io
+import os
+
+import pytest
+from picture_cases import encoded, huge_png, photo, turned_jpeg
+from PIL import Image
+
+from selhn.serve.thumbnails import SIZES, PictureFolders, Thumbnails, drawn
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder, and beside it what nobody may see."""
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "a.png").write_bytes(encoded(photo(1), "PNG"))
+    (tmp_path / "in" / "deep" / "b.png").write_bytes(encoded(photo(2), "PNG"))
+    (tmp_path / "in_secret").mkdir()
+    (tmp_path / "in_secret" / "c.png").write_bytes(encoded(photo(3), "PNG"))
+    return tmp_path / "in"
+
+
+def test_files_in_the_folder_are_found_by_their_place_or_their_path(root):
+    pictures = PictureFolders(root)
+    assert pictures.locate("a.png") == root / "a.png"
+    assert pictures.locate("deep/../deep/b.png") == root / "deep" / "b.png"
+    assert pictures.locate(str(root / "deep" / "b.png")) == root / "deep" / "b.png"
+    assert PictureFolders(root / "deep", root).locate("a.png") == root / "a.png"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../in_secret/c.png",
+        "deep/../../in_secret/c.png",
+        "/etc/passwd",
+        "deep",
+        "",
+        ".",
+        "none.png",
+        "a\0.png",
+        "a" * 5000,
+    ],
+)
+def test_files_outside_are_not(root, name):
+    assert PictureFolders(root).locate(name) is None
+    assert PictureFolders(root).locate(str(root.parent / "in_secret" / "c.png")) is None
+
+
+def test_links_that_lead_outside_are_not_followed(root):
+    outside = root.parent / "in_secret"
+    (root / "link.png").symlink_to(outside / "c.png")
+    (root / "folder").symlink_to(outside)
+    (root / "circle").symlink_to(root / "circle")
+    (root / "inside.png").symlink_to(root / "deep" / "b.png")
+    pictures = PictureFolders(root)
+    for name in ("link.png", "folder/c.png", "circle"):
+        assert pictures.locate(name) is None
+    assert pictures.locate("inside.png") == root / "deep" / "b.png"
+
+
+def test_what_was_put_in_the_place_of_a_file_is_not_read(root):
+    pictures = PictureFolders(root)
+    path = pictures.locate("a.png")
+    path.unlink()
+    path.symlink_to(root.parent / "in_secret" / "c.png")
+    with pytest.raises(OSError, match=r"symbolic|loop|link"):
+        pictures.read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="is no picture"):
+        pictures.read(path)
+
+
+def test_thumbnails_are_small_upright_and_say_nothing_of_where(root):
+    (root / "t.jpg").write_bytes(turned_jpeg())
+    thumbnails = Thumbnails(PictureFolders(root))
+    found = Image.open(io.BytesIO(thumbnails.get(root / "t.jpg", 160).content))
+    assert found.size == (30, 40), "turned, and never made larger"
+    assert not found.getexif()
+    assert not {"exif", "icc_profile", "comment"} & set(found.info)
+    (root / "large.jpg").write_bytes(encoded(photo(1, (3000, 2000))))
+    assert Image.open(io.BytesIO(thumbnails.get(root / "large.jpg", 320).content)).size == (320, 213)
+
+
+def test_those_asked_for_last_are_kept_within_bounds(root):
+    thumbnails = Thumbnails(PictureFolders(root), most_bytes=4000)
+    for number in range(20):
+        path = root / f"{number}.png"
+        path.write_bytes(encoded(photo(number, (200, 200)), "PNG"))
+        made = thumbnails.get(path, 160)
+        assert thumbnails.get(path, 160) is made
+        assert thumbnails.bytes <= 4000
+    assert thumbnails.bytes == sum(len(one.content) for one in thumbnails._kept.values()) > 0
+
+
+def test_a_changed_file_is_drawn_anew(root):
+    thumbnails = Thumbnails(PictureFolders(root))
+    first = thumbnails.get(root / "a.png", 160)
+    (root / "a.png").write_bytes(encoded(photo(9), "PNG"))
+    os.utime(root / "a.png", ns=(1, 1))
+    second = thumbnails.get(root / "a.png", 160)
+    assert first.tag != second.tag
+    assert first.content != second.content
+
+
+def test_sizes_are_few(root):
+    with pytest.raises(ValueError, match=f"choose {SIZES[0]}, "):
+        Thumbnails(PictureFolders(root)).get(root / "a.png", 161)
+
+
+def test_a_picture_of_billions_of_pixels_is_refused():
+    with pytest.raises(ValueError, match="too large"):
+        drawn(huge_png(), "bomb.png", 160)

@@ -1,0 +1,70 @@
+"""A small collection of pictures and a real server of it: `python tiny.py FOLDER [key=value ...]`."""
+
+import sys
+from pathlib import Path
+
+import torch
+from picture_cases import TinyBackbone, encoded, photo
+
+from selhn.features import Extractor
+from selhn.models import create_model
+from selhn.photos import picture_facts
+from selhn.retrieve import Index, Item
+from selhn.serve.collection import Collection
+from selhn.text import Vocabulary
+
+COLOURS = ("red", "green", "blue", "grey")
+WORDS = [f"a {colour} {thing} in the snow" for colour in COLOURS for thing in ("ball", "dog", "house")]
+NUMBER = 12
+
+
+def small_model(name="rvse", **settings):
+    torch.manual_seed(0)
+    return create_model(name, tokenizer=Vocabulary.build(WORDS, 1), feature_dim=4, dim=8, **settings).eval()
+
+
+def make_collection(folder):
+    """Twelve pictures in two folders, four of them with a licence, in an index as `selhn index` writes it."""
+    root = folder / "Pictures"
+    (root / "trip").mkdir(parents=True)
+    extractor = Extractor(TinyBackbone())
+    about = {"extractor": "tiny", "features": extractor.identity}
+    index = Index.create(small_model(), folder / "pictures.index", about=about)
+    items = []
+    for number in range(NUMBER):
+        image = photo(number, (60, 40))
+        path = root / ("trip" if number % 2 else ".") / f"{number:02}.png"
+        path.write_bytes(encoded(image, "PNG"))
+        facts = picture_facts(path, root) | {"colour": COLOURS[number % 4]}
+        if number % 3 == 0:
+            facts |= {
+                "license": "CC BY 2.0",
+                "license_url": "https://example.org/by",
+                "source": "https://example.org/1",
+            }
+        items.append(Item(str(path), extractor([image])[0], None, (WORDS[number], f"number {number}"), facts))
+    index.add(items)
+    return Collection(index, extractor, [root], "Tiny pictures")
+
+
+def main():
+    from selhn.serve.app import create_app
+    from selhn.serve.limits import Limits
+    from selhn.serve.runs import Runs
+    from selhn.serve.service import Service
+    from selhn.serve.start import listen, run_server
+
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    settings = dict(pair.split("=", 1) for pair in sys.argv[2:])
+    token = settings.pop("token", None)
+    limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    service = Service(make_collection(folder), Runs(folder / "runs"), limits=limits, writable=True)
+    listening = listen("127.0.0.1", 0)
+    print(listening.getsockname()[1], flush=True)
+    run_server(create_app(service, token=token), listening, limits)
+
+
+if __name__ == "__main__":
+    main()

@@ -39,6 +39,7 @@ def test_a_name_that_is_not_ours_is_turned_away(host):
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "http://localhost:9000"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
     ],

@@ -44,6 +44,14 @@ def host_name(header: str) -> str:
         return ""
 
 
+def origin_host(header: str) -> str:
+    """The host in an Origin header, with its port; empty where the header is none."""
+    try:
+        return urlsplit(header).netloc.lower()
+    except ValueError:
+        return ""
+
+
 class Guard:
     """ASGI middleware that turns away what a browser was tricked into, and whoever has no token.
 
@@ -99,6 +107,6 @@ class Guard:
         if method in SAFE_METHODS:
             return True
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if origin is not None and origin_host(origin) != headers.get("host", "").lower():
             return False
         return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

@@ -56,17 +56,20 @@ class Load:
     times: list[float] = field(default_factory=list)
     errors: int = 0
     bare: list[float] = field(default_factory=list)
+    bare_cpu: float = 0.0
+    cpu: float = 0.0
     seconds: float = 0.0
     memory: list[float] = field(default_factory=list)
     batch: float = 0.0
 
-    def row(self, kind: str, clients: int, bare: list[float]) -> list[str]:
-        """A line of the table."""
+    def row(self, kind: str, clients: int, bare: "Load") -> list[str]:
+        """A line of the table, beside the bare calls of another."""
         p50, p99 = percentiles(self.times)
-        bare50, bare99 = percentiles(bare)
+        bare50, bare99 = percentiles(bare.bare)
         return [
             kind, str(clients), f"{len(self.times):,}", f"{len(self.times) / self.seconds:.1f}",
             f"{p50:.1f}", f"{p99:.1f}", f"{bare50:.1f}", f"{bare99:.1f}", f"{p50 / bare50:.2f}",
+            f"{1e3 * self.cpu / len(self.times):.1f}", f"{1e3 * bare.bare_cpu / len(bare.bare):.1f}",
             f"{self.batch:.1f}", str(self.errors), " ".join(f"{own:.0f}" for own in self.memory),
         ]  # fmt: skip
 
@@ -93,6 +96,11 @@ class Server:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    def cpu(self) -> float:
+        """Seconds of all its threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         """As Ctrl-C would."""
         self.process.terminate()
@@ -117,9 +125,10 @@ async def client(
         load.times.append(time.perf_counter() - start)
         load.errors += status != 200 or not json.loads(content)["answers"]
         if bare is not None:
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             bare(len(load.bare))
             load.bare.append(time.perf_counter() - start)
+            load.bare_cpu += time.process_time() - used
     writer.close()
 
 
@@ -139,6 +148,7 @@ async def under_load(
     for lasting in (min(5.0, seconds), seconds):
         load, before, start = Load(), await batches(server.port), time.perf_counter()
         load.memory.append(server.memory())
+        used = server.cpu()
         asking = [client(server.port, itertools.cycle(requests[n:] + requests[:n]), load, start + lasting, bare)
                   for n in range(clients)]  # fmt: skip
         both = asyncio.gather(*asking)
@@ -147,6 +157,7 @@ async def under_load(
             load.memory.append(server.memory())
         await both
         load.seconds = time.perf_counter() - start - sum(load.bare)
+        load.cpu = server.cpu() - used
         load.memory.append(server.memory())
     queries, number = (after - own for after, own in zip(await batches(server.port), before))
     load.batch = queries / number
@@ -193,7 +204,9 @@ def measure(seconds: float, clients: list[int]) -> list[list[str]]:
     questions = {"text": [get(text) for text in texts], "picture": [post(content) for content in pictures]}
     cases = [("text", 64, number) for number in (1, *clients)]
     cases += [("picture", 64, 1), ("picture", 64, 8), ("text", 1, clients[-1])]
-    rows, bare, server, running = [], {}, None, 0
+    rows: list[list[str]] = []
+    bare: dict[str, Load] = {}
+    server, running = None, 0
     for kind, most, number in cases:
         if server is None or running != most:
             if server is not None:
@@ -201,7 +214,8 @@ def measure(seconds: float, clients: list[int]) -> list[list[str]]:
             server, running = Server(most), most
         call = calls[kind] if number == 1 else None
         load = asyncio.run(under_load(server, questions[kind], number, seconds, call))
-        bare[kind] = load.bare or bare[kind]
+        if load.bare:
+            bare[kind] = load
         rows.append(load.row(kind if most > 1 else f"{kind}, alone", number, bare[kind]))
         print(" | ".join(rows[-1]), flush=True)
     assert server is not None
@@ -221,12 +235,13 @@ def main() -> None:
         serve_examples(arguments.serve)
         return
     header = ["question", "clients", "requests", "requests/s", "p50, ms", "p99, ms", "bare p50", "bare p99",
-              "p50 ratio", "in a batch", "errors", "MiB"]  # fmt: skip
+              "p50 ratio", "CPU, ms", "bare CPU", "in a batch", "errors", "MiB"]  # fmt: skip
     rows = measure(arguments.seconds, arguments.clients)
     note = (
-        "bare: the same question by a function call, one at a time, in turns with the requests of one client. ratio: p50\n"
-        "of the service over that; with n clients on one core it could not be below n without batches. alone: batches of\n"
-        "one. MiB: memory of the server when warm, half way and at the end of a row."
+        "bare: the same question by a function call, one at a time, in turns with the requests of one client. ratio:\n"
+        "p50 of the service over that; with n clients on one core it could not be below n without batches. CPU: that\n"
+        "of the server for a request, and of a bare call, which other work on the machine hardly changes. alone:\n"
+        "batches of one. MiB: memory of the server when warm, half way and at the end of a row."
     )
     text = f"# The service under load: 76 pictures, k = {K}\n\n{environment()}\n\n{table(header, rows)}\n\n{note}"
     print(f"\n{text}\n\nwritten to {save('service-cpu', text, arguments.out)}")

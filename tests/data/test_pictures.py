@@ -104,3 +104,12 @@ def test_files_are_found_below_a_folder(tmp_path):
         find_pictures(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="missing or no file"):
         open_picture(tmp_path / "b")
+
+
+def test_a_jpeg_is_decoded_no_larger_than_is_enough():
+    content = encoded(photo(1, (1600, 1200)))
+    assert decode_picture(content, "a.jpg", enough=(200, 150)).image.size == (200, 150)
+    assert decode_picture(content, "a.jpg", enough=(300, 200)).image.size == (400, 300), "and no smaller"
+    assert decode_picture(encoded(photo(1, (1600, 1200)), "PNG"), "a.png", enough=(200, 150)).image.size == (1600, 1200)
+    with pytest.raises(ValueError, match="too large"):
+        decode_picture(content, "a.jpg", 10**6, enough=(200, 150))

@@ -32,6 +32,7 @@ bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/extraction.py
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from picture_cases import photo
 from PIL import Image
 
 from selhn.features import Backbone, Extractor, create_backbone
-from selhn.features.backbones import Preprocessing, Timm, as_map
+from selhn.features.backbones import Preprocessing, Timm, as_map, fold_batch_norms
 
 
 def test_pictures_are_squashed_and_scaled():
@@ -110,3 +110,29 @@ def test_a_model_of_transformers(tmp_path):
     assert features.shape == (1, 17, 8)
     assert torch.allclose(features[:, 1:], patches, atol=1e-5)
     assert torch.allclose(features[:, 0], patches.mean(1), atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_folded_batch_norms_change_nothing(bias):
+    torch.manual_seed(0)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 6, 3, bias=bias), torch.nn.BatchNorm2d(6, eps=1e-3)
+            self.alone = torch.nn.BatchNorm2d(6)
+
+        def forward(self, x):
+            return self.alone(self.norm(self.conv(x)).relu())
+
+    net = Net()
+    for norm in (net.norm, net.alone):
+        for values in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+            values.data.uniform_(0.5, 2.0)
+    net.eval()
+    pixels = torch.rand(2, 3, 8, 8)
+    expected = net(pixels)
+    fold_batch_norms(net, {"conv": "norm"})
+    assert isinstance(net.norm, torch.nn.Identity)
+    assert isinstance(net.alone, torch.nn.BatchNorm2d)
+    torch.testing.assert_close(net(pixels), expected)

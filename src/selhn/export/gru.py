@@ -28,9 +28,9 @@ class ExportedGRU(nn.Module):
         super().__init__()
         if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
             raise ValueError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
-        self.w = nn.Buffer(_reordered(gru.weight_ih_l0)[None])
-        self.u = nn.Buffer(_reordered(gru.weight_hh_l0)[None])
-        self.b = nn.Buffer(torch.cat([_reordered(gru.bias_ih_l0), _reordered(gru.bias_hh_l0)])[None])
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        w, u, b, c = (_reordered(gru.get_parameter(name)) for name in names)
+        self.w, self.u, self.b = nn.Buffer(w[None]), nn.Buffer(u[None]), nn.Buffer(torch.cat([b, c])[None])
 
     def forward(self, sequences: Float[Tensor, "B N e"]) -> tuple[Float[Tensor, "B N h"], None]:
         """The states of every position, where `nn.GRU` gives the last one too."""
@@ -49,7 +49,9 @@ def with_exported_grus(model: nn.Module) -> nn.Module:
 
 def translations() -> Mapping[Any, Callable[..., Any]]:
     """How `torch.onnx.export` writes our operator."""
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
+
+    op: Any = opset18
 
     def gru(sequences: Any, w: Any, u: Any, b: Any) -> Any:
         steps_first = op.Transpose(sequences, perm=[1, 0, 2])

@@ -2,7 +2,7 @@
 
 OUT/image_tower.onnx   regions (images, M, F) float32, region_mask (images, M) bool -> image_vector (images, d)
 OUT/text_tower.onnx    tokens (texts, N) int64, token_mask (texts, N) bool -> text_vector (texts, d)
-OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and how far the files are from the model
+OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and how far the files are off
 OUT/vocabulary.json    or tokenizer.json: what makes tokens from a sentence
 """
 
@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 DESCRIPTION_FILE = "towers.json"
 FORMAT = 1
 SHAPES = ((1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
-"""How many images or texts, and how many places each: what the files are tried with, besides the shape of the export."""
+"""How many images or texts, and how many places each: what files are tried with, besides the shape of the export."""
 EXPORTED_SHAPE = (4, 6)
 Side = Literal["image", "text"]
 
@@ -159,7 +159,7 @@ def _graph(model: AbstractMatcher, tower: Tower) -> Any:
             input_names=list(tower.inputs),
             output_names=[tower.output],
             custom_translation_table=dict(translations()),
-            # It takes the 1e-8 for a zero that keeps an empty image from being divided by 0; runtimes optimise on loading.
+            # It would take the 1e-8 of unit vectors for 0; runtimes optimise when they load.
             optimize=False,
             verbose=False,
         )
@@ -199,9 +199,7 @@ def _sample(
     return tokens.masked_fill(~mask, 0 if model.tokenizer is None else model.tokenizer.pad_id), mask
 
 
-def _largest_difference(
-    onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float
-) -> float:
+def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float) -> float:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     device = next(model.parameters()).device
     most, largest = _most_places(model) if tower.side == "text" else None, 0.0
@@ -213,8 +211,8 @@ def _largest_difference(
         difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
         if not difference <= tolerance:
             raise ValueError(
-                f"the {tower.side} tower of {model.name} differs by {difference:.1e} from the model for {rows} x {places} "
-                f"(at most {tolerance:.0e}): nothing was written; try other versions of torch, onnx and onnxruntime"
+                f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}, and at most "
+                f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch, onnx and onnxruntime"
             )
         largest = max(largest, difference)
     return largest

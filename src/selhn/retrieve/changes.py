@@ -118,6 +118,20 @@ def nothing(model: AbstractMatcher, precision: Precision, about: Mapping[str, An
     return Opened(Snapshot(Identity(digest_of(model), name, width_of(model), precision, dict(about))), {})
 
 
+def write_copy(snapshot: Snapshot, model: AbstractMatcher, path: str | Path) -> None:
+    """What is there as one segment in another folder; an index that was there is replaced in one step."""
+    folder = IndexFolder(path)
+    with folder.writing():
+        whole = replace(snapshot, unfinished=None)
+        before = folder.open_or(nothing(model, whole.identity.precision, {}))
+        if before.snapshot.generation == 0:  # a manifest first: what a kill leaves is then known for what it is
+            begun = replace(whole, parts=(), generation=0, unfinished="save")
+            before = folder.commit(before, [], snapshot=begun, model=model)
+        folder.sweep(before)
+        drafts = [Draft(snapshot.parts)] if len(snapshot) else []
+        folder.commit(before, [], drafts, snapshot=whole, model=model)
+
+
 def own_model(folder: IndexFolder, opened: Opened) -> AbstractMatcher:
     """The model that an index holds, or that it names."""
     identity = opened.snapshot.identity

@@ -18,8 +18,8 @@ FLOORS = [
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"photos"},
-    {"searching"},
+    {"photos", "export"},
+    {"searching", "exporting"},
     {"reproduce", "official", "demo", "show"},
     {"cli"},
 ]

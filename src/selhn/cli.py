@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from selhn.exporting import export_app
+
 app = typer.Typer(
     help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
     no_args_is_help=True,
@@ -17,11 +19,15 @@ data_app = typer.Typer(help="Look at data sets, check and convert them.", no_arg
 app.add_typer(data_app, name="data")
 show_app = typer.Typer(help="See what a trained model sees.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(show_app, name="show")
+app.add_typer(export_app, name="export")
 
 Settings = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
 ]
 
+URI_HELP = (
+    "Instead of a folder: Milvus, http://host:19530 or a file of Milvus Lite, pictures.db; #name behind it names one."
+)
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, one for you in ~/.local/share/selhn."
 
 
@@ -211,6 +217,7 @@ def index(
         str | None, typer.Argument(help="A folder of pictures, or a data set; default is the data of the run.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
     model: Annotated[
         Path | None, typer.Option(help="A run or a saved model; for pictures the one in the package is there.")
     ] = None,
@@ -229,12 +236,26 @@ def index(
     """Make an index of pictures or of a data set, bring it up to date, or change it; stopped, it goes on."""
     from selhn.searching import change_index, fill_index
 
+    place = index_place(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device}
-        typer.echo(fill_index(source, folder, model, split, precision, **pictures))  # type: ignore[arg-type]
+        typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
-        typer.echo(change_index(folder, delete or [], compact, check, approximate))
+        typer.echo(change_index(place, delete or [], compact, check, approximate))
+
+
+def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
+    """The index that an option names."""
+    if uri is None:
+        return folder
+    from selhn.retrieve import is_milvus
+
+    if folder is not None:
+        raise ValueError("--index names a folder and --uri Milvus: give one of them")
+    if not is_milvus(uri):
+        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+    return uri
 
 
 @app.command()
@@ -243,6 +264,10 @@ def search(
         list[str] | None, typer.Argument(help="What to look for; before it perhaps the folder of a run or an index.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model, where the index does not hold it, as in Milvus.")
+    ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
     like: Annotated[
@@ -258,7 +283,8 @@ def search(
     """Find the pictures that fit a sentence, a picture, or both."""
     from selhn.searching import answers, ask, save_sheet
 
-    hits = ask(words or [], folder, k, where, like, data, split, find=find, text_weight=text_weight)  # type: ignore[arg-type]
+    place = index_place(folder, uri)
+    hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
         save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)

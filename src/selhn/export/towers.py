@@ -211,7 +211,7 @@ def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, 
         difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
         if not difference <= tolerance:
             raise ValueError(
-                f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}, and at most "
+                f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}; at most "
                 f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch, onnx and onnxruntime"
             )
         largest = max(largest, difference)

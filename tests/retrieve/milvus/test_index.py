@@ -1,7 +1,5 @@
 """An index in Milvus answers as the exact one does, whatever is done to both."""
 
-import pytest
-
 
 def test_the_same_answers_as_the_exact_index(remote, exact, make_item, same_answers):
     regions = make_item(77).regions

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from threading import RLock
 from typing import Any, get_args
 
@@ -27,7 +28,7 @@ from selhn.retrieve.faiss_index import ApproximateKind
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query
 from selhn.retrieve.milvus.nearest import nearest_rows
 from selhn.retrieve.milvus.rows import Row, hit_of, key_of, record_of
-from selhn.retrieve.milvus.store import MilvusStore, Searching
+from selhn.retrieve.milvus.store import MilvusStore, Searching, is_server
 from selhn.retrieve.milvus.where import milvus_expression
 from selhn.retrieve.milvus.writing import put_items, wanted_items
 from selhn.retrieve.search import Asked, answers_by_kind
@@ -66,7 +67,7 @@ class MilvusIndex:
         if not model.is_embedding:
             raise ValueError(f"{model.name} does not score by products, and Milvus does: keep its index in a folder")
         store = MilvusStore(uri)
-        if store.exists() and store.get("about", [IDENTITY]):
+        if _told(store) is not None:
             raise ValueError(f"{uri} is an index already: open it, or name another behind a #")
         identity = Identity(digest_of(model), model.name or type(model).__name__, width_of(model), about=about or {})
         store.create(identity.width)
@@ -87,10 +88,9 @@ class MilvusIndex:
     def load(cls, uri: str, model: AbstractMatcher | None = None) -> "MilvusIndex":
         """Open an index at a uri; `model` where it does not name the ready one."""
         store = MilvusStore(uri)
-        found = store.get("about", [IDENTITY]).get(IDENTITY) if store.exists() else None
-        if found is None:
+        content = _told(store)
+        if content is None:
             raise ValueError(f"there is no index at {uri}: make one with `selhn index FOLDER --uri {uri}`")
-        content = found.record
         if content.get("version") != VERSION:
             raise ValueError(
                 f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn reads {VERSION}"
@@ -273,6 +273,17 @@ class MilvusIndex:
         vector = self._row(name, vector=True).vector
         assert vector is not None
         return vector
+
+
+def holds_index(uri: str) -> bool:
+    """Whether there is an index at a uri; a file is not made by asking."""
+    return (is_server(uri) or Path(uri.partition("#")[0]).expanduser().exists()) and _told(MilvusStore(uri)) is not None
+
+
+def _told(store: MilvusStore) -> dict[str, Any] | None:
+    """What an index says of itself; it is written last."""
+    found = store.get("about", [IDENTITY]).get(IDENTITY) if store.exists() else None
+    return None if found is None else found.record
 
 
 def _missing(name: str) -> str:

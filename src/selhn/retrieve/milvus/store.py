@@ -31,14 +31,18 @@ KEY_LENGTH = 80
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 Searching = Literal["exact", "hnsw"]
-_SERVER = re.compile(r"(?:https?|tcp|unix)://?")
+_SERVER = re.compile(r"(?:https?|tcp)://|unix:")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
 
 
 def is_milvus(place: object) -> bool:
     """Whether a place is a Milvus server, http://host:19530, or a file of Milvus Lite, pictures.db."""
-    words = str(place).partition("#")[0]
-    return isinstance(place, str) and (_SERVER.match(words) is not None or words.endswith(".db"))
+    return isinstance(place, str) and (is_server(place) or place.partition("#")[0].endswith(".db"))
+
+
+def is_server(uri: str) -> bool:
+    """Whether a uri is that of a server."""
+    return _SERVER.match(uri) is not None
 
 
 class MilvusStore:
@@ -60,7 +64,7 @@ class MilvusStore:
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what goes wrong is said once, in one sentence
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
         self._types = pymilvus.DataType
-        if not _SERVER.match(address):
+        if not is_server(address):
             address = os.path.abspath(os.path.expanduser(address))
         token = os.environ.get("MILVUS_TOKEN", "")
         try:

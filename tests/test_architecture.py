@@ -19,8 +19,9 @@ FLOORS = [
     {"diagnose"},
     {"train", "retrieve"},
     {"photos", "export"},
-    {"searching", "exporting"},
-    {"reproduce", "official", "demo", "show"},
+    {"searching"},
+    {"reproduce", "official", "demo", "show", "exporting"},
+    {"importing"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from selhn.exporting import export_app
+from selhn.importing import Settings, data_app
 
 app = typer.Typer(
     help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
@@ -15,15 +16,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 show_app = typer.Typer(help="See what a trained model sees.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(show_app, name="show")
 app.add_typer(export_app, name="export")
-
-Settings = Annotated[
-    list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
-]
 
 URI_HELP = (
     "Instead of a folder: Milvus, http://host:19530 or a file of Milvus Lite, pictures.db; #name behind it names one."
@@ -64,77 +60,6 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
         raise ValueError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
         typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
-
-
-@data_app.command("check")
-def data_check(folder: Path) -> None:
-    """Say in plain words what is in a data folder and what is wrong with it."""
-    from selhn.data import check
-
-    report = check(folder)
-    typer.echo(str(report))
-    raise typer.Exit(0 if report.ok else 1)
-
-
-@data_app.command("import")
-def data_import(
-    source: Annotated[
-        str, typer.Argument(help="A folder of pictures, a folder or file in any format that can be read, or world.")
-    ],
-    destination: Annotated[
-        Path | None, typer.Argument(help="A new folder; of pictures, by default their folder's name and _data.")
-    ] = None,
-    settings: Settings = None,
-    half: Annotated[bool, typer.Option("--half", help="Store features as float16.")] = False,
-    captions: Annotated[
-        Path | None, typer.Option(help="Of pictures: CSV, JSON lines, token.txt, or JSON by Karpathy or COCO.")
-    ] = None,
-    extractor: Annotated[
-        str,
-        typer.Option(
-            help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
-            "or files: one .npy or .npz a picture."
-        ),
-    ] = "ready",
-    device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
-) -> None:
-    """Convert a data set, or a folder of pictures, into the simple format of selhn."""
-    from selhn.data import check, import_data
-    from selhn.data.formats import check_options, holds_pictures
-    from selhn.train.config import key_values
-
-    dtype: Literal["float32", "float16"] = "float16" if half else "float32"
-    options = key_values(settings or [])
-    if captions is not None or extractor == "files" or holds_pictures(source):
-        from selhn.features.folder import describe_report, import_pictures
-        from selhn.ready import load_extractor
-
-        destination = destination or Path(f"{Path(source).resolve().name}_data")
-        options = {"dtype": dtype, **options}
-        check_options(import_pictures, options, "an import of pictures")
-        vision = None if extractor == "files" else load_extractor(extractor, device)
-        found = import_pictures(source, destination, vision, captions, **options)
-        typer.echo(describe_report(found))
-        typer.echo(str(check(destination)))
-        return
-    if destination is None:
-        raise ValueError("where to? Name a new folder after the source")
-    typer.echo(str(check(import_data(source, destination, dtype=dtype, **options))))
-
-
-@data_app.command("show")
-def data_show(
-    source: str,
-    settings: Settings = None,
-    split: str = "test",
-    number: Annotated[int, typer.Option(help="How many images.")] = 3,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures, where the data can draw them.")] = None,
-) -> None:
-    """Print the texts of some images; for a generated world, draw them too."""
-    from selhn.demo import show_split
-    from selhn.train.config import key_values
-
-    show_split(source, key_values(settings or []), split, number, pictures)
 
 
 @app.command()
@@ -234,7 +159,7 @@ def index(
     ] = None,
 ) -> None:
     """Make an index of pictures or of a data set, bring it up to date, or change it; stopped, it goes on."""
-    from selhn.searching import change_index, fill_index
+    from selhn.searching import change_index, fill_index, index_place
 
     place = index_place(folder, uri)
     changes = bool(delete or compact or check or approximate)
@@ -243,19 +168,6 @@ def index(
         typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
         typer.echo(change_index(place, delete or [], compact, check, approximate))
-
-
-def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
-    """The index that an option names."""
-    if uri is None:
-        return folder
-    from selhn.retrieve import is_milvus
-
-    if folder is not None:
-        raise ValueError("--index names a folder and --uri Milvus: give one of them")
-    if not is_milvus(uri):
-        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
-    return uri
 
 
 @app.command()
@@ -281,7 +193,7 @@ def search(
     split: str = "test",
 ) -> None:
     """Find the pictures that fit a sentence, a picture, or both."""
-    from selhn.searching import answers, ask, save_sheet
+    from selhn.searching import answers, ask, index_place, save_sheet
 
     place = index_place(folder, uri)
     hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]

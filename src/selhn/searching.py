@@ -62,6 +62,17 @@ def _fill_from_data(source: str | None, place: Path | str, run: Path | None, spl
     return describe(index)
 
 
+def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
+    """The index that an option names."""
+    if uri is None:
+        return folder
+    if folder is not None:
+        raise ValueError("--index names a folder and --uri Milvus: give one of them")
+    if not is_milvus(uri):
+        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+    return uri
+
+
 def change_index(
     place: Path | str | None,
     delete: Sequence[str] = (),

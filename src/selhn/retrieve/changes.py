@@ -110,6 +110,12 @@ def written(
     return replace(before, snapshot=snapshot, next_name=before.next_name + len(new))
 
 
+def moved(opened: Opened, device: torch.device) -> Opened:
+    """With the vectors on a device."""
+    parts = [Part(part.segment.to(device), part.alive) for part in opened.snapshot.parts]
+    return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
+
+
 def nothing(model: AbstractMatcher, precision: Precision, about: Mapping[str, Any]) -> Opened:
     """An index before anything is in it."""
     require_vectors(model)
@@ -137,9 +143,14 @@ def own_model(folder: IndexFolder, opened: Opened) -> AbstractMatcher:
     identity = opened.snapshot.identity
     if opened.model_kept:
         return load_model(folder.model_folder / identity.model)
+    return named_model(identity, str(folder.path))
+
+
+def named_model(identity: Identity, place: str) -> AbstractMatcher:
+    """The model that an index names, which is the ready one or none."""
     if identity.about.get("model") == READY:
         return load_ready_model()
-    raise ValueError(f"{folder.path} holds no model ({identity.model_name} made it): give it with model=")
+    raise ValueError(f"{place} holds no model ({identity.model_name} made it): give it with --model, or model=")
 
 
 def with_candidates(path: Path, opened: Opened) -> Opened:

@@ -18,6 +18,7 @@ from selhn.retrieve.changes import (
     changes,
     committed,
     digest_of_split,
+    moved,
     nothing,
     own_model,
     with_candidates,
@@ -29,7 +30,7 @@ from selhn.retrieve.faiss_index import Approximate, ApproximateKind
 from selhn.retrieve.folder import IndexFolder, Opened, is_index
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query, split_items
 from selhn.retrieve.search import Candidates, answer
-from selhn.retrieve.segment import Draft, Part
+from selhn.retrieve.segment import Draft
 from selhn.retrieve.snapshot import Identity, Snapshot
 from selhn.retrieve.vectors import Precision
 from selhn.retrieve.where import Where, read_filter
@@ -266,7 +267,7 @@ class Index:
         """Write all that is there into one segment, and give the room of deleted items back."""
         with self._writing() as folder:
             drafts = [Draft(self.snapshot.parts)] if len(self) else []
-            self._opened = self._moved(committed(folder, self._opened, [], drafts, compact=True))
+            self._opened = moved(committed(folder, self._opened, [], drafts, compact=True), self._device)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
         """Find candidates by FAISS (`pip install 'selhn[faiss]'`) from now on, and score them exactly.
@@ -290,7 +291,7 @@ class Index:
         opened = IndexFolder(self.path).open()
         if opened.snapshot.identity.model != self.snapshot.identity.model:
             raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
-        self._opened = self._moved(with_candidates(self.path, opened))
+        self._opened = moved(with_candidates(self.path, opened), self._device)
 
     def check(self) -> None:
         """Read every byte of the folder, and refuse it where it is not what was written."""
@@ -302,12 +303,8 @@ class Index:
         with self._changing:
             self._device = torch.device(device)
             self.model.to(self._device)
-            self._opened = self._moved(self._opened)
+            self._opened = moved(self._opened, self._device)
         return self
-
-    def _moved(self, opened: Opened) -> Opened:
-        parts = [Part(part.segment.to(self._device), part.alive) for part in opened.snapshot.parts]
-        return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
 
     def save(self, path: str | Path) -> None:
         """Write what is there into a folder; an index that was there is replaced in one step."""
@@ -341,7 +338,7 @@ class Index:
         for draft, ids in changes(self.model, lambda: self.snapshot, iter(items), existing):
             rows = self.snapshot.row_of_id
             parts = self.snapshot.without([rows[name] for name in ids if name in rows])
-            self._opened = self._moved(committed(folder, self._opened, parts, [draft]))
+            self._opened = moved(committed(folder, self._opened, parts, [draft]), self._device)
             number += len(ids)
         return number
 

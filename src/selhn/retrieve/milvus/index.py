@@ -20,9 +20,7 @@ from torch import Tensor
 from selhn import __version__
 from selhn.eval.encoded import in_eval_mode
 from selhn.models import AbstractMatcher
-from selhn.ready import load_ready_model
-from selhn.ready.loader import READY
-from selhn.retrieve.changes import ENCODED_AT_ONCE, OnExisting
+from selhn.retrieve.changes import ENCODED_AT_ONCE, OnExisting, named_model
 from selhn.retrieve.encoding import digest_of, require_vectors, width_of
 from selhn.retrieve.faiss_index import ApproximateKind
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query
@@ -97,9 +95,7 @@ class MilvusIndex:
                 ": install another selhn, or name another index behind a #"
             )
         identity = Identity(content["model"], content["model_name"], content["width"], about=content["about"])
-        if model is None and identity.about.get("model") != READY:
-            raise ValueError(f"{uri} holds no model ({identity.model_name} made it): give it with --model, or model=")
-        model = model or load_ready_model()
+        model = named_model(identity, uri) if model is None else model
         if store.width() != width_of(model):
             raise ValueError(_other_width(uri, store.width(), width_of(model)))
         if digest_of(model) != identity.model:

@@ -8,8 +8,9 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 Searching = Literal["exact", "hnsw"]
 _SERVER = re.compile(r"(?:https?|tcp)://|unix:")
+_UNLOADED = re.compile(r"not loaded|call load\(\)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
 
 
@@ -61,7 +63,8 @@ class MilvusStore:
             import pymilvus
         except ImportError:
             raise ValueError("Milvus needs pymilvus: pip install 'selhn[milvus]'") from None
-        logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what goes wrong is said once, in one sentence
+        for logger in ("pymilvus", "milvus_lite"):  # what goes wrong is said once, in one sentence
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
         self._types = pymilvus.DataType
         if not is_server(address):
@@ -70,7 +73,12 @@ class MilvusStore:
         try:
             self._client = pymilvus.MilvusClient(address, token=token, timeout=TIMEOUT)
         except self._errors as wrong:
-            raise ConnectionError(self._unreachable(wrong)) from None
+            if is_server(address):
+                raise ConnectionError(self._unreachable(wrong)) from None
+            raise ConnectionError(
+                f"{address} cannot be opened ({_reason(wrong)}): another process may hold it, and one at a time "
+                "can; or it is no file of Milvus Lite"
+            ) from None
         except ImportError:  # a file, and no Milvus Lite
             raise ValueError("a file of Milvus Lite needs it: pip install 'selhn[milvus]', or name a server") from None
 
@@ -157,14 +165,9 @@ class MilvusStore:
 
     def rows(self, which: Which, expression: str = "", vectors: bool = False, at_once: int = 1000) -> Iterator[Row]:
         """All rows for which an expression holds."""
+        fields = _wanted(vectors)
+        walk = self._call("query_iterator", self._named(which), at_once, filter=expression, output_fields=fields)
         with _explained(self):
-            walk = self._client.query_iterator(
-                self._named(which),
-                batch_size=at_once,
-                filter=expression,
-                output_fields=_wanted(vectors),
-                timeout=TIMEOUT,
-            )
             try:
                 while batch := walk.next():
                     yield from map(_row, batch)
@@ -190,10 +193,7 @@ class MilvusStore:
             output_fields=_wanted(False),
             search_params={"metric_type": "IP", "params": params},
         )
-        return [
-            [_row(hit["entity"] | {"key": hit["key"] if "key" in hit else hit["id"]}, hit["distance"]) for hit in hits]
-            for hits in found
-        ]
+        return [[_row(hit["entity"], hit["distance"]) for hit in hits] for hits in found]
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -210,13 +210,20 @@ class MilvusStore:
 
     def _call(self, method: str, *given: Any, **named: Any) -> Any:
         with _explained(self):
-            return getattr(self._client, method)(*given, **named, timeout=TIMEOUT)
+            ask = partial(getattr(self._client, method), *given, **named, timeout=TIMEOUT)
+            try:
+                return ask()
+            except self._errors as wrong:
+                if not _UNLOADED.search(str(wrong)):
+                    raise
+            for which in get_args(Which):  # a server that was started again
+                self._client.load_collection(self._named(which), timeout=TIMEOUT)
+            return ask()
 
     def _unreachable(self, wrong: BaseException) -> str:
-        reason = str(getattr(wrong, "message", "") or wrong).strip().split("\n")[0][:200]
         return (
-            f"Milvus at {self.uri} does not do what it is asked ({reason or type(wrong).__name__}): what it holds is "
-            "not lost; see that it runs, and go on with the same command"
+            f"Milvus at {self.uri} does not do what it is asked ({_reason(wrong)}): what it holds is not lost; see "
+            "that it runs, and go on with the same command"
         )
 
 
@@ -232,6 +239,10 @@ class _explained:
     def __exit__(self, kind: object, wrong: BaseException | None, trace: object) -> None:
         if isinstance(wrong, self.store._errors):
             raise ConnectionError(self.store._unreachable(wrong)) from None
+
+
+def _reason(wrong: BaseException) -> str:
+    return str(getattr(wrong, "message", "") or wrong).strip().split("\n")[0][:200] or type(wrong).__name__
 
 
 _FIELDS = ("key", "owner", "content", "added", "record")

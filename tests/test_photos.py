@@ -325,8 +325,9 @@ def test_killed_twenty_times_while_it_indexes(tmp_path):
     start = time.monotonic()
     assert "76 pictures added" in indexing("whole").communicate()[0]
     lasts = time.monotonic() - start
-    chance, seen, killed, name = random.Random(20), [], 0, "0"
+    chance, seen, killed, ended = random.Random(20), [], 0, 0
     while killed < 20:
+        name = f"{ended}"
         child = indexing(name)
         try:
             child.wait(chance.uniform(0, lasts))
@@ -344,10 +345,10 @@ def test_killed_twenty_times_while_it_indexes(tmp_path):
         if child.returncode == 0:
             assert len(index) == 76
             compare(index, Index.load(tmp_path / "whole" / "i"))
-            name, seen = f"{killed}", []
-    said = indexing(name).communicate()[0]
-    compare(Index.load(tmp_path / name / "i"), Index.load(tmp_path / "whole" / "i"))
-    print(f"killed {killed} times, {name} runs came to their end between; at the end: {said}")
+            ended, seen = ended + 1, []
+    said = indexing(f"{ended}").communicate()[0]
+    compare(Index.load(tmp_path / f"{ended}" / "i"), Index.load(tmp_path / "whole" / "i"))
+    print(f"killed {killed} times; {ended} indices were finished between; at the end: {said}")
 
 
 def compare(found, wanted):

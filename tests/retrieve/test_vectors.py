@@ -32,3 +32,15 @@ def test_joined_and_cut():
 def test_what_is_no_precision():
     with pytest.raises(ValueError, match="precision is 'int4': choose one of float32, float16, int8"):
         check_precision("int4")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_room_for_blocks_changes_nothing(precision, monkeypatch):
+    monkeypatch.setattr("selhn.retrieve.vectors.CONVERTED_BYTES", 4 * 5 * 3)
+    vectors = Vectors.of(torch.randn(10, 5, generator=torch.Generator().manual_seed(0)), precision)
+    room = vectors.room()
+    assert (room is None) == (precision == "float32")
+    some = [vectors.take(block, room).clone() for block in vectors.blocks()]
+    assert len(some) == (1 if precision == "float32" else 4)
+    torch.testing.assert_close(torch.cat(some), vectors.take(slice(None)), rtol=0, atol=0)
+    torch.testing.assert_close(vectors.take(slice(None), room), vectors.take(slice(None)), rtol=0, atol=0)

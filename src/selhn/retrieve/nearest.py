@@ -10,7 +10,7 @@ from torch import Tensor
 from selhn.retrieve.vectors import Vectors
 
 Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
-"""The scores of all queries with some vectors."""
+"""The scores of all queries with some vectors, which are gone when the next are scored."""
 # From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
 DENSE = 0.5
 SCORES_AT_ONCE = 2**23
@@ -43,10 +43,12 @@ def nearest(
     Scores of several places are looked through together: picking the best of a few thousand takes as long as of many.
     """
     best, waiting, number = Best.nothing(num_queries), [], 0
+    room: Float[Tensor, "r d"] | None = None
     for first, vectors, mask in places:
+        room = vectors.room() if room is None else room
         for rows, block in _chosen_blocks(vectors, mask):
             allowed = mask[block] if isinstance(block, slice) and mask is not None else None
-            waiting.append(_Looked(score(vectors.take(block)), rows, first, allowed))
+            waiting.append(_Looked(score(vectors.take(block, room)), rows, first, allowed))
             number += waiting[-1].scores.numel()
             if number > SCORES_AT_ONCE:
                 best, waiting, number = best.joined(_best_of(waiting, k), k), [], 0

@@ -13,6 +13,7 @@ from selhn.data.features import BLOCK_BYTES, blocks
 Precision = Literal["float32", "float16", "int8"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 LARGEST_CODE = 127
+CONVERTED_BYTES = 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,29 @@ class Vectors:
     def __getitem__(self, which: slice | Int[Tensor, " m"]) -> "Vectors":
         return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
 
-    def take(self, which: slice | Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-        """Some vectors in float32; those kept so are not copied where a slice is asked for."""
+    def take(self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None) -> Float[Tensor, "m d"]:
+        """Some vectors in float32; those kept so are not copied where a slice is asked for.
+
+        Others are written into `room`, where it is given: new memory for every block costs more than what is computed.
+        """
         some = self[which]
-        vectors = some.rows.float()
+        if room is None or some.rows.dtype == torch.float32 or len(some) > len(room):
+            vectors = some.rows.float()
+        else:
+            vectors = room[: len(some)].copy_(some.rows)
         return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
 
     def blocks(self) -> Iterator[slice]:
-        """Slices over all rows, each a few dozen megabytes in float32."""
-        return blocks(len(self), 4 * self.rows.shape[1], BLOCK_BYTES)
+        """Slices over all rows: a few dozen megabytes, and what stays in the cache where they are converted."""
+        budget = BLOCK_BYTES if self.rows.dtype == torch.float32 else min(BLOCK_BYTES, CONVERTED_BYTES)
+        return blocks(len(self), 4 * self.rows.shape[1], budget)
+
+    def room(self) -> Float[Tensor, "r d"] | None:
+        """Memory for a block, where blocks are converted."""
+        if self.rows.dtype == torch.float32:
+            return None
+        width = self.rows.shape[1]
+        return torch.empty(max(1, CONVERTED_BYTES // (4 * width)), width, device=self.rows.device)
 
     def to(self, device: torch.device | str) -> "Vectors":
         """The same on a device."""

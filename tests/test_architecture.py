@@ -18,10 +18,10 @@ FLOORS = [
     {"eval"},
     {"diagnose"},
     {"train", "retrieve"},
-    {"photos"},
+    {"photos", "export"},
     {"searching"},
-    {"reproduce", "report", "official", "demo", "show"},
-    {"serve"},
+    {"reproduce", "report", "official", "demo", "show", "exporting"},
+    {"serve", "importing"},
     {"cli"},
 ]
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}

@@ -18,6 +18,7 @@ from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, ph
 from selhn import photos
 from selhn.examples import PICTURES
 from selhn.features import Extractor
+from selhn.features.folder import REPORT_FILE
 from selhn.models import create_model
 from selhn.photos import default_index, index_pictures, picture_id, regions_of
 from selhn.progress import Progress
@@ -359,3 +360,25 @@ def compare(found, wanted):
         )
         # Other pictures were in the batch: features are rounded to float16 a little differently.
         assert torch.allclose(ours[0], theirs[0], atol=2e-3)
+
+
+def test_an_index_in_milvus(ready, folder, tmp_path):
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    uri = str(tmp_path / "pictures.db")
+    local = index_pictures(folder, quiet=True).index
+    first = index_pictures(folder, uri, quiet=True)
+    assert (first.added, len(first.index), first.index.place) == (6, 6, uri)
+    hits = first.index.search("a dog", k=6)
+    assert [hit.id for hit in hits] == [hit.id for hit in local.search("a dog", k=6)]
+    (folder / "2.png").unlink()
+    (folder / "0.png").write_bytes(encoded(photo(90), "PNG"))
+    (folder / "bad.png").write_bytes(b"")
+    other = tmp_path / "Pictures2"
+    other.mkdir()
+    (other / "0.png").write_bytes(encoded(photo(50), "PNG"))
+    index_pictures(other, uri, quiet=True)
+    again = index_pictures(folder, uri, quiet=True)
+    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 1, 1, 4)
+    assert len(again.index) == 6
+    assert "bad.png" in (default_index().parent / REPORT_FILE).read_text()
+    assert str(again).startswith("0 pictures added, 1 changed")

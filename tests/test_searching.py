@@ -12,7 +12,17 @@ from selhn.features import Extractor
 from selhn.models import create_model, load_model
 from selhn.photos import default_index
 from selhn.retrieve import Hit, Index, changes
-from selhn.searching import DEFAULT_INDEX, answers, ask, change_index, describe, fill_index, found_index, save_sheet
+from selhn.searching import (
+    DEFAULT_INDEX,
+    answers,
+    ask,
+    change_index,
+    describe,
+    fill_index,
+    found_index,
+    index_place,
+    save_sheet,
+)
 from selhn.text import Vocabulary
 
 
@@ -121,3 +131,32 @@ def test_what_a_screen_can_show():
     assert answers([]) == "nothing found: the index is empty, or the filter leaves nothing"
     line = answers([Hit(0.5, "image", 0, "a\x1b[31m\nb.png", ("a caption",))])
     assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"
+
+
+def test_an_index_in_milvus(pictures, saved, tmp_path):
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    said = fill_index("Pictures", "photos.db", None)
+    assert "photos.db: 5 images, 0 texts, 8 numbers each in float32, by rvse" in said
+    assert "--uri photos.db" in said
+    assert len(ask(["a red ball"], "photos.db", k=3)) == 3
+    assert len(ask([], "photos.db", like="Pictures/2.png", k=9)) == 4
+    assert "4 images" in change_index("photos.db", delete=["Pictures/2.png"], approximate="exact")
+    with pytest.raises(ValueError, match="--compact and --check are for an index in a folder"):
+        change_index("photos.db", compact=True)
+    fill_index("world", "photos.db#world", saved, "dev")
+    with pytest.raises(ValueError, match="holds no model .* give it with --model"):
+        ask(["a red ball"], "photos.db#world")
+    fill_index("world", tmp_path / "folder", saved, "dev")
+    here = ask(["a red ball"], tmp_path / "folder", k=4, where="split = dev")
+    there = ask(["a red ball"], "photos.db#world", k=4, where="split = dev", model=saved)
+    assert [(hit.id, hit.captions) for hit in there] == [(hit.id, hit.captions) for hit in here]
+
+
+def test_the_place_that_options_name(tmp_path):
+    assert index_place(None, None) is None
+    assert index_place(tmp_path, None) == tmp_path
+    assert index_place(None, "http://host:19530") == "http://host:19530"
+    with pytest.raises(ValueError, match="give one of them"):
+        index_place(tmp_path, "x.db")
+    with pytest.raises(ValueError, match="--uri x is no Milvus: write http://host:19530"):
+        index_place(None, "x")

@@ -2,9 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from selhn.exporting import export_app
+from selhn.importing import Settings, data_app
 
 app = typer.Typer(
     help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
@@ -13,15 +16,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 show_app = typer.Typer(help="See what a trained model sees.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(show_app, name="show")
+app.add_typer(export_app, name="export")
 
-Settings = Annotated[
-    list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
-]
-
+URI_HELP = (
+    "Instead of a folder: Milvus, http://host:19530 or a file of Milvus Lite, pictures.db; #name behind it names one."
+)
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, one for you in ~/.local/share/selhn."
 
 
@@ -58,77 +60,6 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
         raise ValueError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
         typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
-
-
-@data_app.command("check")
-def data_check(folder: Path) -> None:
-    """Say in plain words what is in a data folder and what is wrong with it."""
-    from selhn.data import check
-
-    report = check(folder)
-    typer.echo(str(report))
-    raise typer.Exit(0 if report.ok else 1)
-
-
-@data_app.command("import")
-def data_import(
-    source: Annotated[
-        str, typer.Argument(help="A folder of pictures, a folder or file in any format that can be read, or world.")
-    ],
-    destination: Annotated[
-        Path | None, typer.Argument(help="A new folder; of pictures, by default their folder's name and _data.")
-    ] = None,
-    settings: Settings = None,
-    half: Annotated[bool, typer.Option("--half", help="Store features as float16.")] = False,
-    captions: Annotated[
-        Path | None, typer.Option(help="Of pictures: CSV, JSON lines, token.txt, or JSON by Karpathy or COCO.")
-    ] = None,
-    extractor: Annotated[
-        str,
-        typer.Option(
-            help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
-            "or files: one .npy or .npz a picture."
-        ),
-    ] = "ready",
-    device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
-) -> None:
-    """Convert a data set, or a folder of pictures, into the simple format of selhn."""
-    from selhn.data import check, import_data
-    from selhn.data.formats import check_options, holds_pictures
-    from selhn.train.config import key_values
-
-    dtype: Literal["float32", "float16"] = "float16" if half else "float32"
-    options = key_values(settings or [])
-    if captions is not None or extractor == "files" or holds_pictures(source):
-        from selhn.features.folder import describe_report, import_pictures
-        from selhn.ready import load_extractor
-
-        destination = destination or Path(f"{Path(source).resolve().name}_data")
-        options = {"dtype": dtype, **options}
-        check_options(import_pictures, options, "an import of pictures")
-        vision = None if extractor == "files" else load_extractor(extractor, device)
-        found = import_pictures(source, destination, vision, captions, **options)
-        typer.echo(describe_report(found))
-        typer.echo(str(check(destination)))
-        return
-    if destination is None:
-        raise ValueError("where to? Name a new folder after the source")
-    typer.echo(str(check(import_data(source, destination, dtype=dtype, **options))))
-
-
-@data_app.command("show")
-def data_show(
-    source: str,
-    settings: Settings = None,
-    split: str = "test",
-    number: Annotated[int, typer.Option(help="How many images.")] = 3,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures, where the data can draw them.")] = None,
-) -> None:
-    """Print the texts of some images; for a generated world, draw them too."""
-    from selhn.demo import show_split
-    from selhn.train.config import key_values
-
-    show_split(source, key_values(settings or []), split, number, pictures)
 
 
 @app.command()
@@ -211,6 +142,7 @@ def index(
         str | None, typer.Argument(help="A folder of pictures, or a data set; default is the data of the run.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
     model: Annotated[
         Path | None, typer.Option(help="A run or a saved model; for pictures the one in the package is there.")
     ] = None,
@@ -227,14 +159,15 @@ def index(
     ] = None,
 ) -> None:
     """Make an index of pictures or of a data set, bring it up to date, or change it; stopped, it goes on."""
-    from selhn.searching import change_index, fill_index
+    from selhn.searching import change_index, fill_index, index_place
 
+    place = index_place(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device}
-        typer.echo(fill_index(source, folder, model, split, precision, **pictures))  # type: ignore[arg-type]
+        typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
-        typer.echo(change_index(folder, delete or [], compact, check, approximate))
+        typer.echo(change_index(place, delete or [], compact, check, approximate))
 
 
 @app.command()
@@ -243,6 +176,10 @@ def search(
         list[str] | None, typer.Argument(help="What to look for; before it perhaps the folder of a run or an index.")
     ] = None,
     folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model, where the index does not hold it, as in Milvus.")
+    ] = None,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
     like: Annotated[
@@ -256,9 +193,10 @@ def search(
     split: str = "test",
 ) -> None:
     """Find the pictures that fit a sentence, a picture, or both."""
-    from selhn.searching import answers, ask, save_sheet
+    from selhn.searching import answers, ask, index_place, save_sheet
 
-    hits = ask(words or [], folder, k, where, like, data, split, find=find, text_weight=text_weight)  # type: ignore[arg-type]
+    place = index_place(folder, uri)
+    hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
         save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)

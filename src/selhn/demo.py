@@ -20,7 +20,7 @@ from selhn.diagnose import training_figure
 from selhn.eval import Metrics
 from selhn.examples import ANNOTATIONS, PICTURES
 from selhn.photos import index_pictures, picture_id
-from selhn.retrieve import Hit, Index
+from selhn.retrieve import AnyIndex, Hit, Index
 from selhn.searching import answer_tiles, describe, picture_query
 from selhn.sheet import SIDE, Tile, contact_sheet
 from selhn.train import RunConfig, get_recipe, open_run, override, read_log, run_config
@@ -152,9 +152,9 @@ What to type next:
     {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
 
 
-def _found_by_captions(index: Index) -> tuple[float, float]:
+def _found_by_captions(index: AnyIndex) -> tuple[float, float]:
     """Shares of captions whose own picture is the first answer, and among the first five."""
-    asked = [(caption, record.id) for record in index.snapshot.records() for caption in record.captions]
+    asked = [(caption, record.id) for record in index.records() for caption in record.captions]
     found = index.search_many([caption for caption, _ in asked], k=5, find="image")
     first = [own == hits[0].id for hits, (_, own) in zip(found, asked)]
     among = [own in {hit.id for hit in hits} for hits, (_, own) in zip(found, asked)]

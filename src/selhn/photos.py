@@ -1,5 +1,6 @@
 """Folders of pictures in an index: what is new is added, what changed is replaced, what is gone is removed."""
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from selhn.models import AbstractMatcher
 from selhn.progress import Progress
 from selhn.ready import load_extractor, load_ready_model
 from selhn.ready.loader import READY
-from selhn.retrieve import Index, Item, Record, is_index
+from selhn.retrieve import AnyIndex, Item, Record, create_index, has_index, is_milvus, load_index
 from selhn.retrieve.vectors import Precision
 
 PICTURES_AT_ONCE = 512
@@ -36,7 +37,7 @@ EPOCH = datetime(1970, 1, 1)
 class Indexed:
     """An index of pictures, and what the last look at a folder did to it."""
 
-    index: Index
+    index: AnyIndex
     added: int
     changed: int
     removed: int
@@ -49,8 +50,7 @@ class Indexed:
     def __str__(self) -> str:
         head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
         head += f"{self.unchanged:,} as before; {len(self.report.refused):,} left out"
-        where = self.index.path / REPORT_FILE if self.index.path is not None else REPORT_FILE
-        told = describe_report(replace(self.report, notes=()), where).split("\n")[1:]
+        told = describe_report(replace(self.report, notes=()), report_folder(self.index) / REPORT_FILE).split("\n")[1:]
         kinds = ", ".join(f"{number:,} {suffix or 'without an ending'}" for suffix, number in self.others.items())
         return "\n".join([head, *told, *([f"  not pictures by their names: {kinds}"] if kinds else [])])
 
@@ -81,7 +81,7 @@ def index_pictures(
     items are called by their full paths, and those below other folders are left alone.
 
     Args:
-        path: the index; that of `default_index` if nothing is said.
+        path: the index, a folder or a uri of Milvus; that of `default_index` if nothing is said.
         model: by default the ready model, which the index then names and does not copy.
         extractor: a name that `load_extractor` takes; by default that of the index, for a new one "ready".
         captions: a file that `read_picture_texts` reads.
@@ -93,11 +93,11 @@ def index_pictures(
     if not pictures:
         raise ValueError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
     told = None if captions is None else read_picture_texts(captions)
-    index, vision = _opened(Path(path or default_index()).expanduser(), model, extractor, precision, device)
+    index, vision = _opened(path or default_index(), model, extractor, precision, device)
     index.to(device)
     kinds = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in others)
     with index.writing():
-        known = {name: index.get(name) for name in index.ids() if Path(name).is_relative_to(root)}
+        known = {record.id: record for record in index.records({"id": {"like": below(root)}})}
         wanted, lost = _wanted(root, pictures, known, told)
         fresh = [Path(name) for name, item in wanted.items() if not _is_same(item, known.get(name))]
         progress = Progress(max(1, len(fresh)), quiet=quiet)
@@ -112,18 +112,29 @@ def index_pictures(
         index.delete(gone)
         unmatched = [(name, f"has captions in {captions}, but no such picture is used") for name in lost]
         report = replace(report, refused=(*report.refused, *unmatched))
-        assert index.path is not None
-        write_report(report, root, index.path)
+        write_report(report, root, report_folder(index))
     new = sum(name not in known for name in used)
     before = len(wanted) - len(fresh)
     return Indexed(index, new, len(used) - new, len(gone), before, report, dict(kinds.most_common(SHOWN)))
 
 
-def regions_of(index: Index, picture: Path | str) -> Float[Tensor, "M F"]:
+def below(root: Path) -> str:
+    """A pattern for the ids of pictures below a folder."""
+    return glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"
+
+
+def report_folder(index: AnyIndex) -> Path:
+    """Where it is written which pictures were left out: in the index, or for one in Milvus where yours would lie."""
+    folder = default_index().parent if is_milvus(index.place) else Path(index.place)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def regions_of(index: AnyIndex, picture: Path | str) -> Float[Tensor, "M F"]:
     """The regions of a picture as the index takes them, to ask with."""
     name = index.about.get("extractor")
     if name is None:
-        raise ValueError(f"{index.path} was not made from pictures: ask with the id of an item, or with regions")
+        raise ValueError(f"{index.place} was not made from pictures: ask with the id of an item, or with regions")
     return load_extractor(str(name))([open_picture(Path(picture).expanduser()).image])[0]
 
 
@@ -134,11 +145,16 @@ def picture_id(picture: Path | str) -> str:
 
 
 def _opened(
-    path: Path, model: AbstractMatcher | None, extractor: str | None, precision: Precision, device: torch.device | str
-) -> tuple[Index, Extractor]:
+    place: Path | str,
+    model: AbstractMatcher | None,
+    extractor: str | None,
+    precision: Precision,
+    device: torch.device | str,
+) -> tuple[AnyIndex, Extractor]:
     """The index and what gives it regions, once it is known that they fit."""
-    if is_index(path):
-        index = Index.load(path, model)
+    path = place if is_milvus(place) else Path(place).expanduser()
+    if has_index(path):
+        index = load_index(path, model)
         name = index.about.get("extractor")
         if name is None:
             raise ValueError(f"{path} was not made from pictures: name another place for the index")
@@ -162,7 +178,7 @@ def _opened(
             f"{model.name} takes features of {wanted} numbers and {extractor or READY} gives {vision.width}: "
             "name the extractor that it was trained with"
         )
-    return Index.create(model, path, precision=precision, about=about, keep_model=kept), vision
+    return create_index(path, model, precision=precision, about=about, keep_model=kept), vision
 
 
 def _wanted(
@@ -200,7 +216,7 @@ def _is_same(item: Item, record: Record | None) -> bool:
 
 
 def _read_and_added(
-    index: Index, fresh: Sequence[Path], wanted: Mapping[str, Item], vision: Extractor, how: dict[str, Any]
+    index: AnyIndex, fresh: Sequence[Path], wanted: Mapping[str, Item], vision: Extractor, how: dict[str, Any]
 ) -> tuple[set[str], PictureReport]:
     """Which of some pictures could be read and are now in the index, and what became of all."""
     used: set[str] = set()

@@ -12,7 +12,7 @@ from selhn.data.pictures import open_picture
 from selhn.models import AbstractMatcher
 from selhn.photos import default_index, index_pictures, picture_id, regions_of
 from selhn.progress import Progress
-from selhn.retrieve import Hit, Index, Item, Query, is_index
+from selhn.retrieve import AnyIndex, Hit, Index, Item, Query, create_index, has_index, is_index, is_milvus, load_index
 from selhn.retrieve.items import Kind, split_ids, split_items
 from selhn.retrieve.vectors import Precision
 from selhn.sheet import Tile, contact_sheet
@@ -26,7 +26,7 @@ TEXT_WEIGHT = 2.0
 
 def fill_index(
     source: str | None,
-    folder: Path | None,
+    place: Path | str | None,
     run: Path | None,
     split: str = "test",
     precision: Precision = "float32",
@@ -39,59 +39,72 @@ def fill_index(
     """
     if source is not None and holds_pictures(Path(source).expanduser()):
         model = None if run is None else open_model(run)
-        done = index_pictures(source, folder, model=model, precision=precision, **of_pictures)
-        here = "" if folder is None else f" --index {folder}"
+        done = index_pictures(source, place, model=model, precision=precision, **of_pictures)
+        here = "" if place is None else f" --{'uri' if is_milvus(place) else 'index'} {place}"
         return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
     wrong = next((name for name in ("captions", "extractor") if of_pictures.get(name) is not None), None)
     if wrong is not None:
         raise ValueError(f"--{wrong} is for a folder of pictures, and {source} is none")
-    return _fill_from_data(source, folder or DEFAULT_INDEX, run, split, precision)
+    return _fill_from_data(source, place or DEFAULT_INDEX, run, split, precision)
 
 
-def _fill_from_data(source: str | None, folder: Path, run: Path | None, split: str, precision: Precision) -> str:
-    index = Index.load(folder, None if run is None else open_model(run)) if is_index(folder) else None
-    model = index.model if index is not None else _model_of(run, folder)
+def _fill_from_data(source: str | None, place: Path | str, run: Path | None, split: str, precision: Precision) -> str:
+    index = load_index(place, None if run is None else open_model(run)) if has_index(place) else None
+    model = index.model if index is not None else _model_of(run, place)
     if source is None and run is None:
         raise ValueError(
             "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
         )
-    items = open_data(run or folder, source)[split]
+    items = open_data(run or Path(place), source)[split]
     if index is None:
-        index = Index.create(model, folder, precision=precision)
+        index = create_index(place, model, precision=precision)
     index.add(_told(items, frozenset(index.ids())), existing="skip")
     return describe(index)
 
 
+def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
+    """The index that an option names."""
+    if uri is None:
+        return folder
+    if folder is not None:
+        raise ValueError("--index names a folder and --uri Milvus: give one of them")
+    if not is_milvus(uri):
+        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+    return uri
+
+
 def change_index(
-    folder: Path | None,
+    place: Path | str | None,
     delete: Sequence[str] = (),
     compact: bool = False,
     check: bool = False,
     approximate: str | None = None,
 ) -> str:
     """Change or check an index; says what it holds afterwards."""
-    index = Index.load(found_index(folder))
+    index = load_index(found_index(place))
+    if (compact or check) and not isinstance(index, Index):
+        raise ValueError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
     if delete:
         index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
-    if compact:
+    if compact and isinstance(index, Index):
         index.compact()
     if approximate is not None:
         index.approximate(approximate)  # type: ignore[arg-type]
-    if check:
+    if check and isinstance(index, Index):
         index.check()
     return describe(index) + ("; every file is what was written" if check else "")
 
 
-def found_index(folder: Path | None) -> Path:
+def found_index(place: Path | str | None) -> Path | str:
     """The index that is meant: the one named, else that of this folder, else that of the user's pictures."""
-    if folder is not None:
-        return folder
+    if place is not None:
+        return place
     return default_index() if is_index(default_index()) and not is_index(DEFAULT_INDEX) else DEFAULT_INDEX
 
 
 def ask(
     words: Sequence[str],
-    folder: Path | None = None,
+    named: Path | str | None = None,
     k: int = 5,
     where: str | None = None,
     like: str | None = None,
@@ -100,26 +113,27 @@ def ask(
     *,
     find: Kind = "image",
     text_weight: float = TEXT_WEIGHT,
+    model: Path | None = None,
 ) -> list[Hit]:
-    """The answers to a sentence, from the index or the run named before it, else from the index in `folder`.
+    """The answers to a sentence, from the index or the run named before it, else from the index `named`.
 
     `like` is the id of an item, or the file of a picture, which need not be in the index.
     """
     if len(words) > 2 or (not words and like is None):
         raise ValueError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
-    place = Path(words[0]) if len(words) == 2 else found_index(folder)
-    if is_index(place):
-        index = Index.load(place)
+    place = Path(words[0]) if len(words) == 2 else found_index(named)
+    if has_index(place):
+        index = load_index(place, None if model is None else open_model(model))
     elif len(words) == 2:
-        model, dataset = open_run(place, data)
-        index = Index.build(model, dataset[split])
+        own_model, dataset = open_run(Path(place), data)
+        index = Index.build(own_model, dataset[split])
     else:
         raise ValueError(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
     query = picture_query(index, words[-1] if words else None, like, text_weight)
     return index.search(query, k, find, where=where)
 
 
-def picture_query(index: Index, text: str | None, like: str | None, text_weight: float = TEXT_WEIGHT) -> Query:
+def picture_query(index: AnyIndex, text: str | None, like: str | None, text_weight: float = TEXT_WEIGHT) -> Query:
     """A sentence, an item or the file of a picture, or both."""
     weights = {"text": text_weight} if text is not None and like is not None else {}
     if like is None or like in index:
@@ -127,7 +141,7 @@ def picture_query(index: Index, text: str | None, like: str | None, text_weight:
     if picture_id(like) in index:
         return Query(text, None, picture_id(like), weights)
     if not Path(like).expanduser().is_file():
-        raise ValueError(f"--like {like} is neither an item of {index.path} nor a file: name one of them")
+        raise ValueError(f"--like {like} is neither an item of {index.place} nor a file: name one of them")
     return Query(text, regions_of(index, like), None, weights)
 
 
@@ -162,21 +176,19 @@ def _shown(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def describe(index: Index) -> str:
+def describe(index: AnyIndex) -> str:
     """One line about an index."""
-    identity = index.snapshot.identity
-    texts = sum(len(record.captions) for record in index.snapshot.records())
-    kinds = {one.kind for one in index.candidates.values()}
-    how = f", candidates by {', '.join(sorted(kinds))}" if kinds else ""
+    identity = index.identity
+    how = f", candidates by {index.found_by}" if index.found_by != "exact" else ""
     return (
-        f"{index.path}: {len(index):,} images, {texts:,} texts, {identity.width} numbers each in {identity.precision}, "
-        f"by {identity.model_name}{how}"
+        f"{index.place}: {len(index):,} images, {index.num_texts:,} texts, {identity.width} numbers each in "
+        f"{identity.precision}, by {identity.model_name}{how}"
     )
 
 
-def _model_of(run: Path | None, folder: Path) -> AbstractMatcher:
+def _model_of(run: Path | None, place: Path | str) -> AbstractMatcher:
     if run is None:
-        raise ValueError(f"there is no index {folder} yet: name the run or the model that is to make it with --model")
+        raise ValueError(f"there is no index {place} yet: name the run or the model that is to make it with --model")
     return open_model(run)
 
 

@@ -290,7 +290,7 @@ def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path,
 def test_an_index_without_its_model(model, make_item, tmp_path):
     Index.create(model, tmp_path / "i", keep_model=False, about={"extractor": "x"}).add([make_item(1)])
     assert not (tmp_path / "i" / "models").exists()
-    with pytest.raises(ValueError, match=r"holds no model \(rvse made it\): give it with model="):
+    with pytest.raises(ValueError, match=r"holds no model \(rvse made it\): give it with --model, or model="):
         Index.load(tmp_path / "i")
     opened = Index.load(tmp_path / "i", model)
     assert opened.ids() == ["item1"]

@@ -43,14 +43,17 @@ class GPO(nn.Module):
         """The weights of the `size` sorted positions for sets of these lengths; they add up to 1."""
         # Without half precision: the temperature multiplies every rounding error by ten.
         with torch.autocast(lengths.device.type, enabled=False):
-            if len(lengths) <= size:
+            # A program that is exported does the same for all shapes.
+            if torch.compiler.is_exporting() or len(lengths) <= size:
                 return self._weights(lengths.clamp(min=1), size)
             every_length = torch.arange(1, size + 1, device=lengths.device)
             return self._weights(every_length, size).index_select(0, (lengths - 1).clamp(min=0))
 
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
         weight = self.linear.weight
-        positions = _positions(size, self.position_dim, weight.device, weight.dtype)[None]
+        # Nothing symbolic may be remembered.
+        of_size = _positions.__wrapped__ if torch.compiler.is_exporting() else _positions
+        positions = of_size(size, self.position_dim, weight.device, weight.dtype)[None]
         ahead, _ = self.gru.ahead(positions)  # the same for all lengths: a state never sees what follows it
         mirror = mirror_positions(lengths, size)
         back, _ = self.gru.back(positions[0][mirror])

@@ -110,6 +110,12 @@ def written(
     return replace(before, snapshot=snapshot, next_name=before.next_name + len(new))
 
 
+def moved(opened: Opened, device: torch.device) -> Opened:
+    """With the vectors on a device."""
+    parts = [Part(part.segment.to(device), part.alive) for part in opened.snapshot.parts]
+    return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
+
+
 def nothing(model: AbstractMatcher, precision: Precision, about: Mapping[str, Any]) -> Opened:
     """An index before anything is in it."""
     require_vectors(model)
@@ -118,14 +124,33 @@ def nothing(model: AbstractMatcher, precision: Precision, about: Mapping[str, An
     return Opened(Snapshot(Identity(digest_of(model), name, width_of(model), precision, dict(about))), {})
 
 
+def write_copy(snapshot: Snapshot, model: AbstractMatcher, path: str | Path) -> None:
+    """What is there as one segment in another folder; an index that was there is replaced in one step."""
+    folder = IndexFolder(path)
+    with folder.writing():
+        whole = replace(snapshot, unfinished=None)
+        before = folder.open_or(nothing(model, whole.identity.precision, {}))
+        if before.snapshot.generation == 0:  # a manifest first: what a kill leaves is then known for what it is
+            begun = replace(whole, parts=(), generation=0, unfinished="save")
+            before = folder.commit(before, [], snapshot=begun, model=model)
+        folder.sweep(before)
+        drafts = [Draft(snapshot.parts)] if len(snapshot) else []
+        folder.commit(before, [], drafts, snapshot=whole, model=model)
+
+
 def own_model(folder: IndexFolder, opened: Opened) -> AbstractMatcher:
     """The model that an index holds, or that it names."""
     identity = opened.snapshot.identity
     if opened.model_kept:
         return load_model(folder.model_folder / identity.model)
+    return named_model(identity, str(folder.path))
+
+
+def named_model(identity: Identity, place: str) -> AbstractMatcher:
+    """The model that an index names, which is the ready one or none."""
     if identity.about.get("model") == READY:
         return load_ready_model()
-    raise ValueError(f"{folder.path} holds no model ({identity.model_name} made it): give it with model=")
+    raise ValueError(f"{place} holds no model ({identity.model_name} made it): give it with --model, or model=")
 
 
 def with_candidates(path: Path, opened: Opened) -> Opened:

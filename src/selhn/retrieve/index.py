@@ -18,18 +18,20 @@ from selhn.retrieve.changes import (
     changes,
     committed,
     digest_of_split,
+    moved,
     nothing,
     own_model,
     with_candidates,
+    write_copy,
     written,
 )
 from selhn.retrieve.encoding import digest_of
 from selhn.retrieve.faiss_index import Approximate, ApproximateKind
 from selhn.retrieve.folder import IndexFolder, Opened, is_index
-from selhn.retrieve.items import Hit, Item, Kind, Query, Record, split_items
+from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query, split_items
 from selhn.retrieve.search import Candidates, answer
-from selhn.retrieve.segment import Draft, Part
-from selhn.retrieve.snapshot import Snapshot
+from selhn.retrieve.segment import Draft
+from selhn.retrieve.snapshot import Identity, Snapshot
 from selhn.retrieve.vectors import Precision
 from selhn.retrieve.where import Where, read_filter
 
@@ -146,9 +148,34 @@ class Index:
         return self._opened.candidates
 
     @property
+    def identity(self) -> Identity:
+        """What the index is, whatever it holds."""
+        return self.snapshot.identity
+
+    @property
     def about(self) -> Mapping[str, Any]:
         """What whoever made the index wanted to remember."""
-        return self.snapshot.identity.about
+        return self.identity.about
+
+    @property
+    def place(self) -> str:
+        """Where the index lies, for people."""
+        return "memory" if self.path is None else str(self.path)
+
+    @property
+    def generation(self) -> int:
+        """Another number after every change."""
+        return self.snapshot.generation
+
+    @property
+    def num_texts(self) -> int:
+        """How many captions there are."""
+        return self.snapshot.num_texts
+
+    @property
+    def found_by(self) -> str:
+        """What proposes answers, "exact" where all are looked at."""
+        return ", ".join(sorted({one.kind for one in self.candidates.values()})) or "exact"
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -164,6 +191,10 @@ class Index:
         """Captions and metadata of an item."""
         number, row = self.snapshot.place(name)
         return self.snapshot.parts[number].segment.lines[row]
+
+    def records(self, where: Where | None = None) -> Iterator[Record]:
+        """What is known of all items for which a filter holds, in the order of their positions."""
+        return self.snapshot.records(None if where is None else read_filter(where))
 
     def search(
         self,
@@ -182,11 +213,7 @@ class Index:
         A text, an item and a mixture ask for images, an image alone for texts; `find` says otherwise. `weights` are
         those of `Query`, `where` is a filter on metadata (see `where.py`).
         """
-        if query is None:
-            query = Query(text, image, like, weights or {})
-        elif any(part is not None for part in (text, image, like)):
-            raise ValueError("the query is given twice: by position, or by text=, image= and like=, not both")
-        return self.search_many([query], k, find, where=where)[0]
+        return self.search_many([as_query(query, text, image, like, weights)], k, find, where=where)[0]
 
     def search_many(
         self,
@@ -197,7 +224,7 @@ class Index:
         where: Where | None = None,
     ) -> list[list[Hit]]:
         """The answers to several queries, which are encoded and scored together."""
-        asked = [_as_query(query) for query in queries]
+        asked = [as_query(query) for query in queries]
         filter = None if where is None else read_filter(where)
         now = self._opened
         return answer(self.model, now.snapshot, asked, k, find, filter, now.candidates, self._device)
@@ -240,7 +267,7 @@ class Index:
         """Write all that is there into one segment, and give the room of deleted items back."""
         with self._writing() as folder:
             drafts = [Draft(self.snapshot.parts)] if len(self) else []
-            self._opened = self._moved(committed(folder, self._opened, [], drafts, compact=True))
+            self._opened = moved(committed(folder, self._opened, [], drafts, compact=True), self._device)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
         """Find candidates by FAISS (`pip install 'selhn[faiss]'`) from now on, and score them exactly.
@@ -264,7 +291,7 @@ class Index:
         opened = IndexFolder(self.path).open()
         if opened.snapshot.identity.model != self.snapshot.identity.model:
             raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
-        self._opened = self._moved(with_candidates(self.path, opened))
+        self._opened = moved(with_candidates(self.path, opened), self._device)
 
     def check(self) -> None:
         """Read every byte of the folder, and refuse it where it is not what was written."""
@@ -276,25 +303,12 @@ class Index:
         with self._changing:
             self._device = torch.device(device)
             self.model.to(self._device)
-            self._opened = self._moved(self._opened)
+            self._opened = moved(self._opened, self._device)
         return self
-
-    def _moved(self, opened: Opened) -> Opened:
-        parts = [Part(part.segment.to(self._device), part.alive) for part in opened.snapshot.parts]
-        return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
 
     def save(self, path: str | Path) -> None:
         """Write what is there into a folder; an index that was there is replaced in one step."""
-        folder = IndexFolder(path)
-        with folder.writing():
-            whole = replace(self.snapshot, unfinished=None)
-            before = folder.open_or(nothing(self.model, whole.identity.precision, {}))
-            if before.snapshot.generation == 0:  # a manifest first: what a kill leaves is then known for what it is
-                begun = replace(whole, parts=(), generation=0, unfinished="save")
-                before = folder.commit(before, [], snapshot=begun, model=self.model)
-            folder.sweep(before)
-            drafts = [Draft(self.snapshot.parts)] if len(self) else []
-            folder.commit(before, [], drafts, snapshot=whole, model=self.model)
+        write_copy(self.snapshot, self.model, path)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -324,7 +338,7 @@ class Index:
         for draft, ids in changes(self.model, lambda: self.snapshot, iter(items), existing):
             rows = self.snapshot.row_of_id
             parts = self.snapshot.without([rows[name] for name in ids if name in rows])
-            self._opened = self._moved(committed(folder, self._opened, parts, [draft]))
+            self._opened = moved(committed(folder, self._opened, parts, [draft]), self._device)
             number += len(ids)
         return number
 
@@ -334,9 +348,3 @@ class Index:
         every = split_items(items) if isinstance(items, Split) else items
         drafts = (change.draft for change in changes(self.model, lambda: self.snapshot, iter(every), "refuse"))
         self._opened = folder.commit(before, [], drafts, snapshot=self.snapshot, model=self.model)
-
-
-def _as_query(query: str | Float[Tensor, "M F"] | Query) -> Query:
-    if isinstance(query, str):
-        return Query(text=query)
-    return query if isinstance(query, Query) else Query(image=query)

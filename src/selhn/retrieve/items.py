@@ -131,6 +131,23 @@ def split_ids(split: Split) -> list[str]:
     return ids
 
 
+def as_query(
+    query: str | Float[Tensor, "M F"] | Query | None,
+    text: str | None = None,
+    image: Float[Tensor, "M F"] | None = None,
+    like: str | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Query:
+    """What is asked, in any of the ways in which `search` takes it."""
+    if query is None:
+        return Query(text, image, like, weights or {})
+    if any(part is not None for part in (text, image, like)):
+        raise ValueError("the query is given twice: by position, or by text=, image= and like=, not both")
+    if isinstance(query, str):
+        return Query(text=query)
+    return query if isinstance(query, Query) else Query(image=query)
+
+
 def checked_weights(query: Query, parts: list[str]) -> dict[str, float]:
     """The weights of the parts of a query, of which the sum of the sizes is 1."""
     unknown = [name for name in query.weights if name not in parts]

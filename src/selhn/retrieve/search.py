@@ -1,7 +1,7 @@
 """Queries against a snapshot: encoded once, scored block by block, answered with hits."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,8 +46,20 @@ class Candidates(Protocol):
 class Asked:
     """Queries as vectors: for each kind of part a vector and a weight a query, 0 where a query has no such part."""
 
-    def __init__(self, model: AbstractMatcher, snapshot: Snapshot, queries: Sequence[Query], device: torch.device):
+    def __init__(
+        self,
+        model: AbstractMatcher,
+        width: int,
+        queries: Sequence[Query],
+        device: torch.device,
+        of_items: Callable[[list[str]], Float[Tensor, "n d"]],
+    ):
         self.model, self.number = model, len(queries)
+        self._encode: Mapping[str, Callable[[list[Any]], Float[Tensor, "n d"]]] = {
+            "text": partial(encode_queries_of_text, model),
+            "image": partial(encode_queries_of_images, model),
+            "like": of_items,
+        }
         self.vectors: dict[str, Float[Tensor, "Q d"]] = {}
         self.weights: dict[str, Float[Tensor, " Q"]] = {}
         parts = [parts_of(query) for query in queries]
@@ -55,19 +67,11 @@ class Asked:
         for part in MODALITY:
             rows = [row for row, own in enumerate(parts) if part in own]
             if rows:
-                encoded = self._encode(snapshot, part, [getattr(queries[row], part) for row in rows]).to(device)
-                vectors = encoded.new_zeros(self.number, snapshot.identity.width)
+                encoded = self._encode[part]([getattr(queries[row], part) for row in rows]).to(device)
+                vectors = encoded.new_zeros(self.number, width)
                 vectors[rows] = encoded
                 self.vectors[part] = vectors
                 self.weights[part] = torch.tensor([own.get(part, 0.0) for own in weights], device=device)
-
-    def _encode(self, snapshot: Snapshot, part: str, values: list[Any]) -> Float[Tensor, "Q d"]:
-        if part == "text":
-            return encode_queries_of_text(self.model, values)
-        if part == "image":
-            return encode_queries_of_images(self.model, values)
-        places = [snapshot.place(name) for name in values]
-        return torch.cat([snapshot.parts[number].segment.images.take(slice(row, row + 1)) for number, row in places])
 
     @cached_property
     def products(self) -> Float[Tensor, "Q d"] | None:
@@ -103,29 +107,46 @@ def answer(
     device: torch.device | None = None,
 ) -> list[list[Hit]]:
     """The k best hits of every query."""
+    device = device or torch.device("cpu")
+
+    def of_items(names: list[str]) -> Float[Tensor, "n d"]:
+        places = [snapshot.place(name) for name in names]
+        return torch.cat([snapshot.parts[number].segment.images.take(slice(row, row + 1)) for number, row in places])
+
+    def nearest_hits(some: Sequence[Query], kind: Kind, number: int) -> Iterable[Iterable[Hit]]:
+        asked = Asked(model, snapshot.identity.width, some, device, of_items)
+        with torch.autocast(device.type, enabled=asked.products is None and torch.is_autocast_enabled(device.type)):
+            best = best_rows(asked, snapshot, kind, number, filter, (candidates or {}).get(kind))
+        for scores, rows in zip(best.scores.tolist(), best.rows.tolist()):
+            yield (snapshot.hit(kind, row, score) for score, row in zip(scores, rows) if row >= 0)
+
+    with in_eval_mode(model):
+        return answers_by_kind(queries, k, find, snapshot.has_texts, nearest_hits)
+
+
+def answers_by_kind(
+    queries: Sequence[Query],
+    k: int,
+    find: Kind | None,
+    has_texts: Callable[[], bool],
+    nearest_hits: Callable[[Sequence[Query], Kind, int], Iterable[Iterable[Hit]]],
+) -> list[list[Hit]]:
+    """The k best hits of every query, some hundred at a time that ask for the same kind."""
     if not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     if find not in (None, "image", "text"):
         raise ValueError(f'find must be "image" or "text", got {find!r}')
-    wanted = [find or default_kind(query, snapshot) for query in queries]
+    wanted = [find or default_kind(query, has_texts) for query in queries]
     hits: list[list[Hit]] = [[] for _ in queries]
     kinds: tuple[Kind, ...] = ("image", "text")
-    device = device or torch.device("cpu")
-    with in_eval_mode(model):
-        for kind in kinds:
-            rows = [row for row, own in enumerate(wanted) if own == kind]
-            for first in range(0, len(rows), QUERIES_AT_ONCE):
-                some = rows[first : first + QUERIES_AT_ONCE]
-                asked = Asked(model, snapshot, [queries[row] for row in some], device)
-                with torch.autocast(
-                    device.type, enabled=asked.products is None and torch.is_autocast_enabled(device.type)
-                ):
-                    # One more, for the item that is asked with is no answer.
-                    best = best_rows(asked, snapshot, kind, k + 1, filter, (candidates or {}).get(kind))
-                for row, scores, found in zip(some, best.scores.tolist(), best.rows.tolist()):
-                    answers = (snapshot.hit(kind, place, score) for score, place in zip(scores, found) if place >= 0)
-                    other = (hit for hit in answers if kind == "text" or hit.id != queries[row].like)
-                    hits[row] = list(islice(other, k))
+    for kind in kinds:
+        rows = [row for row, own in enumerate(wanted) if own == kind]
+        for first in range(0, len(rows), QUERIES_AT_ONCE):
+            some = rows[first : first + QUERIES_AT_ONCE]
+            # One more, for the item that is asked with is no answer.
+            for row, found in zip(some, nearest_hits([queries[row] for row in some], kind, k + 1)):
+                other = (hit for hit in found if kind == "text" or hit.id != queries[row].like)
+                hits[row] = list(islice(other, k))
     return hits
 
 
@@ -191,6 +212,6 @@ def parts_of(query: Query) -> list[str]:
     return parts
 
 
-def default_kind(query: Query, snapshot: Snapshot) -> Kind:
+def default_kind(query: Query, has_texts: Callable[[], bool]) -> Kind:
     """An image by itself asks for texts, where there are any; all else asks for images."""
-    return "text" if parts_of(query) == ["image"] and snapshot.has_texts() else "image"
+    return "text" if parts_of(query) == ["image"] and has_texts() else "image"

@@ -12,6 +12,7 @@ import torch
 from selhn.retrieve.items import Hit, Kind, Record
 from selhn.retrieve.segment import Part
 from selhn.retrieve.vectors import Precision
+from selhn.retrieve.where import Filter
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +58,13 @@ class Snapshot:
             )
         return self.row_of_id[name]
 
-    def records(self) -> Iterator[Record]:
-        """What is known of every item, in order."""
+    def records(self, filter: Filter | None = None) -> Iterator[Record]:
+        """What is known of every item for which a filter holds, in order."""
         for part in self.parts:
             for row in part.alive.nonzero()[:, 0].tolist():
-                yield part.segment.lines[row]
+                record = part.segment.lines[row]
+                if filter is None or filter(record):
+                    yield record
 
     def first_rows(self, kind: Kind) -> list[int]:
         """Where the rows of each part begin, and behind the last, where they end."""
@@ -73,9 +76,14 @@ class Snapshot:
             kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in get_args(Kind)
         }
 
+    @property
+    def num_texts(self) -> int:
+        """How many captions there are."""
+        return self._alive_before["text"][-1]
+
     def has_texts(self) -> bool:
         """Whether any item has a caption."""
-        return self._alive_before["text"][-1] > 0
+        return self.num_texts > 0
 
     def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
         """The parts without some items."""

@@ -1,0 +1,66 @@
+"""GRUs as one node of an ONNX graph, whatever the length: torch's own exporter unrolls or traces them."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+@torch.library.custom_op("selhn::gru", mutates_args=())
+def _gru(sequences: Tensor, w: Tensor, u: Tensor, b: Tensor) -> Tensor:
+    """The shape of the states; their values are never asked for, since an export only looks at shapes."""
+    return sequences.new_zeros(sequences.shape[0], sequences.shape[1], u.shape[2])
+
+
+_gru.register_fake(_gru._init_fn)
+
+
+class ExportedGRU(nn.Module):
+    """A one-layer `nn.GRU` that reads (B, N, e) from zeros, with its weights in the layout of the ONNX operator.
+
+    torch stacks the gates as reset, update, new; ONNX as update, reset, new, with an axis for the direction before.
+    """
+
+    def __init__(self, gru: nn.GRU):
+        super().__init__()
+        if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
+            raise ValueError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        w, u, b, c = (_reordered(gru.get_parameter(name)) for name in names)
+        self.w, self.u, self.b = nn.Buffer(w[None]), nn.Buffer(u[None]), nn.Buffer(torch.cat([b, c])[None])
+
+    def forward(self, sequences: Float[Tensor, "B N e"]) -> tuple[Float[Tensor, "B N h"], None]:
+        """The states of every position, where `nn.GRU` gives the last one too."""
+        return torch.ops.selhn.gru(sequences, self.w, self.u, self.b), None
+
+
+def with_exported_grus(model: nn.Module) -> nn.Module:
+    """A copy of a model on the CPU whose GRUs are of that kind."""
+    model = copy.deepcopy(model).cpu().eval()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.GRU):
+                setattr(parent, name, ExportedGRU(child))
+    return model
+
+
+def translations() -> Mapping[Any, Callable[..., Any]]:
+    """How `torch.onnx.export` writes our operator."""
+    from onnxscript import opset18
+
+    op: Any = opset18
+
+    def gru(sequences: Any, w: Any, u: Any, b: Any) -> Any:
+        steps_first = op.Transpose(sequences, perm=[1, 0, 2])
+        states, _ = op.GRU(steps_first, w, u, b, hidden_size=u.shape[2], linear_before_reset=1)
+        return op.Transpose(op.Squeeze(states, op.Constant(value_ints=[1])), perm=[1, 0, 2])
+
+    return {torch.ops.selhn.gru.default: gru}
+
+
+def _reordered(gates: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+    reset, update, new = gates.detach().chunk(3)
+    return torch.cat([update, reset, new])

@@ -1,0 +1,243 @@
+"""Both towers of an embedding model as ONNX files, which are kept only if they give what the model gives.
+
+OUT/image_tower.onnx   regions (images, M, F) float32, region_mask (images, M) bool -> image_vector (images, d)
+OUT/text_tower.onnx    tokens (texts, N) int64, token_mask (texts, N) bool -> text_vector (texts, d)
+OUT/towers.json        inputs, outputs, the tokenizer, d, how vectors are scored, and how far the files are off
+OUT/vocabulary.json    or tokenizer.json: what makes tokens from a sentence
+"""
+
+import json
+import logging
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from selhn import __version__
+from selhn.eval.encoded import in_eval_mode
+from selhn.export.gru import translations, with_exported_grus
+from selhn.models import AbstractMatcher, Twins, VSEpp
+from selhn.retrieve.encoding import digest_of, require_vectors, width_of
+from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
+
+TOLERANCE = 1e-4
+DESCRIPTION_FILE = "towers.json"
+FORMAT = 1
+SHAPES = ((1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
+"""How many images or texts, and how many places each: what files are tried with, besides the shape of the export."""
+EXPORTED_SHAPE = (4, 6)
+Side = Literal["image", "text"]
+
+
+@dataclass(frozen=True)
+class Tower:
+    """One side of a model: what its file is called, takes and gives."""
+
+    side: Side
+    inputs: tuple[str, str]
+    axes: tuple[str, str]
+    output: str
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.side}_tower.onnx"
+
+    def encode(self, model: AbstractMatcher, values: Tensor, mask: Tensor) -> Tensor:
+        """What the model gives for this side."""
+        return model.encode_images(values, mask) if self.side == "image" else model.encode_texts(values, mask)
+
+
+TOWERS = (
+    Tower("image", ("regions", "region_mask"), ("images", "regions_of_image"), "image_vector"),
+    Tower("text", ("tokens", "token_mask"), ("texts", "tokens_of_text"), "text_vector"),
+)
+
+
+def export_towers(
+    model: AbstractMatcher, out: Path | str, about: dict[str, Any] | None = None, tolerance: float = TOLERANCE
+) -> dict[str, Any]:
+    """Write both towers into a new folder and compare them with the model; gives what `towers.json` says.
+
+    The folder appears when all of it is written and agrees; else there is an error, and nothing.
+
+    Args:
+        about: kept in `towers.json`, such as how pictures become regions.
+        tolerance: the largest difference of a coordinate.
+    """
+    require_vectors(model)
+    onnx, onnxruntime = _imported()
+    out = Path(out).absolute()
+    if out.exists():
+        raise ValueError(f"{out} is there already: name a new folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        partial.mkdir()
+        differences = {}
+        for tower in TOWERS:
+            onnx.save(_graph(model, tower), partial / tower.file)
+            differences[tower.side] = _largest_difference(onnxruntime, model, tower, partial / tower.file, tolerance)
+        description = describe_towers(model, differences, about or {})
+        (partial / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+        if model.tokenizer is not None:
+            model.tokenizer.save(partial)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return description
+
+
+def describe_towers(model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]) -> dict[str, Any]:
+    """All that a program needs to know to use the files without selhn."""
+    first = model.both[0] if isinstance(model, Twins) else model
+    order = isinstance(first, VSEpp) and first.order
+    unit_images = not (isinstance(first, VSEpp) and not first.normalise_images)
+    return {
+        "format": FORMAT,
+        "model": {"name": model.name or type(model).__name__, "digest": digest_of(model), **about},
+        "d": width_of(model),
+        "feature_dim": _feature_dim(model),
+        "towers": {tower.side: {**asdict(tower), "file": tower.file} for tower in TOWERS},
+        "types": {"regions": "float32", "tokens": "int64", "region_mask": "bool", "token_mask": "bool"},
+        "unit_length": {"image": unit_images, "text": True},
+        "score": "-|max(0, text - image)|" if order else "image . text",
+        "tokenizer": _tokenizer(model),
+        "largest_difference": differences,
+        "versions": {"selhn": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
+    if model.tokenizer is None:
+        return None
+    words = isinstance(model.tokenizer, Vocabulary)
+    return {
+        "kind": "words in lower case, <start> before and <end> behind" if words else "word pieces of BERT",
+        "file": VOCABULARY_FILE if words else PIECES_FILE,
+        "size": model.tokenizer.size,
+        "pad_id": model.tokenizer.pad_id,
+        "max_length": _most_places(model),
+    }
+
+
+def _feature_dim(model: AbstractMatcher) -> int:
+    if "feature_dim" not in model.settings:
+        raise ValueError("only a model made by create_model can be exported: how wide its regions are is not known")
+    return int(model.settings["feature_dim"])
+
+
+def _most_places(model: AbstractMatcher) -> int | None:
+    """The longest text, where there is one."""
+    bert = model.settings.get("bert")
+    if isinstance(bert, dict):
+        return int(bert["max_position_embeddings"])
+    return getattr(model.tokenizer, "max_length", None)
+
+
+def _graph(model: AbstractMatcher, tower: Tower) -> Any:
+    """The ONNX model of one tower, for any number of items and places."""
+    values, mask = _sample(model, tower, *EXPORTED_SHAPE, seed=0)
+    any_size = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    module = _OneSide(with_exported_grus(model), tower).eval()
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            module,
+            (values, mask),
+            dynamo=True,
+            dynamic_shapes=(any_size, any_size),
+            input_names=list(tower.inputs),
+            output_names=[tower.output],
+            custom_translation_table=dict(translations()),
+            # It would take the 1e-8 of unit vectors for 0; runtimes optimise when they load.
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    graph = program.model_proto
+    del graph.graph.value_info[:]  # shapes of the sample
+    for value in (*graph.graph.input, *graph.graph.output):
+        for dimension, name in zip(value.type.tensor_type.shape.dim, tower.axes):
+            if dimension.dim_param:
+                dimension.dim_param = name
+    return graph
+
+
+class _OneSide(nn.Module):
+    def __init__(self, model: nn.Module, tower: Tower):
+        super().__init__()
+        self.model, self.tower = model, tower
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        assert isinstance(self.model, AbstractMatcher)
+        return self.tower.encode(self.model, values, mask)
+
+
+def _sample(
+    model: AbstractMatcher, tower: Tower, rows: int, places: int, seed: int
+) -> tuple[Float[Tensor, "n M F"] | Int[Tensor, "n N"], Bool[Tensor, "n _"]]:
+    """Random items, the first of full length, the others padded; masks of images have holes too."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, places + 1, (rows,), generator=generator)
+    lengths[0] = places
+    mask = torch.arange(places) < lengths[:, None]
+    if tower.side == "image":
+        mask = mask[:, torch.randperm(places, generator=generator)]
+        return torch.randn(rows, places, _feature_dim(model), generator=generator), mask
+    size = model.tokenizer.size if model.tokenizer is not None else int(model.settings["vocab_size"])
+    tokens = torch.randint(0, size, (rows, places), generator=generator)
+    return tokens.masked_fill(~mask, 0 if model.tokenizer is None else model.tokenizer.pad_id), mask
+
+
+def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float) -> float:
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    device = next(model.parameters()).device
+    most, largest = _most_places(model) if tower.side == "text" else None, 0.0
+    for seed, (rows, places) in enumerate((EXPORTED_SHAPE, *SHAPES), 1):
+        values, mask = _sample(model, tower, rows, min(places, most or places), seed)
+        with in_eval_mode(model):
+            wanted = tower.encode(model, values.to(device), mask.to(device)).float().cpu().numpy()
+        (found,) = session.run([tower.output], dict(zip(tower.inputs, (values.numpy(), mask.numpy()))))
+        difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
+        if not difference <= tolerance:
+            raise ValueError(
+                f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}; at most "
+                f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch, onnx and onnxruntime"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _imported() -> tuple[Any, Any]:
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as missing:
+        raise ValueError(f"ONNX files need {missing.name}: pip install 'selhn[onnx]'") from None
+    return onnx, onnxruntime
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch says of its own parts, and of vision packages that are not there."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

@@ -1,0 +1,117 @@
+"""Filters as Milvus reads them. What comes back is looked at once more with the filter itself.
+
+Milvus compares otherwise than we do where a field is missing or of another type, and versions of it differ. So an
+expression holds at least wherever the filter holds, and only says what all of them agree on: what it cannot say, and
+whatever stands under a `not`, it leaves out. Values are escaped, and those that would need more than that are left out
+too, so that no value can become part of the expression.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from selhn.retrieve.where import Comparison, Filter, Not
+
+RECORD = "record"
+"""The JSON field that holds {"id", "metadata"}."""
+NOTHING = 'key == ""'
+MOST_VALUES = 500
+"""Of an `in`: longer lists are looked at here."""
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,99}\Z", re.ASCII)
+_PATTERN_SIGN = re.compile(r"[*?\[]")
+_SIGN_OF_LIKE = re.compile(r"[%_\\]")
+_SIGNS = {"=": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
+def milvus_expression(filter: Filter | None) -> str:
+    """What Milvus is asked for: everything for which the filter holds, and perhaps more; "" is all there is."""
+    return "" if filter is None else _wider(filter) or ""
+
+
+def _wider(filter: Filter) -> str | None:
+    """None where it would be all there is."""
+    if isinstance(filter, Not):
+        return _wider(filter.inner.inner) if isinstance(filter.inner, Not) else None
+    if isinstance(filter, Comparison):
+        return _comparison(filter)
+    parts = [_wider(one) for one in filter.filters]
+    return _all_of(parts) if filter.every else _any_of(parts)
+
+
+def _comparison(one: Comparison) -> str | None:
+    paths = _paths(one.field)
+    if paths is None:
+        return None
+    if one.operator in _SIGNS:
+        return _any_of(_compared(path, _SIGNS[one.operator], one.value) for path in paths)
+    if one.operator == "in":
+        if len(one.value) > MOST_VALUES:
+            return None
+        return _any_of(_compared(path, "==", value) for value in one.value for path in paths) if one.value else NOTHING
+    if one.operator == "contains":
+        return _any_of(_contains(path, one.value) for path in paths)
+    return _any_of(_begins(path, str(one.value)) for path in paths) if one.operator == "like" else None
+
+
+def _paths(field: str) -> list[str] | None:
+    """Where the value may lie: under the whole name, inside of others, or in the id; None where a name is not plain."""
+    names = field.split(".")
+    if not all(_PLAIN_KEY.match(name) for name in names):
+        return None
+    ways = [names] if len(names) == 1 else [[field], names]
+    metadata = [f'{RECORD}["metadata"]' + "".join(f'["{name}"]' for name in way) for way in ways]
+    return [*metadata, *([f'{RECORD}["id"]'] if field == "id" else [])]
+
+
+def _any_of(parts: Iterable[str | None]) -> str | None:
+    several = list(parts)
+    return None if None in several else _joined(" or ", several)
+
+
+def _all_of(parts: Iterable[str | None]) -> str | None:
+    return _joined(" and ", parts)
+
+
+def _joined(word: str, parts: Iterable[str | None]) -> str | None:
+    several = [part for part in dict.fromkeys(parts) if part is not None]
+    if len(several) < 2:
+        return several[0] if several else None
+    return "(" + word.join(several) + ")"
+
+
+def _compared(path: str, sign: str, value: Any) -> str | None:
+    literal = _literal(value)
+    return None if literal is None else f"{path} {sign} {literal}"
+
+
+def _contains(path: str, value: Any) -> str | None:
+    literal = _literal(value)
+    if literal is None:
+        return None
+    element = f"json_contains({path}, {literal})"
+    if not isinstance(value, str):
+        return element
+    return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literal[1:-1]}%")'
+
+
+def _begins(path: str, pattern: str) -> str | None:
+    """By the beginning of a pattern, up to its first sign."""
+    beginning = _PATTERN_SIGN.split(pattern)[0]
+    literal = _literal(beginning)
+    if not beginning or literal is None or _SIGN_OF_LIKE.search(beginning):
+        return None
+    return f'{path} like "{literal[1:-1]}%"'
+
+
+def _literal(value: Any) -> str | None:
+    """A value that can be written so that all read the same; None for others."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 2**53 else None
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else None
+    if isinstance(value, str) and value.isprintable():
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return None

@@ -1,0 +1,103 @@
+"""Towers as ONNX files: what they give is what the model gives, or there are none."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from model_cases import CASES, FEATURE_DIM, make_batch, make_model
+
+from selhn.export import export_towers, towers
+from selhn.export.towers import TOWERS
+from selhn.models import MODELS, create_model
+from selhn.text import load_tokenizer
+
+pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
+onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX files need the extra onnx")
+
+TWO_TOWERS = [name for name in CASES if MODELS[name].family != "cross-attention"]
+
+
+def run(folder, tower, values, mask):
+    session = onnxruntime.InferenceSession(str(folder / tower.file))
+    return session.run(None, {tower.inputs[0]: values.numpy(), tower.inputs[1]: mask.numpy()})[0]
+
+
+def both_sides(model, batch):
+    with torch.no_grad():
+        yield TOWERS[0], batch.regions, batch.region_mask, model.encode_images(batch.regions, batch.region_mask)
+        yield TOWERS[1], batch.tokens, batch.token_mask, model.encode_texts(batch.tokens, batch.token_mask)
+
+
+@pytest.mark.parametrize("name", TWO_TOWERS)
+def test_towers_give_what_the_model_gives(name, tmp_path, unchecked):
+    model, out = make_model(name), tmp_path / "out"
+    description = export_towers(model, out)
+    for size in ({"pairs": 11, "regions": 8, "tokens": 13}, {"pairs": 1, "regions": 1, "tokens": 3}):
+        for tower, values, mask, wanted in both_sides(model, make_batch(seed=5, **size)):
+            assert np.abs(run(out, tower, values, mask) - wanted.numpy()).max() < 1e-4
+            assert description["largest_difference"][tower.side] < 1e-4
+    told = json.loads((out / "towers.json").read_text())
+    assert told == json.loads(json.dumps(description))
+    assert (told["d"], told["feature_dim"]) == (16, FEATURE_DIM)
+    assert told["score"] == ("-|max(0, text - image)|" if name == "vsepp_order" else "image . text")
+    words = ["word3 word7"]
+    assert load_tokenizer(out).encode(words)[0].tolist() == model.tokenize(words)[0].tolist()
+    assert told["tokenizer"]["size"] == model.tokenizer.size
+    inputs = {one.name: one.shape for one in onnxruntime.InferenceSession(str(out / "image_tower.onnx")).get_inputs()}
+    assert inputs == {
+        "regions": ["images", "regions_of_image", FEATURE_DIM],
+        "region_mask": ["images", "regions_of_image"],
+    }
+
+
+def test_two_networks_in_one(tmp_path, unchecked):
+    torch.manual_seed(0)
+    model = create_model("vsepp", networks=2, **CASES["vsepp"]).eval()
+    export_towers(model, tmp_path / "out")
+    for tower, values, mask, wanted in both_sides(model, make_batch()):
+        assert np.abs(run(tmp_path / "out", tower, values, mask) - wanted.numpy()).max() < 1e-4
+
+
+def test_an_image_without_regions_is_zero(tmp_path, unchecked):
+    model = make_model("vse_fc")
+    export_towers(model, tmp_path / "out")
+    found = run(tmp_path / "out", TOWERS[0], torch.rand(2, 3, FEATURE_DIM), torch.zeros(2, 3, dtype=torch.bool))
+    assert np.array_equal(found, np.zeros((2, 16), dtype=np.float32))
+
+
+def test_files_that_differ_are_not_left(tmp_path, unchecked):
+    with pytest.raises(ValueError, match=r"the image tower differs by .* from vsepp for 4 x 6; at most 0e\+00"):
+        export_towers(make_model("vsepp"), tmp_path / "out", tolerance=0.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_not_touched(tmp_path):
+    with pytest.raises(ValueError, match="is there already: name a new folder"):
+        export_towers(make_model("vsepp"), tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in TWO_TOWERS])
+def test_cross_attention_has_no_towers(name, tmp_path):
+    with pytest.raises(ValueError, match="compares regions with words and has no vector"):
+        export_towers(make_model(name), tmp_path / "out")
+
+
+def test_without_the_packages(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ValueError, match=r"ONNX files need onnxruntime: pip install 'selhn\[onnx\]'"):
+        export_towers(make_model("vsepp"), tmp_path / "out")
+
+
+def test_samples_have_padding_and_holes():
+    """What the files are compared by must be able to tell a tower that looks at padding."""
+    model = make_model("vsepp")
+    _, regions = towers._sample(model, TOWERS[0], 9, 12, seed=1)
+    tokens, words = towers._sample(model, TOWERS[1], 9, 12, seed=1)
+    assert regions.any(1).all()
+    assert not regions.all()
+    assert bool((~regions[:, :-1] & regions[:, 1:]).any())
+    assert words[:, 0].all()
+    assert not words.all()
+    assert bool((tokens[~words] == model.tokenizer.pad_id).all())

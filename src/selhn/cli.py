@@ -205,6 +205,7 @@ def search(
 @app.command()
 def serve(
     place: Annotated[Path | None, typer.Argument(help="Folder of an index; default is that of your pictures.")] = None,
+    uri: Annotated[str | None, typer.Option(help="An index in Milvus: http://host:19530, or a file.db.")] = None,
     examples: Annotated[bool, typer.Option("--examples", help="The example pictures, indexed on first use.")] = False,
     runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show as they go.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
@@ -221,8 +222,10 @@ def serve(
     """Search in the browser, and over HTTP."""
     from selhn.serve import serve
 
+    if place is not None and uri is not None:
+        raise ValueError(f"either {place} or --uri {uri} is served, not both: leave one out")
     serve(
-        place,
+        place or uri,
         examples=examples,
         runs=runs,
         host=host,

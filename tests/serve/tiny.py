@@ -9,7 +9,7 @@ from picture_cases import TinyBackbone, encoded, photo
 from selhn.features import Extractor
 from selhn.models import create_model
 from selhn.photos import picture_facts
-from selhn.retrieve import Index, Item
+from selhn.retrieve import Item, create_index
 from selhn.serve.collection import Collection
 from selhn.text import Vocabulary
 
@@ -23,13 +23,13 @@ def small_model(name="rvse", **settings):
     return create_model(name, tokenizer=Vocabulary.build(WORDS, 1), feature_dim=4, dim=8, **settings).eval()
 
 
-def make_collection(folder):
+def make_collection(folder, place=None):
     """Twelve pictures in two folders, four of them with a licence, in an index as `selhn index` writes it."""
     root = folder / "Pictures"
     (root / "trip").mkdir(parents=True)
     extractor = Extractor(TinyBackbone())
     about = {"extractor": "tiny", "features": extractor.identity}
-    index = Index.create(small_model(), folder / "pictures.index", about=about)
+    index = create_index(place or folder / "pictures.index", small_model(), about=about)
     items = []
     for number in range(NUMBER):
         image = photo(number, (60, 40))

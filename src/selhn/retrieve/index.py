@@ -196,6 +196,10 @@ class Index:
         """What is known of all items for which a filter holds, in the order of their positions."""
         return self.snapshot.records(None if where is None else read_filter(where))
 
+    def count(self, where: Where | None = None) -> int:
+        """For how many items a filter holds."""
+        return len(self) if where is None else self.snapshot.count(read_filter(where))
+
     def search(
         self,
         query: str | Float[Tensor, "M F"] | Query | None = None,

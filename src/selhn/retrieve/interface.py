@@ -68,6 +68,10 @@ class AnyIndex(Protocol):
         """What is known of all items for which a filter holds."""
         ...
 
+    def count(self, where: Where | None = None) -> int:
+        """For how many items a filter holds."""
+        ...
+
     def search(
         self,
         query: str | Float[Tensor, "M F"] | Query | None = None,

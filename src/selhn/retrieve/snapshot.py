@@ -8,6 +8,8 @@ from itertools import accumulate
 from typing import Any, get_args
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from selhn.retrieve.items import Hit, Kind, Record
 from selhn.retrieve.segment import Part
@@ -60,11 +62,17 @@ class Snapshot:
 
     def records(self, filter: Filter | None = None) -> Iterator[Record]:
         """What is known of every item for which a filter holds, in order."""
+        for part, chosen in zip(self.parts, self._chosen(filter)):
+            for row in chosen.nonzero()[:, 0].tolist():
+                yield part.segment.lines[row]
+
+    def count(self, filter: Filter) -> int:
+        """For how many items a filter holds."""
+        return sum(int(chosen.sum()) for chosen in self._chosen(filter))
+
+    def _chosen(self, filter: Filter | None) -> Iterator[Bool[Tensor, " n"]]:
         for part in self.parts:
-            for row in part.alive.nonzero()[:, 0].tolist():
-                record = part.segment.lines[row]
-                if filter is None or filter(record):
-                    yield record
+            yield part.alive if filter is None else part.alive & part.segment.chosen(filter)
 
     def first_rows(self, kind: Kind) -> list[int]:
         """Where the rows of each part begin, and behind the last, where they end."""

@@ -8,6 +8,7 @@ import anyio
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 import selhn
+from selhn.retrieve import Record
 from selhn.searching import TEXT_WEIGHT
 from selhn.serve.collection import Collection, Question
 from selhn.serve.messages import (
@@ -83,10 +84,10 @@ def api_routes(service: Service) -> APIRouter:
     async def item(id: str) -> ItemMessage:
         """One item."""
         collection = service.searched()
-        record = collection.record(id)
+        record = await in_thread(service.readers, collection.record, id)
         if record is None:
             raise HTTPException(404, f"there is no item {id[:80]!r}")
-        return _item(collection, record)
+        return await _item(service, collection, record)
 
     @router.get(
         "/picture",
@@ -96,7 +97,7 @@ def api_routes(service: Service) -> APIRouter:
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
         """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
-        path = service.searched().picture(id)
+        path = await in_thread(service.readers, service.searched().picture, id)
         if path is None or service.thumbnails is None:
             raise HTTPException(404, f"there is no picture of {id[:80]!r}")
         found = await in_thread(service.decoders, service.thumbnails.get, path, size)
@@ -111,7 +112,7 @@ def api_routes(service: Service) -> APIRouter:
         if service.looking is None:
             raise HTTPException(404, "the model in service has nothing to show of words and regions")
         _check_length(service, text, "the text")
-        path = service.searched().picture(id)
+        path = await in_thread(service.readers, service.searched().picture, id)
         if path is None:
             raise HTTPException(404, f"there is no picture of {id[:80]!r}")
         return LookMessage(**vars(await service.batcher.run(service.looking.look, path, text)))
@@ -130,7 +131,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
         return About(
             name=service.name,
             version=selhn.__version__,
-            items=0 if collection is None else len(collection.index),
+            items=0 if collection is None else await in_thread(service.readers, collection.index.count),
             can=Can(
                 search=collection is not None,
                 ask_with_pictures=collection is not None and collection.extractor is not None,
@@ -170,16 +171,16 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: Change) -> ItemMessage:
         """Give an item other captions or other metadata."""
-        collection = _written(service, id)
+        collection = await _having(service, id)
         await change(service, collection.change, id, changed.captions, changed.metadata)
-        record = collection.record(id)
+        record = await in_thread(service.readers, collection.record, id)
         assert record is not None
-        return _item(collection, record)
+        return await _item(service, collection, record)
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Take an item out of the index. Pictures that were sent here are deleted, all other files stay."""
-        collection = _written(service, id)
+        collection = await _having(service, id)
         await change(service, collection.delete, id)
         return Response(status_code=204)
 
@@ -213,7 +214,7 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
     _check_length(service, asked.where, "the filter")
     if asked.k > limits.answers:
         raise ValueError(f"k is {asked.k}: at most {limits.answers} answers are given")
-    if asked.like is not None and asked.like not in collection.index:
+    if asked.like is not None and await in_thread(service.readers, collection.record, asked.like) is None:
         raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
     prepared = (
         None if content is None else await in_thread(service.decoders, collection.prepare, content, limits.pixels)
@@ -227,8 +228,9 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
     return Answers(answers=[HitMessage.of_hit(*pair) for pair in zip(hits, pictures)])
 
 
-def _item(collection: Collection, record: Any) -> ItemMessage:
-    return ItemMessage.of(record, collection.picture(record.id) is not None)
+async def _item(service: Service, collection: Collection, record: Record) -> ItemMessage:
+    path = await in_thread(service.readers, collection.picture, record.id)
+    return ItemMessage.of(record, path is not None)
 
 
 def _check_length(service: Service, text: str | None, what: str) -> None:
@@ -236,10 +238,15 @@ def _check_length(service: Service, text: str | None, what: str) -> None:
         raise ValueError(f"{what} has {len(text):,} characters: at most {service.limits.query:,} are read")
 
 
-def _written(service: Service, id: str | None = None) -> Collection:
+def _written(service: Service) -> Collection:
     collection = service.searched()
     if not service.writable:
         raise HTTPException(403, "this service only reads: start it with --writable to change the index")
-    if id is not None and collection.record(id) is None:
+    return collection
+
+
+async def _having(service: Service, id: str) -> Collection:
+    collection = _written(service)
+    if await in_thread(service.readers, collection.record, id) is None:
         raise HTTPException(404, f"there is no item {id[:80]!r}")
     return collection

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import selhn
-from selhn.serve.api import api_routes
+from selhn.serve.api import api_routes, in_thread
 from selhn.serve.guard import Guard
 from selhn.serve.limits import Bounded
 from selhn.serve.metrics import CONTENT_TYPE, Measured
@@ -58,7 +58,8 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         """For Prometheus."""
-        return Response(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+        gauges = await in_thread(service.readers, service.gauges)
+        return Response(service.metrics.text(gauges), media_type=CONTENT_TYPE)
 
     for kind, told in ((RequestValidationError, _invalid), (HTTPException, _refused), (ClientDisconnect, _gone),
                        (ValueError, _wrong), (NoSuchRun, _missing), (OSError, _failed)):  # fmt: skip
@@ -117,4 +118,6 @@ def _missing(request: Request, wrong: Any) -> Response:
 
 def _failed(request: Request, wrong: Any) -> Response:
     LOGGER.error("%s: %s", request.url.path, wrong)
+    if isinstance(wrong, ConnectionError):  # of Milvus: it says so itself
+        return _problem(503, str(wrong), {"Retry-After": "5"})
     return _problem(503, f"the disk does not do what is asked of it ({wrong.strerror or 'unknown'}): try again later")

@@ -16,9 +16,8 @@ from selhn.data.pictures import FORMATS, decode_picture
 from selhn.features import Extractor
 from selhn.features.extractor import Prepared
 from selhn.photos import picture_facts
-from selhn.retrieve import Hit, Index, Item, Query, Record
+from selhn.retrieve import AnyIndex, Hit, Item, Query, Record
 from selhn.retrieve.items import Kind
-from selhn.retrieve.where import read_filter
 from selhn.serve.thumbnails import PictureFolders
 
 UPLOADS = "uploads"
@@ -52,7 +51,9 @@ class Collection:
         folders: where ids are paths of pictures; without any there is nothing to look at.
     """
 
-    def __init__(self, index: Index, extractor: Extractor | None = None, folders: Sequence[Path] = (), name: str = ""):
+    def __init__(
+        self, index: AnyIndex, extractor: Extractor | None = None, folders: Sequence[Path] = (), name: str = ""
+    ):
         self.index, self.extractor, self.name = index, extractor, name
         self.pictures = PictureFolders(*folders) if folders else None
         self.stale = ""
@@ -95,24 +96,19 @@ class Collection:
         return self.pictures.locate(name) if self.pictures is not None and name in self.index else None
 
     def have_pictures(self, names: Sequence[str]) -> list[bool]:
-        """Which items have a file."""
-        return [self.picture(name) is not None for name in names]
+        """Which items of the index have a file."""
+        return [self.pictures is not None and self.pictures.locate(name) is not None for name in names]
 
     def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
         """Some items in their order, and how many there are."""
-        snapshot = self.index.snapshot
-        filter = None if where is None else read_filter(where)
-        chosen = [part.alive if filter is None else part.alive & part.segment.chosen(filter) for part in snapshot.parts]
-        rows = ((part, row) for part, own in zip(snapshot.parts, chosen) for row in own.nonzero()[:, 0].tolist())
-        some = islice(rows, first, first + number)
-        return [part.segment.lines[row] for part, row in some], sum(int(own.sum()) for own in chosen)
+        return list(islice(self.index.records(where), first, first + number)), self.index.count(where)
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
         """Of every field that metadata have, the most frequent values and how many items have them."""
-        snapshot = self.index.snapshot
-        if self._fields[0] != snapshot.generation:
+        generation = self.index.generation
+        if self._fields[0] != generation:
             counts: dict[str, Counter[Any]] = {}
-            for _, record in zip(range(COUNTED), snapshot.records()):
+            for record in islice(self.index.records(), COUNTED):
                 for name, value in record.metadata.items():
                     if (
                         isinstance(value, str | bool | int | float)
@@ -122,7 +118,7 @@ class Collection:
                         counts.setdefault(name, Counter())[value] += 1
             shared = {name: own for name, own in counts.items() if 1 < len(own) <= own.total() / 2}
             found = {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
-            self._fields = (snapshot.generation, found)
+            self._fields = (generation, found)
         return self._fields[1]
 
     def add(self, content: bytes, most_pixels: int, captions: Sequence[str], metadata: Mapping[str, Any]) -> str:
@@ -180,9 +176,9 @@ class Collection:
             Query(one.text, None if one.picture is None else next(images), one.like, one.weights) for one in questions
         ]
 
-    def _know_ids(self) -> int:
-        """Read the ids of a new snapshot here, in the thread of the model, and not when the first request asks."""
-        return len(self.index.snapshot.row_of_id)
+    def _know_ids(self) -> bool:
+        """Have an index in a folder read its ids here, in the thread of the model, and not when the first asks."""
+        return "" in self.index
 
     def _refresh(self) -> None:
         if time.monotonic() - self._looked < LOOK_EVERY:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from selhn.features import Extractor
 from selhn.ready import load_extractor, load_ready_model
-from selhn.retrieve import Index, is_index
+from selhn.retrieve import AnyIndex, has_index, load_index
 from selhn.searching import found_index
 from selhn.serve.collection import Collection
 from selhn.serve.examples import open_examples
@@ -14,7 +14,7 @@ from selhn.train.run import open_model
 
 
 def open_service(
-    place: Path | None, examples: bool, runs: Path | None, attention: Path | None = None, writable: bool = False
+    place: Path | str | None, examples: bool, runs: Path | None, attention: Path | None = None, writable: bool = False
 ) -> Service:
     """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone."""
     if examples and place is not None:
@@ -31,25 +31,25 @@ def open_service(
     return Service(collection, watched, attention=model, writable=writable)
 
 
-def open_collection(place: Path) -> Collection:
-    """An index with its pictures, where it says how they became features."""
-    if not is_index(place):
+def open_collection(place: Path | str) -> Collection:
+    """An index, in a folder or in Milvus, with its pictures, where it says how they became features."""
+    if not has_index(place):
         raise ValueError(
             f"there is no index {place}: make one with `selhn index ~/Pictures`, or look at the examples with "
             "`selhn serve --examples`"
         )
-    index = Index.load(place)
+    index = load_index(place)
     folders = indexed_folders(index)
-    name = folders[0].name if len(folders) == 1 else place.name.removesuffix(".index")
+    name = folders[0].name if len(folders) == 1 else Path(place).name.removesuffix(".index")
     return Collection(index, _extractor_of(index), folders, name or str(place))
 
 
-def indexed_folders(index: Index) -> list[Path]:
+def indexed_folders(index: AnyIndex) -> list[Path]:
     """The folders that `selhn index` was given: of every item its path without its place below the folder."""
     if "extractor" not in index.about:
         return []
     found: dict[Path, None] = {}
-    for record in index.snapshot.records():
+    for record in index.records():
         inside = Path(str(record.metadata.get("folder", "")), str(record.metadata.get("file", "")))
         path, depth = Path(record.id), len(inside.parts)
         if path.is_absolute() and depth and path.parts[-depth:] == inside.parts:
@@ -57,14 +57,14 @@ def indexed_folders(index: Index) -> list[Path]:
     return list(found)
 
 
-def _extractor_of(index: Index) -> Extractor | None:
+def _extractor_of(index: AnyIndex) -> Extractor | None:
     name = index.about.get("extractor")
     if name is None:
         return None
     extractor = load_extractor(str(name))
     if extractor.identity != index.about.get("features"):
         raise ValueError(
-            f"{index.path} was made with other features ({index.about.get('features')}) than {name} gives now "
+            f"{index.place} was made with other features ({index.about.get('features')}) than {name} gives now "
             f"({extractor.identity}): make it again with `selhn index`"
         )
     return extractor

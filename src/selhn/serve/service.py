@@ -1,6 +1,7 @@
 """What the routes share: the collection, who answers for it, limits and numbers."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 from fastapi import HTTPException
@@ -72,7 +73,7 @@ class Service:
         """What is in service."""
         if self.collection is None:
             return []
-        identity, extractor = self.collection.index.snapshot.identity, self.collection.extractor
+        identity, extractor = self.collection.index.identity, self.collection.extractor
         known = None if extractor is None else extractor.identity
         message = ModelMessage(
             name=identity.model_name,
@@ -91,7 +92,8 @@ class Service:
         """Values for Prometheus."""
         found: dict[str, tuple[str, float]] = {}
         if self.collection is not None:
-            found["index_items"] = ("Items in the index.", len(self.collection.index))
+            with suppress(OSError):  # Milvus may be away, and the other numbers are wanted all the more
+                found["index_items"] = ("Items in the index.", len(self.collection.index))
         if self.thumbnails is not None:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)
         return found

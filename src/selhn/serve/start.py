@@ -20,7 +20,7 @@ def require_serve() -> None:
 
 
 def serve(
-    place: Path | None = None,
+    place: Path | str | None = None,
     *,
     examples: bool = False,
     runs: Path | None = None,
@@ -31,7 +31,7 @@ def serve(
     attention: Path | None = None,
     writable: bool = False,
 ) -> None:
-    """Serve an index, the example pictures, or training runs, until Ctrl-C."""
+    """Serve an index (its folder, or where it lies in Milvus), the example pictures, or training runs, until Ctrl-C."""
     require_serve()
     from selhn.serve.app import create_app
     from selhn.serve.guard import is_loopback

@@ -152,6 +152,10 @@ class MilvusIndex:
             if filter is None or filter(record_of(row)):
                 yield record_of(row)
 
+    def count(self, where: Where | None = None) -> int:
+        """For how many items a filter holds; they are read for that, since Milvus knows filters only roughly."""
+        return len(self) if where is None else sum(1 for _ in self.records(where))
+
     def search(
         self,
         query: str | Float[Tensor, "M F"] | Query | None = None,

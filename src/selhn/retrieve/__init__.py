@@ -1,5 +1,6 @@
 """Search: a query to the images or texts that fit it."""
 
+from selhn.retrieve.browsing import browse
 from selhn.retrieve.folder import is_index
 from selhn.retrieve.index import Index
 from selhn.retrieve.interface import AnyIndex
@@ -17,6 +18,7 @@ __all__ = [
     "Query",
     "Record",
     "Reranker",
+    "browse",
     "create_index",
     "has_index",
     "is_index",

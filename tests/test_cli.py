@@ -36,7 +36,7 @@ def test_help_answers_at_once_and_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("False")
-    commands = "demo models losses data train eval reproduce index search serve show diagnose report"
+    commands = "demo models losses data train eval reproduce index search serve show export diagnose report"
     for command in commands.split():
         assert command in done.stdout
 

@@ -13,6 +13,7 @@ import torch
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
 from selhn.reproduce import FIGURES, TABLES
+from selhn.retrieve.vectors import Vectors
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -70,13 +71,49 @@ def test_the_probe_of_the_page_writes_what_can_be_diagnosed(tmp_path, monkeypatc
     }
 
 
-def test_the_page_on_search_does_what_it_says(tmp_path):
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / "search.md").read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+@pytest.mark.parametrize(("page", "number"), [("search.md", 2), ("scale.md", 1), ("export.md", 1)])
+def test_a_page_does_what_it_says(page, number, tmp_path):
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == number
     code = "\n".join(["import torch", "torch.set_num_threads(1)", *blocks])
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def rows_of(page, heading):
+    """The table of a section, without its first two lines."""
+    section = (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.replace(",", "") for cell in line] for line in lines[2:]]
+
+
+def test_the_sizes_of_the_page_on_scale():
+    """Computed from what vectors are kept as, and from the measured time of extraction."""
+    vectors = torch.rand(2, 512)
+    for pictures, *sizes in rows_of("scale.md", "Room"):
+        for precision, size in zip(("float32", "float16", "int8"), sizes):
+            kept = Vectors.of(vectors, precision)
+            of_one = kept.rows[0].nbytes + (0 if kept.scale is None else kept.scale[0].nbytes)
+            assert size == f"{int(pictures) * of_one / 1e9:.1f}"
+    results = (DOCS.parent / "benchmarks" / "results" / "2026-11-15-extraction-cpu.md").read_text()
+    rate = float(re.search(r"^\| process \| +([\d.]+)", results, flags=re.MULTILINE)[1])
+    for pictures, hours in rows_of("scale.md", "Work"):
+        assert int(hours) == round(int(pictures) / rate / 3600)
+
+
+def test_what_the_page_on_scale_calls_measured_was_measured():
+    page = (DOCS / "scale.md").read_text()
+    folder = DOCS.parent / "benchmarks" / "results"
+    for file, numbers in {
+        "2026-11-15-search-cpu.md": ["191.9", "16.62", "967.7", "59.08", "15.6", "5.97", "0.998", "447", "436", "404"],
+        "2026-11-15-search-cuda.md": ["2.65", "6.83"],
+        "2026-11-15-milvus-cpu.md": ["3.6", "16,320", "1,715"],
+    }.items():
+        measured = (folder / file).read_text()
+        for number in numbers:
+            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", measured), f"{number} is not in {file}"
+            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", page), f"{number} is not on the page"
 
 
 def anchors(page):

@@ -26,8 +26,8 @@ EXPORTS = {
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override read_log resume_run run_config run_names run_seeds train""",
-    "selhn.retrieve": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index is_index
-        is_milvus load_index rerank_split""",
+    "selhn.retrieve": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
+        is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure from_rows gradient_norms judge
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure

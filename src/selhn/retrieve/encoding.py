@@ -38,6 +38,15 @@ def digest_of(model: AbstractMatcher) -> str:
     return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
 
 
+def require_same_model(model: AbstractMatcher, written_by: str, name: str, place: object, remedy: str) -> None:
+    """Refuse a model whose vectors are not those of an index: `written_by` is the digest of the one that has them."""
+    if digest_of(model) != written_by:
+        raise ValueError(
+            f"{place} was written by another model ({name}, {written_by}) than this one "
+            f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; {remedy}"
+        )
+
+
 def encode_items(
     model: AbstractMatcher, items: Sequence[Item], records: Sequence[Record], width: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "t d"]]:

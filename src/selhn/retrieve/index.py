@@ -25,7 +25,7 @@ from selhn.retrieve.changes import (
     write_copy,
     written,
 )
-from selhn.retrieve.encoding import digest_of
+from selhn.retrieve.encoding import require_same_model
 from selhn.retrieve.faiss_index import Approximate, ApproximateKind
 from selhn.retrieve.folder import IndexFolder, Opened, is_index
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query, split_items
@@ -129,12 +129,7 @@ class Index:
         identity = opened.snapshot.identity
         if model is None:
             model = own_model(folder, opened)
-        if digest_of(model) != identity.model:
-            raise ValueError(
-                f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
-                f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; "
-                "build an index of its own for it"
-            )
+        require_same_model(model, identity.model, identity.model_name, path, "build an index of its own for it")
         return cls(model, with_candidates(folder.path, opened), path)
 
     @property

@@ -6,11 +6,21 @@ from selhn.retrieve import Index
 from selhn.retrieve.milvus import MilvusIndex
 
 
+def close_all():
+    """Let go of all servers of Milvus Lite in this process, and of the connections to them."""
+    from milvus_lite.server_manager import server_manager_instance
+    from pymilvus.client.connection_manager import ConnectionManager
+
+    ConnectionManager.get_instance().close_all()
+    server_manager_instance.release_all()
+
+
 @pytest.fixture
 def uri(tmp_path):
     pytest.importorskip("pymilvus", reason="an index in Milvus needs the extra milvus")
     pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
-    return str(tmp_path / "pictures.db")
+    yield str(tmp_path / "pictures.db")
+    close_all()
 
 
 @pytest.fixture

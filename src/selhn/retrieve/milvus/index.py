@@ -21,7 +21,7 @@ from selhn import __version__
 from selhn.eval.encoded import in_eval_mode
 from selhn.models import AbstractMatcher
 from selhn.retrieve.changes import ENCODED_AT_ONCE, OnExisting, named_model
-from selhn.retrieve.encoding import digest_of, require_vectors, width_of
+from selhn.retrieve.encoding import digest_of, require_same_model, require_vectors, width_of
 from selhn.retrieve.faiss_index import ApproximateKind
 from selhn.retrieve.items import Hit, Item, Kind, Query, Record, as_query
 from selhn.retrieve.milvus.nearest import nearest_rows
@@ -98,12 +98,7 @@ class MilvusIndex:
         model = named_model(identity, uri) if model is None else model
         if store.width() != width_of(model):
             raise ValueError(_other_width(uri, store.width(), width_of(model)))
-        if digest_of(model) != identity.model:
-            raise ValueError(
-                f"{uri} was written by another model ({identity.model_name}, {identity.model}) than this one "
-                f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; "
-                "name another index behind a #"
-            )
+        require_same_model(model, identity.model, identity.model_name, uri, "name another index behind a #")
         return cls(model, store, identity)
 
     @property

@@ -18,7 +18,8 @@ RECORD = "record"
 NOTHING = 'key == ""'
 MOST_VALUES = 500
 """Of an `in`: longer lists are looked at here."""
-_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_ -]{0,99}\Z", re.ASCII)
+LARGEST = 2**53
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z", re.ASCII)
 _PATTERN_SIGN = re.compile(r"[*?\[]")
 _SIGN_OF_LIKE = re.compile(r"[%_\\]")
 _SIGNS = {"=": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -55,13 +56,10 @@ def _comparison(one: Comparison) -> str | None:
 
 
 def _paths(field: str) -> list[str] | None:
-    """Where the value may lie: under the whole name, inside of others, or in the id; None where a name is not plain."""
-    names = field.split(".")
-    if not all(_PLAIN_KEY.match(name) for name in names):
+    """Where the value may lie; None where the name is not plain, as one that looks inside of another."""
+    if not _PLAIN_KEY.match(field):
         return None
-    ways = [names] if len(names) == 1 else [[field], names]
-    metadata = [f'{RECORD}["metadata"]' + "".join(f'["{name}"]' for name in way) for way in ways]
-    return [*metadata, *([f'{RECORD}["id"]'] if field == "id" else [])]
+    return [f'{RECORD}["metadata"]["{field}"]', *([f'{RECORD}["id"]'] if field == "id" else [])]
 
 
 def _any_of(parts: Iterable[str | None]) -> str | None:
@@ -81,18 +79,15 @@ def _joined(word: str, parts: Iterable[str | None]) -> str | None:
 
 
 def _compared(path: str, sign: str, value: Any) -> str | None:
-    literal = _literal(value)
-    return None if literal is None else f"{path} {sign} {literal}"
+    return _any_of(None if literal is None else f"{path} {sign} {literal}" for literal in _literals(sign, value))
 
 
 def _contains(path: str, value: Any) -> str | None:
-    literal = _literal(value)
-    if literal is None:
-        return None
-    element = f"json_contains({path}, {literal})"
-    if not isinstance(value, str):
+    literals = _literals("==", value)
+    element = _any_of(None if literal is None else f"json_contains({path}, {literal})" for literal in literals)
+    if element is None or not isinstance(value, str):
         return element
-    return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literal[1:-1]}%")'
+    return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literals[0][1:-1]}%")'
 
 
 def _begins(path: str, pattern: str) -> str | None:
@@ -104,14 +99,21 @@ def _begins(path: str, pattern: str) -> str | None:
     return f'{path} like "{literal[1:-1]}%"'
 
 
+def _literals(sign: str, value: Any) -> list[Any]:
+    """The ways to write a value: Milvus compares whole numbers with whole numbers only, and others with others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return [_literal(value)]
+    if not math.isfinite(value) or abs(value) >= LARGEST:
+        return [None]
+    whole = math.floor(value) if sign in (">", ">=") else math.ceil(value)
+    as_whole = [] if sign == "==" and whole != value else [str(whole)]
+    return [*as_whole, repr(float(value))]
+
+
 def _literal(value: Any) -> str | None:
-    """A value that can be written so that all read the same; None for others."""
+    """A text or a truth value that can be written so that all read the same; None for others."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value) if abs(value) < 2**53 else None
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else None
     if isinstance(value, str) and value.isprintable():
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return None

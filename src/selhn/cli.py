@@ -204,8 +204,11 @@ def search(
 
 @app.command()
 def serve(
-    place: Annotated[Path | None, typer.Argument(help="Folder of an index; default is that of your pictures.")] = None,
-    uri: Annotated[str | None, typer.Option(help="An index in Milvus: http://host:19530, or a file.db.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Folder of an index; default is that of your pictures.")] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model, where the index does not hold it.")
+    ] = None,
     examples: Annotated[bool, typer.Option("--examples", help="The example pictures, indexed on first use.")] = False,
     runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show as they go.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
@@ -220,12 +223,11 @@ def serve(
     writable: Annotated[bool, typer.Option("--writable", help="Let clients add, change and delete items.")] = False,
 ) -> None:
     """Search in the browser, and over HTTP."""
+    from selhn.searching import index_place
     from selhn.serve import serve
 
-    if place is not None and uri is not None:
-        raise ValueError(f"either {place} or --uri {uri} is served, not both: leave one out")
     serve(
-        place or uri,
+        index_place(folder, uri),
         examples=examples,
         runs=runs,
         host=host,
@@ -234,6 +236,7 @@ def serve(
         hostnames=hostname,
         attention=attention,
         writable=writable,
+        model=model,
     )
 
 

@@ -1,5 +1,10 @@
 """The service on an index in Milvus: the same answers, and 503 while Milvus is away."""
 
+import socket
+import subprocess
+import sys
+import time
+
 import pytest
 from picture_cases import encoded, photo
 from tiny import make_collection, small_model
@@ -108,4 +113,48 @@ def test_milvus_goes_away_and_comes_back(both, remote, monkeypatch):
         assert not list(remote.pictures.folders[0].glob("uploads/*")), "no file without an item"
         assert client.get("/api/v1/health").status_code == 200
         assert "index_items" not in client.get("/metrics").text
+    assert told(client.get("/api/v1/search", params=asked)) == before
+
+
+@pytest.fixture
+def server(tmp_path):
+    """The uri of a server in a process of its own, and what starts it."""
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(tmp_path / "data"), "--port", str(port)]
+    running = []
+
+    def start():
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        for _ in range(300):
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    return running[-1]
+            time.sleep(0.1)
+        raise AssertionError("the server does not start")
+
+    yield f"http://127.0.0.1:{port}", start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_a_server_that_is_killed_and_started_again(server, tmp_path, client_of):
+    uri, start = server
+    process = start()
+    client = client_of(Service(make_collection(tmp_path, uri)))
+    asked = {"like": client.get("/api/v1/items").json()["items"][0]["id"]}
+    before = told(client.get("/api/v1/search", params=asked))
+    process.kill()
+    process.wait()
+    away = client.get("/api/v1/search", params=asked)
+    assert away.status_code == 503
+    assert "does not do what it is asked" in away.json()["error"]
+    start()
+    for _ in range(300):
+        if client.get("/api/v1/search", params=asked).status_code == 200:
+            break
+        time.sleep(0.1)
     assert told(client.get("/api/v1/search", params=asked)) == before

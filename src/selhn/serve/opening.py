@@ -14,7 +14,12 @@ from selhn.train.run import open_model
 
 
 def open_service(
-    place: Path | str | None, examples: bool, runs: Path | None, attention: Path | None = None, writable: bool = False
+    place: Path | str | None,
+    examples: bool,
+    runs: Path | None,
+    attention: Path | None = None,
+    writable: bool = False,
+    model: Path | None = None,
 ) -> Service:
     """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone."""
     if examples and place is not None:
@@ -26,19 +31,22 @@ def open_service(
     if examples:
         collection = open_examples(load_ready_model(), load_extractor())
     elif place is not None or runs is None:
-        collection = open_collection(found_index(place))
-    model = None if attention is None else open_model(attention)
-    return Service(collection, watched, attention=model, writable=writable)
+        collection = open_collection(found_index(place), model)
+    looking = None if attention is None else open_model(attention)
+    return Service(collection, watched, attention=looking, writable=writable)
 
 
-def open_collection(place: Path | str) -> Collection:
-    """An index, in a folder or in Milvus, with its pictures, where it says how they became features."""
+def open_collection(place: Path | str, model: Path | None = None) -> Collection:
+    """An index, in a folder or in Milvus, with its pictures, where it says how they became features.
+
+    `model` where the index neither holds nor names its own.
+    """
     if not has_index(place):
         raise ValueError(
             f"there is no index {place}: make one with `selhn index ~/Pictures`, or look at the examples with "
             "`selhn serve --examples`"
         )
-    index = load_index(place)
+    index = load_index(place, None if model is None else open_model(model))
     folders = indexed_folders(index)
     name = folders[0].name if len(folders) == 1 else Path(place).name.removesuffix(".index")
     return Collection(index, _extractor_of(index), folders, name or str(place))

@@ -30,6 +30,7 @@ def serve(
     hostnames: list[str] | None = None,
     attention: Path | None = None,
     writable: bool = False,
+    model: Path | None = None,
 ) -> None:
     """Serve an index (its folder, or where it lies in Milvus), the example pictures, or training runs, until Ctrl-C."""
     require_serve()
@@ -45,7 +46,7 @@ def serve(
         )
     listening = listen(host, port)
     try:
-        service = open_service(place, examples, runs, attention, writable)
+        service = open_service(place, examples, runs, attention, writable, model)
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
         run_server(app, listening, service.limits)

@@ -30,7 +30,13 @@ def both_sides(model, batch):
         yield TOWERS[1], batch.tokens, batch.token_mask, model.encode_texts(batch.tokens, batch.token_mask)
 
 
-@pytest.mark.parametrize("name", TWO_TOWERS)
+OF_EVERY_KIND = ("rvse", "rvsepp", "vsepp_order")
+"""With a BiGRU and GPO, with a BERT, and with another score: the others take minutes together."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OF_EVERY_KIND else pytest.param(name, marks=pytest.mark.slow) for name in TWO_TOWERS]
+)
 def test_towers_give_what_the_model_gives(name, tmp_path, unchecked):
     model, out = make_model(name), tmp_path / "out"
     description = export_towers(model, out)

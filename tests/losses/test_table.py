@@ -138,7 +138,7 @@ def test_the_plateau_is_the_loss_of_equal_scores(case, batch, level):
     loss_fn = make()
     plateau = loss_fn.plateau(batch)
     if plateau is None:
-        assert not LOSSES[name].shift_invariant, "it depends on what the scores are"
+        assert not LOSSES[name].shift_invariant or name == "ncr", "it depends on what the scores are, or on labels"
     elif case == "shn":
         # No negative is strictly below there; but as soon as some are, however little, the anchors sit at the margin.
         nearly = level + 1e-9 * make_scores("spread", batch, 0)

@@ -28,6 +28,7 @@ def test_a_run_says_what_loss_it_has(tmp_path):
     wide = [{**row, "delta_s": 0.03} for row in STILL]
     assert diagnose(a_run(tmp_path / "wide", wide))[0].kind == "healthy"
     assert diagnose(a_run(tmp_path / "wider", wide, "loss.epsilon=0.05"))[0].kind == "stalled"
+    assert diagnose(a_run(tmp_path / "narrow", STILL, "loss.epsilon=0.00001"))[0].kind == "stalled", "as T-HN does"
 
 
 def test_the_plateau_is_that_of_the_phase_the_run_ended_in(tmp_path):

@@ -154,6 +154,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
 def test_the_alarm_fits_the_loss():
     assert make_alarm(TripletHN(), 100).patience == 250
     assert make_alarm(TripletSelHN(epsilon=0.03), 100).patience == 400
+    assert make_alarm(TripletSelHN(epsilon=0.03), 100).epsilon == 0.03
     assert make_alarm(TripletSelHN(epsilon=1e-4), 100).epsilon == 0.01, "it mines below, and may stall there"
     assert make_alarm(InfoNCE(), 100).patience == 400
     assert make_alarm(lambda scores: scores.sum(), 100) is None

@@ -228,8 +228,9 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
         return None
     if isinstance(loss, TripletSelHN):
         remedy = "a larger batch of different images, less dropout, or a larger epsilon"
-        # Not its own epsilon: with a smaller one it mines below what the alarm calls still, and stalls like T-HN.
-        return StallAlarm(None, patience=patience(loss, steps_per_epoch), remedy=remedy)
+        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
+        epsilon = max(loss.epsilon, StallAlarm.epsilon)
+        return StallAlarm(None, epsilon, patience(loss, steps_per_epoch), remedy)
     return StallAlarm(None, patience=patience(loss, steps_per_epoch))
 
 

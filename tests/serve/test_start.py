@@ -98,3 +98,11 @@ def test_what_is_being_answered_is_finished_first(start_server, tmp_path):
     assert found[0].status_code == 200
     server.process.wait(timeout=30)
     assert "Traceback" not in server.said()
+
+
+def test_answers_do_not_wait_for_an_acknowledgement():
+    """Head and body go out one after the other; the second would wait 40 ms for the client to confirm the first."""
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

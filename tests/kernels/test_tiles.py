@@ -24,7 +24,7 @@ def assert_equal_to(dense, tiled, tolerance):
 
 
 @every_case
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     kind=st.sampled_from(["spread", "collapsed", "trained", "ties"]),
     batch=st.integers(1, 300),

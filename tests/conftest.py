@@ -1,5 +1,9 @@
 import json
 import signal
+import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +68,28 @@ def check_golden_loss(golden):
             assert abs(in_float32.item() - loss) < 1e-6 * max(1, loss), matrix
 
     return check
+
+
+@pytest.fixture
+def milvus_server(tmp_path):
+    """The uri of a Milvus server in a process of its own, and what starts it, again and again."""
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(tmp_path / "data"), "--port", str(port)]
+    running = []
+
+    def start():
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        for _ in range(300):
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", port)) == 0:
+                    return running[-1]
+            time.sleep(0.1)
+        raise AssertionError("the server does not start")
+
+    yield f"http://127.0.0.1:{port}", start
+    for process in running:
+        process.kill()
+        process.wait()

@@ -67,7 +67,7 @@ def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
     if uri is None:
         return folder
     if folder is not None:
-        raise ValueError("--index names a folder and --uri Milvus: give one of them")
+        raise ValueError(f"an index lies in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
     if not is_milvus(uri):
         raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
     return uri

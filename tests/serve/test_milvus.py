@@ -1,8 +1,5 @@
 """The service on an index in Milvus: the same answers, and 503 while Milvus is away."""
 
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -116,33 +113,8 @@ def test_milvus_goes_away_and_comes_back(both, remote, monkeypatch):
     assert told(client.get("/api/v1/search", params=asked)) == before
 
 
-@pytest.fixture
-def server(tmp_path):
-    """The uri of a server in a process of its own, and what starts it."""
-    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(tmp_path / "data"), "--port", str(port)]
-    running = []
-
-    def start():
-        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        for _ in range(300):
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    return running[-1]
-            time.sleep(0.1)
-        raise AssertionError("the server does not start")
-
-    yield f"http://127.0.0.1:{port}", start
-    for process in running:
-        process.kill()
-        process.wait()
-
-
-def test_a_server_that_is_killed_and_started_again(server, tmp_path, client_of):
-    uri, start = server
+def test_a_server_that_is_killed_and_started_again(milvus_server, tmp_path, client_of):
+    uri, start = milvus_server
     process = start()
     client = client_of(Service(make_collection(tmp_path, uri)))
     asked = {"like": client.get("/api/v1/items").json()["items"][0]["id"]}

@@ -89,3 +89,9 @@ def test_what_is_served(made, tmp_path, monkeypatch):
 def test_what_cannot_be_served(made, arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         open_service(*arguments)
+
+
+def test_a_model_is_for_an_index_that_is_named(tmp_path):
+    for examples, runs in ((True, None), (False, tmp_path)):
+        with pytest.raises(ValueError, match="leave --model out"):
+            open_service(None, examples, runs, model=tmp_path)

@@ -24,6 +24,8 @@ def open_service(
     """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone."""
     if examples and place is not None:
         raise ValueError(f"either {place} or --examples is served, not both: leave one out")
+    if model is not None and (examples or (place is None and runs is not None)):
+        raise ValueError("--model is for an index that does not hold its own: name that index, or leave --model out")
     if examples and writable:
         raise ValueError("the example pictures are part of the package: --writable is for an index of your own")
     watched = None if runs is None else Runs(runs)

@@ -1,7 +1,6 @@
 """An index in Milvus answers as the exact one does, whatever is done to both."""
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -255,32 +254,8 @@ def test_texts_that_a_writer_left_who_was_stopped_are_no_answers(remote, exact, 
     assert remote.num_texts == exact.num_texts
 
 
-@pytest.fixture
-def server(tmp_path, uri):
-    """A Milvus server, its uri, and what starts it again."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(tmp_path / "data"), "--port", str(port)]
-    running = []
-
-    def start():
-        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        for _ in range(300):
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) == 0:
-                    return running[-1]
-            time.sleep(0.1)
-        raise AssertionError("the server does not start")
-
-    yield f"http://127.0.0.1:{port}", start
-    for process in running:
-        process.kill()
-        process.wait()
-
-
-def test_a_server_that_goes_away_and_comes_back(server, model, make_item, exact, same_answers, monkeypatch):
-    uri, start = server
+def test_a_server_that_goes_away_and_comes_back(milvus_server, model, make_item, exact, same_answers, monkeypatch):
+    uri, start = milvus_server
     monkeypatch.setattr("selhn.retrieve.milvus.store.TIMEOUT", 5.0)
     process = start()
     remote = MilvusIndex.create(model, uri)

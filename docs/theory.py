@@ -5,13 +5,12 @@ python docs/theory.py
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.diagnose.figures import COLOURS, pyplot, save_figure, smooth
 from selhn.losses import AbstractLoss, Triplet, TripletHN, TripletSelHN
 
 FOLDER = Path(__file__).parent
@@ -129,7 +128,7 @@ def draw_tangent(path: Path) -> None:
         xlabel="measured by autograd", ylabel="formula", title="(b) acting gradient on the anchor $v$", ylim=(-0.2, 5)
     )
     right.legend(frameon=False, loc="upper left", fontsize=9)
-    finish(figure, path)
+    save_figure(figure, path, dpi=130)
     off = (parts["v"] - parts["v_true"]).abs().max()
     print(f"tangent part on v: sqrt(|t_n - t|^2 - delta_s^2) is off by at most {off:.0e}")
 
@@ -169,7 +168,7 @@ def draw_collapse(path: Path) -> None:
     for axis in grid.flat:
         place = {"loc": "upper right", "bbox_to_anchor": (1, 0.9)} if axis is by_loss else {}
         axis.legend(frameon=False, fontsize=9, **place)
-    finish(figure, path)
+    save_figure(figure, path, dpi=130)
 
 
 def draw_mean(path: Path) -> None:
@@ -192,7 +191,7 @@ def draw_mean(path: Path) -> None:
     )
     left.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.92))
     right.legend(frameon=False, fontsize=9)
-    finish(figure, path)
+    save_figure(figure, path, dpi=130)
 
 
 def report(name: str, seen: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -201,17 +200,6 @@ def report(name: str, seen: dict[str, list[float]]) -> dict[str, list[float]]:
     print(f"{name:20} distance of two texts {seen['spread'][0]:.3f} -> {last['spread']:.3f}, "
           f"least {min(seen['spread']):.3f}; loss {last['loss']:.3f}, R@1 {last['top']:.1f}", flush=True)  # fmt: skip
     return seen
-
-
-def finish(figure: Any, path: Path) -> None:
-    """The look of all our pictures, and the file."""
-    for axis in figure.axes:
-        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.title.set_fontsize(11)
-    figure.savefig(path, dpi=130)
-    pyplot().close(figure)
 
 
 if __name__ == "__main__":

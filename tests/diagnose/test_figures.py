@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from selhn.diagnose import Verdict, from_rows
-from selhn.diagnose.figures import smooth, training_figure, verdict_figure
+from selhn.diagnose.figures import pyplot, save_figure, smooth, training_figure, verdict_figure
 
 pytest.importorskip("matplotlib")
 
@@ -31,3 +31,12 @@ def test_a_verdict_is_drawn_with_what_the_log_has(tmp_path):
         with Image.open(path) as image:
             widths.append(image.width)
     assert widths[1] > 2.5 * widths[0], "loss alone, then delta_s and RSUM beside it"
+
+
+def test_a_figure_is_saved_and_closed(tmp_path):
+    plt = pyplot()
+    figure, axis = plt.subplots()
+    axis.plot([0, 1], [0, 1])
+    assert save_figure(figure, tmp_path / "line.png").stat().st_size > 5_000
+    assert not plt.fignum_exists(figure.number)
+    assert not axis.spines["top"].get_visible()

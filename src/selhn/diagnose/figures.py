@@ -107,3 +107,15 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
+    """The look of all our pictures, and the file."""
+    for axis in figure.axes:
+        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.title.set_fontsize(11)
+    figure.savefig(path, dpi=dpi)
+    pyplot().close(figure)
+    return path

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.diagnose.figures import COLOURS, pyplot, save_figure, smooth
 from selhn.eval import Metrics
 from selhn.reproduce.diagrams import draw_encoders, draw_gradients, draw_mlp
 from selhn.reproduce.runs import Runs
@@ -55,7 +55,7 @@ def draw_classical(runs: Runs, path: Path) -> Path:
     axis.set(xlabel="epoch", ylabel="loss per anchor, T-HN", ylim=(0, None))
     axis.margins(x=0)
     axis.legend(frameon=False, loc="lower left")
-    return _finish(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
@@ -84,7 +84,7 @@ def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
         gap.set(title=r"(d) $\Delta s$: hardest negative against positive", xlabel="epoch", yscale="log")
         loss.legend(frameon=False)
         figure.suptitle(f"{title}; Triplet in (a) and (b): mean over its negatives", fontsize=11)
-        return _finish(figure, path)
+        return save_figure(figure, path)
 
     return draw
 
@@ -106,7 +106,7 @@ def draw_epsilon(runs: Runs, path: Path) -> Path:
         axis.set_xticks(places, [_power(value) for value in found])
         axis.set(title=title, xlabel=r"$\epsilon$  (0 is T-HN)", ylim=(0, None))
     panels[0].set_ylabel("recall, %")
-    return _finish(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_branches(runs: Runs, path: Path) -> Path:
@@ -126,7 +126,7 @@ def draw_branches(runs: Runs, path: Path) -> Path:
         axis.xaxis.get_major_locator().set_params(integer=True)
     panels[0, 0].set_ylabel("share of anchors, %")
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return _finish(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_speed(runs: Runs, path: Path) -> Path:
@@ -147,7 +147,7 @@ def draw_speed(runs: Runs, path: Path) -> Path:
     axis.set(xscale="log", xlabel="thousand pairs a second, encoding included", ylabel="RSUM on test")
     axis.margins(x=0.18, y=0.15)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
-    return _finish(figure, path)
+    return save_figure(figure, path)
 
 
 def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
@@ -222,15 +222,3 @@ def _reference(axis: Any, height: float, words: str) -> None:
     axis.axhline(height, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axis.annotate(words, (1, height), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                   va="center", color="#444", fontsize=9)  # fmt: skip
-
-
-def _finish(figure: Any, path: Path) -> Path:
-    """The look of all our pictures, and the file."""
-    for axis in figure.axes:
-        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.title.set_fontsize(11)
-    figure.savefig(path, dpi=150)
-    pyplot().close(figure)
-    return path

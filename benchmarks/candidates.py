@@ -247,6 +247,30 @@ class OwnTemperature(FromRows):
         return t.clamp(self.temperature, SOFTEST)
 
 
+class Graded(FromRows):
+    """The hardest of k random negatives, on average, where k is what the positive can beat already: k = e^(z^2/2).
+
+    The maximum of k scores of noise lies at most sqrt(2 log k) deviations above their mean, so that at z = gap / sigma
+    of the batch this k is the most that does not pull the scores together. It grows from 1, an average, to `most`.
+    Ranks decide and not differences: the same in any scale of the scores, and a false negative counts once in k.
+    """
+
+    def __init__(self, most: float = 32, margin: float = 0.2, reduction: Reduction = "mean"):
+        super().__init__(margin, reduction)
+        require_number("most", most, above=0)
+        self.most = most
+
+    def row_loss(self, rows: Rows, positive: Tensor, count: Tensor) -> Tensor:
+        """The hinges by rank, weighed by how often that rank is the hardest of k drawn with replacement."""
+        gap = (positive - rows.mean).detach().mean(-1, keepdim=True)
+        noise = rows.deviation.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-12)
+        k = (0.5 * (gap / noise).clamp(min=0, max=6).square()).exp().clamp(1.0, self.most)[..., None]
+        n = count.clamp(min=1).to(positive)[..., None]
+        below = ((n - torch.arange(rows.negatives.shape[-1] + 1, device=n.device)) / n).clamp(min=0) ** k
+        hinges = (rows.negatives.sort(-1, descending=True).values - positive[..., None] + self.margin).relu()
+        return ((below[..., :-1] - below[..., 1:]) * hinges).sum(-1)
+
+
 class SelectBySpread(FromRows):
     """SelHN that mines by another sign than delta_s: the deviation of the negatives, or the positive's z-score.
 
@@ -278,6 +302,7 @@ CANDIDATES: Mapping[str, LossEntry] = {
         ("select_soft", SelectSoft, "tal_n if delta_s > epsilon else mean_n [s_n - s_p + margin]+"),
         ("earned", Earned, "a hn + (1 - a) mean_n [s_n - s_p + margin]+, a = share of positives that rank first"),
         ("own_temperature", OwnTemperature, "tal_n with t from the scores"),
+        ("graded", Graded, "mean [hardest of k random s_n - s_p + margin]+, k = e^(z^2/2)"),
         ("select_spread", SelectBySpread, "hn if the positive is out of the noise else mean_n [s_n - s_p + margin]+"),
         ("margin_infonce", MarginInfoNCE, "-log(e^((s_p - margin)/t) / (e^((s_p - margin)/t) + sum_n e^(s_n/t)))"),
     )
@@ -301,6 +326,7 @@ SCREEN: tuple[str, ...] = (
     "own_temperature rule=safe c=1.0 temperature=0.02",
     "own_temperature rule=earned c=0.2",
     "own_temperature rule=earned c=0.2 temperature=0.03",
+    *(f"graded most={most}" for most in (8, 32, 127)),
     "select_spread by=z threshold=2.0",
     "select_spread by=deviation threshold=0.05",
     "infonce temperature=0.05",

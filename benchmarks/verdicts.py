@@ -7,9 +7,9 @@ Runs of the generated world (several models, losses and seeds, a few with a lear
 that they overfit) and of `plain_loop.py`. Truth is decided by RSUM on dev alone: the runs of a set-up, which differ in
 loss and seed only, are measured against the loss that did best in it. These shares fall into two groups, and a run
 below the widest gap between neighbours has failed, whatever its loss and delta_s did. The rules of alarm and verdict
-were set on runs with seeds 0 to 3 and these runs were made longer after 4 and 5, so they are left out unless they are asked for. Each log is judged as it is, and
-then as three foreign logs that hold nothing
-but a loss. Finished runs in the folder are kept: stop whenever you like, and start the same command to go on.
+were set on seeds 0 to 3, and runs were made twice as long after 4 and 5, where one was still learning at its end: these
+seeds are left out unless they are asked for. Each log is judged as it is, and then as three foreign logs that hold
+nothing but a loss. Finished runs in the folder are kept: stop whenever you like, and start the same command to go on.
 """
 
 import argparse

@@ -18,9 +18,10 @@ def tiny_model(tiny_data):
 
     vocabulary = Vocabulary.build(tiny_data.train.captions)
 
-    def make(name="rvse"):
+    def make(name="rvse", **settings):
         torch.manual_seed(0)
-        return create_model(name, tokenizer=vocabulary, feature_dim=tiny_data.feature_dim, dim=16, word_dim=12)
+        sizes = {"feature_dim": tiny_data.feature_dim, "dim": 16, "word_dim": 12}
+        return create_model(name, tokenizer=vocabulary, **sizes, **settings)
 
     return make
 

@@ -49,9 +49,7 @@ def protocol(tiny_data, tiny_config, tiny_model):
 def test_the_meta_gradient_is_that_of_two_derivatives(protocol, tiny_data):
     model, loss = protocol.model, protocol.loss
     batch = protocol.batches.assemble(next(protocol.batches.steps(0)))
-    seed = protocol.batches.generator.initial_seed()
-    rows = torch.randperm(tiny_data.dev.num_texts, generator=torch.Generator().manual_seed(seed))[:32]
-    dev = protocol._dev.assemble_rows(rows)
+    dev = protocol._draw_dev()
     parameters = dict(model.named_parameters())
 
     scores = model(batch).scores
@@ -63,7 +61,7 @@ def test_the_meta_gradient_is_that_of_two_derivatives(protocol, tiny_data):
     ahead = TripletHN()(functional_call(model, moved, (dev,)).scores, dev.image_ids)
     expected = torch.autograd.grad(ahead, tuple(loss.network.parameters()))
 
-    protocol._teach(batch, seed)
+    protocol._teach(batch, dev, 0)
     for parameter, exact in zip(loss.network.parameters(), expected, strict=True):
         scale = exact.abs().max()
         torch.testing.assert_close(parameter.grad, exact, rtol=0.02, atol=float(0.02 * scale))
@@ -71,14 +69,14 @@ def test_the_meta_gradient_is_that_of_two_derivatives(protocol, tiny_data):
 
 
 def test_only_the_weighting_network_has_changed(tiny_data, tiny_config, tiny_model):
-    model = tiny_model("rvse").train()  # it has batch statistics and dropout of regions
+    model = tiny_model("rvse", word_dropout=0.4).train()  # it has batch statistics too
     batches = make_batches(model, tiny_data, tiny_config, torch.device("cpu"))
     protocol = MetaStep(model, MetaSPN(), tiny_data, batches, tiny_config)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     weights = protocol.loss.network[2].weight.clone()
     step = next(batches.steps(0))
-    batch, drawn = batches.assemble(step), torch.get_rng_state()
-    protocol._teach(batch, step.seed)
+    batch, dev, drawn = batches.assemble(step), protocol._draw_dev(), torch.get_rng_state()
+    protocol._teach(batch, dev, step.seed)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -97,5 +95,26 @@ def test_the_state_is_the_network_and_its_optimiser(protocol, tiny_data, tiny_mo
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_it_is_not_recorded(protocol):
-    assert not protocol.capturable
+def test_other_pairs_of_dev_in_every_step(protocol):
+    def drawn(seed):
+        protocol.batches.generator.manual_seed(seed)
+        return protocol._draw_dev().image_ids
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+
+
+def test_nothing_is_learnt_where_dev_is_told_apart(protocol, monkeypatch):
+    batch, dev = protocol.batches.assemble(next(protocol.batches.steps(0))), protocol._draw_dev()
+    before = [parameter.clone() for parameter in protocol.loss.network.parameters()]
+    gradients = protocol._gradients
+    monkeypatch.setattr(protocol, "_gradients", lambda value: [torch.zeros_like(g) for g in gradients(value)])
+    protocol._teach(batch, dev, 0)
+    assert all(torch.equal(*both) for both in zip(before, protocol.loss.network.parameters()))
+
+
+@pytest.mark.parametrize(("dropout", "recorded"), [(0.0, True), (0.4, False)])
+def test_it_is_recorded_where_passes_draw_nothing(tiny_data, tiny_config, tiny_model, dropout, recorded):
+    model = tiny_model("rvse", word_dropout=dropout)
+    batches = make_batches(model, tiny_data, tiny_config, torch.device("cpu"))
+    assert MetaStep(model, MetaSPN(), tiny_data, batches, tiny_config).capturable == recorded

@@ -43,38 +43,46 @@ class MetaStep(Protocol):
         super().__init__(model, loss, data, batches, config)
         self.loss: MetaSPN = loss.to(batches.device)
         self._plain = TripletHN(loss.margin)
-        self._optimizer = torch.optim.Adam(self.loss.network.parameters(), lr=loss.weight_lr)
+        on_gpu = batches.device.type == "cuda"
+        self._optimizer = torch.optim.Adam(self.loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
+        self._image_of_text = data.dev.image_of_text.to(batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._draws = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
 
     @property
     def capturable(self) -> bool:
-        """The host looks at how long a gradient is."""
-        return False
+        """Not where the passes of a step have to draw the same random numbers, or fetch features from the host."""
+        found, _ = self.data.dev.features.gather(torch.zeros(1, dtype=torch.int64))
+        return not self._draws and found.device.type == self.batches.device.type
 
     def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""
         seed = self.batches.generator.initial_seed()
         # The differences below are too small for half precision.
         with torch.autocast(batch.tokens.device.type, enabled=False):
-            self._teach(replace(batch, regions=batch.regions.float()), seed)
+            self._teach(replace(batch, regions=batch.regions.float()), self._draw_dev(), seed)
         return forward(), None
 
-    def _teach(self, batch: Batch, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(self.data.dev.num_texts, generator=generator)[: self._dev.batch_size]
-        dev = self._dev.assemble_rows(rows)
-        with _unharmed(self.model, self._parameters):
+    def _draw_dev(self) -> Batch:
+        """Other pairs of dev in every step; all of one width, and drawn on the device, so that it can be recorded."""
+        order = torch.rand(self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device)
+        rows = order.argsort()[: self._dev.batch_size]
+        pairs = Pairs(rows, self._image_of_text[rows])
+        return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))
+
+    def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
+        with _unharmed(self.model, self._parameters, self._draws):
             scores = self._scores(batch, seed)
             steps = self._gradients(self.loss.per_anchor(scores, self._ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
                 towards = self._gradients(self._plain(self._scores(dev, seed), self._ids(dev)))
-            length = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards))))
-            if length == 0:  # all of dev is told apart: there is nothing to learn from it
-                return
+            # Zero where all of dev is told apart: then nothing moves, and there is nothing to learn from it.
+            length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards)))
+            nudge = NUDGE / length.clamp(min=torch.finfo(length.dtype).tiny ** 0.5)
             ends = []
-            for side in (NUDGE / length, -NUDGE / length):
+            for side in (nudge, -nudge):
                 with _moved(self._parameters, towards, side), torch.no_grad():
                     ends.append(self._plain.per_anchor(self._scores(batch, seed), self._ids(batch)))
             change = (ends[0] - ends[1]) * (length / (2 * NUDGE))
@@ -84,7 +92,8 @@ class MetaStep(Protocol):
         self._optimizer.step()
 
     def _scores(self, batch: Batch, seed: int) -> Float[Tensor, "*K B B"]:
-        torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
+        if self._draws:
+            torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
         return self.model(batch).scores
 
     def _ids(self, batch: Batch) -> Tensor | None:
@@ -105,11 +114,11 @@ class MetaStep(Protocol):
 
 
 @contextmanager
-def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: float) -> Iterator[None]:
+def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: float | Tensor) -> Iterator[None]:
     """Parameters moved for a while, and then put back to the last bit."""
     before = [parameter.detach().clone() for parameter in parameters]
     with torch.no_grad():
-        torch._foreach_add_(list(parameters), list(along), alpha=by)
+        torch._foreach_add_(list(parameters), torch._foreach_mul(list(along), by))
     try:
         yield
     finally:
@@ -118,11 +127,11 @@ def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: floa
 
 
 @contextmanager
-def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Batch statistics and random numbers are afterwards what they were."""
+def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter], draws: bool) -> Iterator[None]:
+    """Batch statistics and, where it `draws` any, random numbers are afterwards what they were."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = parameters[0].device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=draws):
         yield
     for buffer, before in buffers:
         buffer.copy_(before)

@@ -3,7 +3,7 @@
     python benchmarks/rerank.py runs/rvse runs/scan --depths 10 20 50
 
 The runs are what `selhn train` wrote, on the same data: one of an embedding model, one that compares regions with
-words.
+words. Choose `--shares` by the dev split, not by test.
 """
 
 import argparse
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("recaller", type=Path)
     parser.add_argument("reranker", type=Path)
     parser.add_argument("--depths", type=int, nargs="+", default=[10, 20, 50])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0, 0.5], help="of the first stage in the order")
     parser.add_argument("--split", default="test")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
@@ -52,12 +53,15 @@ def main() -> None:
     rows = [[f"{first.name} alone", _row(evaluate(first, split)), f"{alone:.1f}"]]
     for depth in arguments.depths:
         cost = milliseconds(lambda number, depth=depth: reranker.search(index, texts[number], k=10, depth=depth))
-        rows.append([f"{depth} by {second.name}", _row(rerank_split(first, second, split, depth)), f"{cost:.1f}"])
+        for share in arguments.shares:
+            ranked = _row(rerank_split(first, second, split, depth, share))
+            rows.append([f"{depth}, {1 - share:.0%} by {second.name}", ranked, f"{cost:.1f}"])
     rows.append([f"all by {second.name}", _row(evaluate(second, split)), ""])
     header = ["ranked by", "R@1 R@5 R@10 both ways, RSUM", "ms a query"]
+    where = next(second.parameters()).device.type
     title = f"# Two-stage search: {split.num_images} images, {split.num_texts} texts of {data.name}"
     text = f"{title}\n\n{environment()}\n\n{table(header, rows)}"
-    print(f"\n{text}\n\nwritten to {save('rerank', text, arguments.out)}")
+    print(f"\n{text}\n\nwritten to {save(f'rerank-{where}', text, arguments.out)}")
 
 
 if __name__ == "__main__":

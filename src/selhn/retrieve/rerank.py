@@ -1,4 +1,4 @@
-"""Two stages: vectors find the k best of all, and a model that compares regions with words puts those k in order."""
+"""Two stages: vectors find the k best of all; a model that compares regions with words has a say in their order."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +18,8 @@ from selhn.retrieve.items import Hit, split_ids
 from selhn.retrieve.where import Where
 
 PAIRS_AT_ONCE = 1024
+FIRST_SHARE = 0.5
+"""How much the first stage still counts: two models of one strength err in different places."""
 
 
 class Reranker:
@@ -41,12 +43,15 @@ class Reranker:
         require_width(model, split)
         return cls(model, split.features, split_ids(split))
 
-    def search(self, index: Index, text: str, k: int = 5, depth: int = 50, where: Where | None = None) -> list[Hit]:
-        """The k best images for a text: the `depth` best of an index, put in order by this model."""
-        return self.rerank(text, index.search(text, max(k, depth), "image", where=where))[:k]
+    def search(
+        self, index: Index, text: str, k: int = 5, depth: int = 50, where: Where | None = None,
+        first_share: float = FIRST_SHARE,
+    ) -> list[Hit]:  # fmt: skip
+        """The k best images for a text: the `depth` best of an index, put in order by both stages, see `rerank`."""
+        return self.rerank(text, index.search(text, max(k, depth), "image", where=where), first_share)[:k]
 
-    def rerank(self, text: str, hits: Sequence[Hit]) -> list[Hit]:
-        """The images that a text found, best first by this model, with its scores."""
+    def rerank(self, text: str, hits: Sequence[Hit], first_share: float = FIRST_SHARE) -> list[Hit]:
+        """The images that a text found, in the order of `blend`; scores are on the scale of this model."""
         unknown = next((hit.id for hit in hits if hit.kind != "image" or hit.id not in self.row_of_id), None)
         if unknown is not None:
             raise ValueError(f"the re-ranker has no regions of {unknown!r}: give it those of all images of the index")
@@ -58,14 +63,32 @@ class Reranker:
             images = self.model.encode_images(regions.to(device), mask.to(device))
             tokens, token_mask = self.model.tokenize([text])
             texts = self.model.encode_texts(tokens.to(device), token_mask.to(device))
-            numbers = self.model.rank_scores(images, texts)
-            scores = self.model.to_scores(numbers)[:, 0].tolist()
-        order = numbers[:, 0].argsort(descending=True, stable=True).tolist()
+            numbers = self.model.rank_scores(images, texts)[:, 0].float().cpu()
+            numbers = blend(torch.tensor([hit.score for hit in hits]), numbers, first_share)
+            scores = self.model.to_scores(numbers[:, None])[:, 0].tolist()
+        order = numbers.argsort(descending=True, stable=True).tolist()
         return [replace(hits[place], score=scores[place]) for place in order]
 
 
-def rerank_split(recaller: AbstractMatcher, reranker: AbstractMatcher, split: Split, k: int) -> Metrics:
-    """Recall of both stages on a split: the k best of every query by `recaller`, in the order of `reranker`."""
+def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_share: float) -> Float[Tensor, "*Q k"]:
+    """The scores of two stages for the k best of a query, on the scale of the second.
+
+    Those of the first are given the mean and the deviation that the second has over the same k, and weigh
+    `first_share`: 0 is the second stage alone, 1 the first.
+    """
+    if not 0 <= first_share <= 1:
+        raise ValueError(f"first_share must be between 0 (the second stage alone) and 1 (the first), got {first_share}")
+    mean, deviation = first.mean(-1, keepdim=True), first.std(-1, correction=0, keepdim=True)
+    level, width = second.mean(-1, keepdim=True), second.std(-1, correction=0, keepdim=True)
+    alike = deviation == 0  # the first stage has no opinion
+    as_second = level + width * (first - mean) / deviation.masked_fill(alike, 1.0)
+    return (1 - first_share) * second + first_share * as_second
+
+
+def rerank_split(
+    recaller: AbstractMatcher, reranker: AbstractMatcher, split: Split, k: int, first_share: float = FIRST_SHARE
+) -> Metrics:
+    """Recall of both stages on a split: the k best of every query by `recaller`, in the order of `blend`."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     scores = score_split(recaller, split, for_ranking=True).cpu()
@@ -77,7 +100,8 @@ def rerank_split(recaller: AbstractMatcher, reranker: AbstractMatcher, split: Sp
         query = torch.arange(len(first))[:, None].expand_as(first)
         image, text = (first, query) if by_text else (query, first)
         numbers = score_chosen(reranker, images, texts, image.flatten(), text.flatten()).reshape(first.shape)
-        # Above everything that was not looked at, in the order of the second model; ties stay ties.
+        numbers = blend(table.gather(1, first).to(numbers), numbers, first_share)
+        # Above everything that was not looked at, in the order of both; ties stay ties.
         above = table.max() + 1 + (numbers - numbers.min()).double()
         combined = table.double().scatter(1, first, above)
         measured.append(recall(combined.T if by_text else combined, split.image_of_text))

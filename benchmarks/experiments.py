@@ -8,8 +8,8 @@ from candidates import SCREEN
 from selhn.train import RECIPES
 
 TABLE1 = tuple(name for name in RECIPES if name.startswith(("vse_", "rvse_")))
-LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "ncr", "meta_spn", "infonce", "siglip",
-              "tal", "multi_positive")  # fmt: skip
+LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "ncr", "meta_spn", "infonce",
+              "infonce learn=true", "siglip", "siglip learn=false", "tal", "multi_positive")  # fmt: skip
 PAIRS = (("scan_t2i_avg", "scan_i2t_avg"), ("bfan_equal", "bfan_prob"), ("saf", "sgr"))
 """Systems that their papers average."""
 USUAL = ("batch_size=128", "centred=false")

@@ -35,4 +35,4 @@ def test_a_learnt_temperature_by_scaled_embeddings():
 
 
 def test_its_settings_are_its_own():
-    assert repr(InfoNCE()) == "InfoNCE(reduction='mean', temperature=0.07)"
+    assert repr(InfoNCE()) == "InfoNCE(reduction='mean', temperature=0.07, learn=False)"

@@ -81,6 +81,7 @@ LOSSES: Mapping[str, LossEntry] = {
         "softplus(-s_p/t - bias) + sum_n softplus(s_n/t + bias)",
         "Zhai et al. (SigLIP), ICCV 2023",
         shift_invariant=False,
+        run_settings={"learn": True},
     ),
     "multi_positive": LossEntry(
         MultiPositiveInfoNCE, "mean over the pairs of one image of -log softmax(s/t)", "Yang et al. (UniCL), CVPR 2022"

@@ -78,6 +78,14 @@ class AbstractLoss(nn.Module, ABC):
         """
         return None
 
+    def learnt(self) -> list[nn.Parameter]:
+        """What of the loss is trained with the model, by the same optimiser; nothing in most."""
+        return []
+
+    def numbers(self) -> dict[str, Tensor]:
+        """What a log should say of the loss after each step."""
+        return {}
+
     @property
     def warming_up(self) -> bool:
         """Whether this is one of the first `warmup_epochs` epochs."""
@@ -140,7 +148,7 @@ class AbstractLoss(nn.Module, ABC):
         them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from Hopper on go through
         fused kernels; `tile` asks for plain torch instead, on blocks of that side.
         """
-        _check_embeddings(image_emb, text_emb)
+        check_embeddings(image_emb, text_emb)
         ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
@@ -245,7 +253,8 @@ def check_scores(scores: Tensor) -> None:
     check_finite("scores", scores)
 
 
-def _check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
+def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
+    """Refuse embeddings that are not two finite matrices of one shape."""
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
         check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:

@@ -1,28 +1,26 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
 import math
-from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from selhn.kernels import AnchorStatistics, Statistic, Terms
-from selhn.losses.base import AbstractLoss, require_number
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.scaled import ScaledLoss
 from selhn.types import Reduction
 
 
-class InfoNCE(AbstractLoss):
+class InfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax over its positive and all of its negatives.
 
     Equation, for anchor V_i:  -log( e^(s(V_i, T_i) / temperature) / sum_j e^(s(V_i, T_j) / temperature) )
 
-    The mean over the anchors of both directions is CLIP's loss. A learnt temperature needs no argument: multiply the
-    image embeddings by your scale and set `temperature=1`.
+    The mean over the anchors of both directions is CLIP's loss, which learns its temperature.
 
     Args:
         temperature: what scores are divided by; 0.07 is where CLIP's training starts.
-        reduction: see `AbstractLoss`.
+        learn, reduction: see `ScaledLoss`.
 
     References:
         van den Oord et al., Representation Learning with Contrastive Predictive Coding, 2018.
@@ -36,29 +34,17 @@ class InfoNCE(AbstractLoss):
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
     """
 
-    def __init__(self, temperature: float = 0.07, reduction: Reduction = "mean"):
-        super().__init__(margin=0.0, reduction=reduction)
-        require_number("temperature", temperature, above=0)
-        self.temperature = temperature
-
-    @classmethod
-    def paper(cls, **settings: Any) -> "InfoNCE":
-        """CLIP's loss, which is the default."""
-        return cls(**settings)
+    def __init__(self, temperature: float = 0.07, learn: bool = False, reduction: Reduction = "mean"):
+        super().__init__(temperature, None, learn, reduction)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The log-sum-exp of the negatives."""
         return ("log_sum_exp",)
 
-    @property
-    def terms(self) -> Terms:
-        """Only the temperature."""
-        return Terms(temperature=self.temperature)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor: log(1 + e^(lse_n - s_p / temperature))."""
-        return -logsigmoid(anchors.positive / self.temperature - anchors.log_sum_exp)
+        return -logsigmoid(anchors.positive / self.terms.temperature - anchors.log_sum_exp)
 
     def plateau(self, batch: int) -> float | None:
         """log B: every text is as likely as any other."""

@@ -1,19 +1,18 @@
 """Softmax cross-entropy with several positives an anchor: Yang et al., UniCL, CVPR 2022."""
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from selhn.kernels import AnchorStatistics, Statistic, Terms
-from selhn.losses.base import AbstractLoss, require_number
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.scaled import ScaledLoss
 from selhn.types import Reduction
 
 
-class MultiPositiveInfoNCE(AbstractLoss):
+class MultiPositiveInfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax and a target spread evenly over all pairs of its image.
 
     Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, itself among them:
@@ -25,7 +24,7 @@ class MultiPositiveInfoNCE(AbstractLoss):
 
     Args:
         temperature: what scores are divided by.
-        reduction: see `AbstractLoss`.
+        learn, reduction: see `ScaledLoss`.
 
     References:
         Yang et al., Unified Contrastive Learning in Image-Text-Label Space, CVPR 2022.
@@ -39,30 +38,21 @@ class MultiPositiveInfoNCE(AbstractLoss):
         >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
     """
 
-    def __init__(self, temperature: float = 0.07, reduction: Reduction = "mean"):
-        super().__init__(margin=0.0, reduction=reduction)
-        require_number("temperature", temperature, above=0)
-        self.temperature = temperature
+    mask_same_image = False  # they stay in the denominator
 
-    @classmethod
-    def paper(cls, **settings: Any) -> "MultiPositiveInfoNCE":
-        """The paper's loss, which is the default."""
-        return cls(**settings)
+    def __init__(self, temperature: float = 0.07, learn: bool = False, reduction: Reduction = "mean"):
+        super().__init__(temperature, None, learn, reduction)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The log-sum-exp of all other pairs, and the mean of the positives."""
         return ("log_sum_exp", "positive_mean")
 
-    @property
-    def terms(self) -> Terms:
-        """The temperature; pairs of one image stay in the denominator."""
-        return Terms(temperature=self.temperature, mask_same_image=False)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor: `InfoNCE` of its own pair, and what the others of its image score less."""
-        own = -logsigmoid(anchors.positive / self.temperature - anchors.log_sum_exp)
-        less = (anchors.positive - anchors.positive_mean) / self.temperature
+        temperature = self.terms.temperature
+        own = -logsigmoid(anchors.positive / temperature - anchors.log_sum_exp)
+        less = (anchors.positive - anchors.positive_mean) / temperature
         return torch.where(anchors.num_negatives > 0, own + less, 0.0)
 
     def plateau(self, batch: int) -> float | None:

@@ -1,18 +1,16 @@
 """The sigmoid loss on pairs: Zhai et al., SigLIP, ICCV 2023."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from selhn.kernels import AnchorStatistics, Statistic, Terms
-from selhn.losses.base import AbstractLoss, require_number
+from selhn.kernels import AnchorStatistics, Statistic
+from selhn.losses.scaled import ScaledLoss
 from selhn.types import Reduction
 
 
-class SigLIP(AbstractLoss):
+class SigLIP(ScaledLoss):
     """Every pair of an image and a text is a yes-or-no question of its own.
 
     Equation of the paper, with z_ij = 1 where i and j are a pair and -1 elsewhere:
@@ -20,13 +18,13 @@ class SigLIP(AbstractLoss):
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
     An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's value. An
-    anchor without negatives counts as 0 here as in all losses. A learnt temperature needs no argument: multiply the
-    image embeddings by your scale and set `temperature=1`.
+    anchor without negatives counts as 0 here as in all losses. The paper learns temperature and bias, and so do whole
+    runs (`selhn train`): where they start, even a positive of cosine 1 is an even chance.
 
     Args:
         temperature: what scores are divided by; the paper's t = 10, where training starts, is 0.1 here.
         bias: added to the scores, negative because nearly all pairs are no match; -10 where training starts.
-        reduction: see `AbstractLoss`.
+        learn, reduction: see `ScaledLoss`.
 
     References:
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
@@ -39,29 +37,17 @@ class SigLIP(AbstractLoss):
         >>> loss = SigLIP()(image_emb @ text_emb.T)
     """
 
-    def __init__(self, temperature: float = 0.1, bias: float = -10.0, reduction: Reduction = "mean"):
-        super().__init__(margin=0.0, reduction=reduction)
-        require_number("temperature", temperature, above=0)
-        require_number("bias", bias, signed=True)
-        self.temperature = temperature
-        self.bias = bias
-
-    @classmethod
-    def paper(cls, **settings: Any) -> "SigLIP":
-        """The paper's value, which is the default."""
-        return cls(**settings)
+    def __init__(
+        self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"
+    ):
+        super().__init__(temperature, bias, learn, reduction)
 
     @property
     def needs(self) -> tuple[Statistic, ...]:
         """The sum of the negatives' terms."""
         return ("softplus_sum",)
 
-    @property
-    def terms(self) -> Terms:
-        """Temperature and bias."""
-        return Terms(temperature=self.temperature, bias=self.bias)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """One row or column of the equation."""
-        of_positive = -logsigmoid(anchors.positive / self.temperature + self.bias)
+        of_positive = -logsigmoid(anchors.positive / self.terms.temperature + self.terms.bias)
         return torch.where(anchors.num_negatives > 0, of_positive + anchors.softplus_sum, 0.0)

@@ -74,7 +74,8 @@ def train(
     data = with_noise(data, config.noise, config.seed)
     data = on_device(data, config, device, half=uses_bfloat16(config, device.type))
     batches = make_batches(model, data, config, device)
-    optimizer = make_optimizer(model, config, device)
+    of_loss = loss.to(device).learnt() if isinstance(loss, AbstractLoss) else []
+    optimizer = make_optimizer(model, config, device, of_loss)
     protocol = make_protocol(model, loss, data, batches, config)
     stepper = make_stepper(model, batches, loss, optimizer, config, protocol)
     folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
@@ -156,13 +157,15 @@ def training_step(
     optimizer.zero_grad(set_to_none=True)
     total = sum(match.aux.values(), start=value)
     _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, epsilon_of(loss)))
-    norms = parameter_norms(model.parameters())
+    of_loss = loss.learnt() if isinstance(loss, AbstractLoss) else []
+    norms = parameter_norms([*model.parameters(), *of_loss])
     numbers = {
         "loss": value.detach(),
         "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, given, value.detach()),
         **probes,
         **gradient_norms(model.watched(), norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
+        **(loss.numbers() if isinstance(loss, AbstractLoss) else {}),
     }
     clipped_step(optimizer, norms, config.clip)
     return numbers

@@ -1,17 +1,23 @@
 """The optimiser and its learning rate."""
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.train.config import TrainConfig
 
 
-def make_optimizer(model: AbstractMatcher, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate."""
+def make_optimizer(
+    model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
+) -> torch.optim.AdamW:
+    """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate, `of_loss` no decay."""
     on_gpu = device.type == "cuda"
     groups = model.parameter_groups(config.lr, text_lr_factor=config.text_lr_factor)
+    if of_loss:
+        groups.append({"params": list(of_loss), "lr": config.lr, "weight_decay": 0.0})
     for group in groups:
         group["initial_lr"] = group["lr"]
         if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from selhn.data import Batches, Data, Pairs
+from selhn.losses import AbstractLoss
 from selhn.models import AbstractMatcher
 from selhn.train.config import TrainConfig
 from selhn.types import Batch, Match
@@ -27,7 +28,8 @@ class Protocol:
 
     def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
         self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
-        self.tables: dict[str, Tensor] = {}
+        learnt = loss.named_parameters() if isinstance(loss, AbstractLoss) and loss.learnt() else ()
+        self.tables: dict[str, Tensor] = {f"loss.{name}": parameter.detach() for name, parameter in learnt}
 
     @property
     def capturable(self) -> bool:

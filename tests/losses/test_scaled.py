@@ -1,0 +1,84 @@
+import pytest
+import torch
+from loss_cases import make_scores
+
+from selhn.losses import InfoNCE, MultiPositiveInfoNCE, SigLIP, TripletSelHN
+from selhn.losses.scaled import SHARPEST
+
+SCALED = (InfoNCE, MultiPositiveInfoNCE, SigLIP)
+
+
+@pytest.fixture(params=SCALED, ids=lambda loss: loss.__name__)
+def kind(request):
+    return request.param
+
+
+def embeddings(dtype=torch.float64):
+    drawn = torch.randn(2, 8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return (part.to(dtype).requires_grad_() for part in torch.nn.functional.normalize(drawn, dim=-1))
+
+
+def test_what_is_learnt_begins_as_the_constant(kind):
+    scores, ids = make_scores("trained", 9, 0), [0, 1, 1, 3, 4, 5, 6, 7, 8]
+    learning, fixed = kind(learn=True), kind()
+    torch.testing.assert_close(
+        learning(scores, ids), fixed(scores, ids).detach(), check_dtype=False, rtol=1e-6, atol=1e-6
+    )
+    assert len(learning.learnt()) == len(list(learning.parameters())) == (2 if kind is SigLIP else 1)
+    assert fixed.learnt() == [] == TripletSelHN().learnt()
+    assert fixed.numbers() == {}
+    torch.testing.assert_close(learning.numbers()["temperature"], torch.tensor(fixed.temperature))
+
+
+def test_gradients_of_what_is_learnt(kind):
+    scores = make_scores("trained", 6, 0)
+    loss = kind(learn=True).double()
+    loss(scores).backward()
+    for parameter in loss.learnt():
+        ends = []
+        for side in (1e-6, -1e-6):
+            with torch.no_grad():
+                parameter += side
+                ends.append(float(loss(scores)))
+                parameter -= side
+        assert float(parameter.grad) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
+
+
+@pytest.mark.parametrize("tile", [None, 3])
+def test_from_embeddings_is_the_dense_form(kind, tile):
+    ids, found = [0, 1, 1, 3, 4, 5, 6, 7], []
+    for dense in (True, False):
+        images, texts = embeddings()
+        loss = kind(learn=True).double()
+        value = loss(images @ texts.T, ids) if dense else loss.from_embeddings(images, texts, ids, tile=tile)
+        value.backward()
+        found.append([value.detach(), images.grad, texts.grad, *(parameter.grad for parameter in loss.learnt())])
+    for dense, tiled in zip(*found, strict=True):
+        torch.testing.assert_close(tiled, dense, rtol=1e-9, atol=1e-9)
+
+
+def test_embeddings_in_half_precision(kind):
+    images, texts = embeddings(torch.bfloat16)
+    loss = kind(learn=True)
+    value = loss.from_embeddings(images, texts)
+    value.backward()
+    torch.testing.assert_close(value.detach(), loss(images.float() @ texts.float().T).detach(), rtol=0.05, atol=0.05)
+    assert all(parameter.grad.isfinite() for parameter in loss.learnt())
+
+
+def test_it_never_becomes_sharper_than_clip(kind):
+    loss = kind(learn=True)
+    with torch.no_grad():
+        loss.log_scale.fill_(20.0)
+    assert float(loss.numbers()["temperature"]) == pytest.approx(1 / SHARPEST)
+    assert loss(make_scores("trained", 6, 0)).isfinite()
+
+
+def test_wrong_input_is_named_before_it_is_scaled(kind):
+    missing = torch.full((3, 3), torch.nan)
+    with pytest.raises(ValueError, match="scores has a NaN"):
+        kind(learn=True)(missing)
+    with pytest.raises(ValueError, match="image_emb has a NaN"):
+        kind(learn=True).from_embeddings(missing, missing)
+    with pytest.raises(ValueError, match="temperature must be a number > 0"):
+        kind(temperature=0.0, learn=True)

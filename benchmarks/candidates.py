@@ -154,8 +154,9 @@ class Earned(SoftHardest):
 
 @dataclass(frozen=True)
 class Rows:
-    """The negatives of every anchor, (2, B, B), -inf where a pair is none; and mean and deviation of each row."""
+    """The scores of every anchor, (2, B, B); its negatives, -inf where a pair is none; their mean and deviation."""
 
+    scores: Tensor
     negatives: Tensor
     mean: Tensor
     deviation: Tensor
@@ -188,7 +189,7 @@ class FromRows(AbstractLoss):
         count = anchors.num_negatives.clamp(min=1)
         mean = both.masked_fill(same, 0.0).sum(-1) / count
         apart = (both - mean[..., None]).detach().masked_fill(same, 0.0)
-        rows = Rows(both.masked_fill(same, -torch.inf), mean, (apart.square().sum(-1) / count).sqrt())
+        rows = Rows(both, both.masked_fill(same, -torch.inf), mean, (apart.square().sum(-1) / count).sqrt())
         return AnchorStatistics(anchors.positive, anchors.num_negatives, {}, rows)
 
 
@@ -271,6 +272,32 @@ class Graded(FromRows):
         return ((below[..., :-1] - below[..., 1:]) * hinges).sum(-1)
 
 
+class Related(FromRows):
+    """`MarginInfoNCE` that asks less of a negative the more it is like the positive, by what the batch says of both.
+
+    A text that scores like the positive text with all images of the batch (correlation rho of their columns) describes
+    much the same; six thousand photographs of dogs are full of such false negatives. Its score counts `discount` rho
+    less. Near collapse profiles are noise, rho is about 0, and this is `MarginInfoNCE`.
+    """
+
+    def __init__(
+        self, margin: float = 0.1, temperature: float = 0.05, discount: float = 0.1, reduction: Reduction = "mean"
+    ):
+        super().__init__(margin, reduction)
+        require_number("temperature", temperature, above=0)
+        require_number("discount", discount)
+        self.temperature, self.discount = temperature, discount
+
+    def row_loss(self, rows: Rows, positive: Tensor, count: Tensor) -> Tensor:
+        """log(1 + sum_n e^((s_n - discount rho_n + margin - s_p) / t))."""
+        profiles = rows.scores.detach()
+        profiles = torch.nn.functional.normalize(profiles - profiles.mean(-1, keepdim=True), dim=-1)
+        # An image's negatives are texts, and their profiles the rows of the other direction.
+        alike = (profiles @ profiles.mT).flip(0).clamp(min=0)
+        sums = ((rows.negatives - self.discount * alike) / self.temperature).logsumexp(-1)
+        return -logsigmoid((positive - self.margin) / self.temperature - sums)
+
+
 class SelectBySpread(FromRows):
     """SelHN that mines by another sign than delta_s: the deviation of the negatives, or the positive's z-score.
 
@@ -304,6 +331,7 @@ CANDIDATES: Mapping[str, LossEntry] = {
         ("own_temperature", OwnTemperature, "tal_n with t from the scores"),
         ("graded", Graded, "mean [hardest of k random s_n - s_p + margin]+, k = e^(z^2/2)"),
         ("select_spread", SelectBySpread, "hn if the positive is out of the noise else mean_n [s_n - s_p + margin]+"),
+        ("related", Related, "margin_infonce with s_n - discount rho(n, p), how alike the batch finds n and p"),
         ("margin_infonce", MarginInfoNCE, "-log(e^((s_p - margin)/t) / (e^((s_p - margin)/t) + sum_n e^(s_n/t)))"),
     )
 }
@@ -332,6 +360,9 @@ SCREEN: tuple[str, ...] = (
     "infonce temperature=0.05",
     "margin_infonce margin=0.1",
     "margin_infonce margin=0.2",
+    "related margin=0.1 discount=0.1",
+    "related margin=0.2 discount=0.2",
+    "related margin=0.2 discount=0.1",
     "selhn",
 )
 """What is tried: a loss and its settings, with the public losses it has to beat."""

@@ -53,9 +53,8 @@ class MetaStep(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Not where the passes of a step have to draw the same random numbers, or fetch features from the host."""
-        found, _ = self.data.dev.features.gather(torch.zeros(1, dtype=torch.int64))
-        return not self._draws and found.device.type == self.batches.device.type
+        """Only where asked for, by capture=always: no GPU has replayed it yet. With dropout it cannot be recorded."""
+        return False
 
     def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""

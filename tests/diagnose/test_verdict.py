@@ -1,4 +1,5 @@
 import json
+import math
 import random
 
 import pytest
@@ -98,6 +99,21 @@ def test_a_loss_that_grows_or_drifts():
         [*adrift, *({"step": step, "dev_rsum": step} for step in (200, 400, 800))], key=lambda r: r["step"]
     )
     assert judge(from_rows(learning), MARGIN).kind == "healthy", "RSUM says otherwise"
+
+
+@pytest.mark.parametrize("times", [1.0, 2 * 64, 64])
+def test_a_loss_that_never_gets_below_chance(times):
+    # Steps far too long: every few rows the loss is thrown up, and it comes back to chance, not below.
+    draw, chance = random.Random(0), math.log(64)
+    thrown = [
+        chance * (1.004 + 0.003 * draw.random() + (draw.random() < 0.2) * 0.08 * draw.random()) for _ in range(180)
+    ]
+    rows = [{"step": 10 * at, "loss": times * value} for at, value in enumerate([1.085 * chance] * 8 + thrown)]
+    verdict = judge(from_rows(rows), list(plateaus(batch=64)))
+    assert verdict.kind in ("diverging", "stalled")
+    assert "InfoNCE" in verdict.why
+    learnt = [{**row, "loss": row["loss"] * (1 - 0.3 * row["step"] / 1880)} for row in rows]
+    assert judge(from_rows(learnt), list(plateaus(batch=64))).kind == "healthy"
 
 
 def test_overfitting_needs_more_than_one_bad_evaluation():

@@ -42,5 +42,12 @@ def plateaus(margin: float | None = None, batch: int | None = None, reduction: s
             if not batch:
                 words += f" (a batch of {anchors // 2}, or one direction of {anchors})"
             yield Plateau(anchors * margin, words, guessed=batch is None)
-    if reduction != "sum" and batch:
-        yield Plateau(math.log(batch), f"log {batch}, InfoNCE with all texts equally likely")
+    if not batch:
+        return
+    chance, words = math.log(batch), f"log {batch}, InfoNCE with all texts equally likely"
+    if reduction != "sum":
+        yield Plateau(chance, words)
+        yield Plateau(2 * chance, f"2 x {words}, both directions")
+    if reduction != "mean":
+        for anchors in (2 * batch, batch):
+            yield Plateau(anchors * chance, f"{anchors} x {words}, summed over {anchors} anchors")

@@ -182,7 +182,8 @@ def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None
 def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     """A loss that does not fall: steps so large that nothing is kept.
 
-    Where its plateau is known it stays above that and does not come down; where it is not, it ends where it began.
+    Where its plateau is known it stays above that and does not come down, or, if the loss is all that is known, never
+    gets below; where it is not, it ends where it began.
     """
     learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
     half = log.loss[len(log.loss) // 2 :]
@@ -191,8 +192,9 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
         return None
     quarters, since = [part.mean() for part in np.array_split(log.loss, 4)], int(log.steps[0])
     if still is not None and still.plateau is not None:
-        above = min(quarters[2:]) > (1 + NEAR) * still.plateau.value
-        if not above or quiet or quarters[3] < FALLEN * quarters[1]:
+        above = not quiet and min(quarters[2:]) > (1 + NEAR) * still.plateau.value
+        never_below = "delta_s" not in log.columns and half.min() > (1 - NEAR / 4) * still.plateau.value
+        if not (above or never_below) or quarters[3] < FALLEN * quarters[1]:
             return None
         words = f"the loss stays above {still.plateau.words}, and does not fall"
         return _verdict("diverging", since, words, _evidence(log, still))

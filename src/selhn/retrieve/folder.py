@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from selhn import __version__
+from selhn.lock import LOCK_FILE, writing
 from selhn.models import AbstractMatcher
 from selhn.retrieve.files import (
     array_chunks,
@@ -32,7 +33,6 @@ from selhn.retrieve.files import (
     write_file,
 )
 from selhn.retrieve.items import Kind
-from selhn.retrieve.lock import LOCK_FILE, writing
 from selhn.retrieve.search import Candidates
 from selhn.retrieve.segment import Draft, Part, Segment, check_files
 from selhn.retrieve.snapshot import Identity, Snapshot
@@ -157,7 +157,7 @@ class IndexFolder:
                 raise ValueError(self._damaged(f"it has segments and no {MANIFEST}"))
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
-        with writing(self.path):
+        with writing(self.path, "; searching goes on meanwhile"):
             yield
 
     @contextmanager

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import selhn
+from selhn.lock import writing
 from selhn.models import AbstractMatcher, load_model
 from selhn.train.checkpoint import load_weights, save_weights
 
@@ -46,8 +47,10 @@ class RunFolder:
                 f"{self.path} already holds a run: go on with it by resume=True, or choose another folder for out="
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        if not resume:
-            self.describe()
+
+    def held(self) -> AbstractContextManager[None]:
+        """No other process trains in this folder meanwhile: two would write one log."""
+        return nullcontext() if self.path is None else writing(self.path)
 
     def describe(self) -> None:
         """Write down what the run is; on resume, only once the checkpoint has been found to be of the same run."""

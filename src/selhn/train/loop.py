@@ -79,57 +79,58 @@ def train(
     protocol = make_protocol(model, loss, data, batches, config)
     stepper = make_stepper(model, batches, loss, optimizer, config, protocol)
     folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
-    position, alarm = Position(), make_alarm(loss, len(batches))
-    if resume:
-        position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
-        alarm = StallAlarm(**alarm_state) if alarm_state else None
+    with folder.held():
+        position, alarm = Position(), make_alarm(loss, len(batches))
+        if resume:
+            position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
+            alarm = StallAlarm(**alarm_state) if alarm_state else None
         folder.describe()
-    meter = Meter(folder.log, position.log_position, alarm)
-    progress = Progress(config.epochs * len(batches), position.step, quiet, label)
+        meter = Meter(folder.log, position.log_position, alarm)
+        progress = Progress(config.epochs * len(batches), position.step, quiet, label)
 
-    def checkpoint() -> None:
-        if folder.checkpoints is not None:
-            state = replace(position, log_position=meter.flush())
-            heard = None if alarm is None else asdict(alarm)
-            save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard, protocol)
+        def checkpoint() -> None:
+            if folder.checkpoints is not None:
+                state = replace(position, log_position=meter.flush())
+                heard = None if alarm is None else asdict(alarm)
+                save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard, protocol)
 
-    with meter, interruptible() as interrupted, recording_stream(device):
-        for epoch in range(position.epoch, config.epochs):
-            set_learning_rate(optimizer, epoch, config)
-            if isinstance(loss, AbstractLoss):
-                loss.set_epoch(epoch)
-                if alarm is not None:  # a scheduled loss has another plateau in another phase
-                    alarm.plateau, alarm.patience = loss.plateau(config.batch_size), patience(loss, len(batches))
-            if position.step_in_epoch == 0:
-                protocol.begin_epoch(epoch)
-            model.train()
-            for step in batches.steps(epoch, start=position.step_in_epoch):
-                numbers = stepper(step, loss.phase if isinstance(loss, AbstractLoss) else None)
-                position = position.after_step()
-                meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
-                if meter.warning:
-                    progress.say(label + meter.warning)
-                progress.step(meter.summary)
-                if interrupted():
-                    checkpoint()
-                    progress.say(folder.how_to_go_on(position.step))
-                    raise KeyboardInterrupt(folder.how_to_go_on(position.step))
-                if config.checkpoint_every and position.step % config.checkpoint_every == 0:
-                    checkpoint()
-            dev = evaluate(model, data.dev)
-            probed = probe_split(model, data.dev)
-            meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
-            progress.say(f"{label}epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
-            if dev.rsum > position.best_rsum:
-                position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
-                folder.keep_best(model)
-            position = position.after_epoch()
-            checkpoint()
-    folder.restore_best(model)
-    stalled = None if alarm is None else alarm.said
-    run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, stalled)
-    folder.write_results(run)
-    return run
+        with meter, interruptible() as interrupted, recording_stream(device):
+            for epoch in range(position.epoch, config.epochs):
+                set_learning_rate(optimizer, epoch, config)
+                if isinstance(loss, AbstractLoss):
+                    loss.set_epoch(epoch)
+                    if alarm is not None:  # a scheduled loss has another plateau in another phase
+                        alarm.plateau, alarm.patience = loss.plateau(config.batch_size), patience(loss, len(batches))
+                if position.step_in_epoch == 0:
+                    protocol.begin_epoch(epoch)
+                model.train()
+                for step in batches.steps(epoch, start=position.step_in_epoch):
+                    numbers = stepper(step, loss.phase if isinstance(loss, AbstractLoss) else None)
+                    position = position.after_step()
+                    meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
+                    if meter.warning:
+                        progress.say(label + meter.warning)
+                    progress.step(meter.summary)
+                    if interrupted():
+                        checkpoint()
+                        progress.say(folder.how_to_go_on(position.step))
+                        raise KeyboardInterrupt(folder.how_to_go_on(position.step))
+                    if config.checkpoint_every and position.step % config.checkpoint_every == 0:
+                        checkpoint()
+                dev = evaluate(model, data.dev)
+                probed = probe_split(model, data.dev)
+                meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
+                progress.say(f"{label}epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
+                if dev.rsum > position.best_rsum:
+                    position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
+                    folder.keep_best(model)
+                position = position.after_epoch()
+                checkpoint()
+        folder.restore_best(model)
+        stalled = None if alarm is None else alarm.said
+        run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, stalled)
+        folder.write_results(run)
+        return run
 
 
 def training_step(

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from selhn.retrieve.lock import LOCK_FILE, writing
+from selhn.lock import LOCK_FILE, writing
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from selhn.retrieve.lock import writing
+from selhn.lock import writing
 with writing(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -12,8 +12,8 @@ LOCK_FILE = "lock"
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder.
+def writing(folder: Path, meanwhile: str = "") -> Iterator[None]:
+    """Hold the lock of a folder; who finds it held is told by whom, and what can be done `meanwhile`.
 
     The lock is the system's (`flock`), so that one held by a process that was killed is free again at once; what is
     written in the file only tells people who holds it.
@@ -25,8 +25,7 @@ def writing(folder: Path) -> Iterator[None]:
             _lock(file)
         except OSError:
             raise ValueError(
-                f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it; "
-                "searching goes on meanwhile"
+                f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"
             ) from None
         os.truncate(file, 0)
         os.write(file, json.dumps({"process": os.getpid(), "host": platform.node()}).encode())

@@ -78,6 +78,16 @@ class AbstractLoss(nn.Module, ABC):
         """
         return None
 
+    def prepare_scores(self, scores: Float[Tensor, "*K B B"]) -> Float[Tensor, "*K B B"]:
+        """What the statistics are taken of, where that is not the scores themselves."""
+        return scores
+
+    def prepare_embeddings(
+        self, image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"]
+    ) -> tuple[Float[Tensor, "B e"], Float[Tensor, "B e"]]:
+        """Embeddings whose products are the `prepare_scores` of the products of these."""
+        return image_emb, text_emb
+
     def learnt(self) -> list[nn.Parameter]:
         """What of the loss is trained with the model, by the same optimiser; nothing in most."""
         return []
@@ -148,11 +158,12 @@ class AbstractLoss(nn.Module, ABC):
         them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from Hopper on go through
         fused kernels; `tile` asks for plain torch instead, on blocks of that side.
         """
-        check_embeddings(image_emb, text_emb)
+        _check_embeddings(image_emb, text_emb)
         ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
             raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
         given = self.check_given(given, len(image_emb))
+        image_emb, text_emb = self.prepare_embeddings(image_emb, text_emb)
         anchors = tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile)
         return self._reduce(replace(anchors, given=given))
 
@@ -161,7 +172,7 @@ class AbstractLoss(nn.Module, ABC):
         given = self.check_given(given, scores.shape[-1])
         ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
         # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        scores = self.prepare_scores(scores.to(torch.promote_types(scores.dtype, torch.float32)))
         return replace(dense_statistics(scores, ids, self.needs, self.terms), given=given)
 
     def _reduce(self, anchors: AnchorStatistics) -> Tensor:
@@ -253,8 +264,7 @@ def check_scores(scores: Tensor) -> None:
     check_finite("scores", scores)
 
 
-def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
-    """Refuse embeddings that are not two finite matrices of one shape."""
+def _check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
         check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:

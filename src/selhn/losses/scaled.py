@@ -1,15 +1,14 @@
 """Losses of scores divided by a temperature, which may be learnt along with the model: Radford et al., CLIP, 2021."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.kernels import AnchorStatistics, Terms
-from selhn.losses.base import AbstractLoss, check_embeddings, check_scores, require_number
+from selhn.kernels import Terms
+from selhn.losses.base import AbstractLoss, require_number
 from selhn.types import Reduction
 
 SHARPEST = 100.0
@@ -66,29 +65,20 @@ class ScaledLoss(AbstractLoss):
     def _scale(self) -> Float[Tensor, ""]:
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
-    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
-        if self.learn:
-            check_scores(scores)
-            wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            scores = wide * self._scale() + (self.learnt_bias if hasattr(self, "bias") else 0.0)
-        return super()._dense(scores, image_ids, given)
+    def prepare_scores(self, scores: Float[Tensor, "*K B B"]) -> Float[Tensor, "*K B B"]:
+        """Scaled and shifted by what is learnt."""
+        return scores * self._scale() + (self.learnt_bias if hasattr(self, "bias") else 0.0) if self.learn else scores
 
-    def from_embeddings(
-        self,
-        image_emb: Float[Tensor, "B d"],
-        text_emb: Float[Tensor, "B d"],
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
-        *,
-        given: Any = None,
-        tile: int | None = None,
-    ) -> Tensor:
-        """See `AbstractLoss`; learnt numbers go into the embeddings, a bias as one more column of both."""
-        if self.learn:
-            check_embeddings(image_emb, text_emb)
-            image_emb = image_emb * self._scale().to(image_emb.dtype)
-            if hasattr(self, "bias"):
-                column = torch.zeros(len(image_emb), ALIGNED).to(image_emb)
-                column[:, 0] = 1
-                image_emb = torch.cat([image_emb, column * self.learnt_bias.to(image_emb.dtype)], dim=1)
-                text_emb = torch.cat([text_emb, column], dim=1)
-        return super().from_embeddings(image_emb, text_emb, image_ids, given=given, tile=tile)
+    def prepare_embeddings(
+        self, image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"]
+    ) -> tuple[Float[Tensor, "B e"], Float[Tensor, "B e"]]:
+        """The same: a scale goes into the images, a bias is one more column of both."""
+        if not self.learn:
+            return image_emb, text_emb
+        image_emb = image_emb * self._scale().to(image_emb.dtype)
+        if hasattr(self, "bias"):
+            column = torch.zeros(len(image_emb), ALIGNED).to(image_emb)
+            column[:, 0] = 1
+            image_emb = torch.cat([image_emb, column * self.learnt_bias.to(image_emb.dtype)], dim=1)
+            text_emb = torch.cat([text_emb, column], dim=1)
+        return image_emb, text_emb

@@ -39,7 +39,7 @@ def anchor(form, f, p, negatives, direction):
         soft = hinge(soft_maximum(negatives, f.temperature, f.reference), p, f.margin)
     if name in ("lme", "tal_n"):
         return soft
-    if name == "margin_infonce":
+    if name in ("margin_infonce", "related"):
         above = soft_maximum(negatives, f.temperature, len(negatives)) - p + f.margin
         return softplus(above / f.temperature)
     if name == "select_soft":
@@ -50,6 +50,14 @@ def anchor(form, f, p, negatives, direction):
         first = statistics.fmean(float(not others or own > max(others)) for own, others in direction) ** f.power
         mined = hinge(max(negatives), p, f.margin) if f.hard else soft
         return first * mined + (1 - first) * average(p, negatives, f)
+    filled = [(own, others or [0.0]) for own, others in direction]
+    gap = statistics.fmean(own - statistics.fmean(others) for own, others in filled)
+    noise = statistics.fmean(statistics.pvariance(others) for _, others in filled)
+    if name == "graded":
+        z = min(max(gap / max(math.sqrt(noise), 1e-12), 0.0), 6.0)
+        k, n = min(math.exp(z * z / 2), f.most), len(negatives)
+        weights = [((n - rank) / n) ** k - ((n - rank - 1) / n) ** k for rank in range(n)]
+        return sum(w * hinge(s, p, f.margin) for w, s in zip(weights, sorted(negatives, reverse=True), strict=True))
     mean, deviation = statistics.fmean(negatives), statistics.pstdev(negatives)
     if name == "select_spread":
         sign = deviation if f.by == "deviation" else (p - mean) / max(deviation, 1e-12)
@@ -62,18 +70,27 @@ def anchor(form, f, p, negatives, direction):
     elif f.rule == "opening":
         t = f.temperature + f.c * max(0.0, 1 - abs(max(negatives) - p) / 0.1)
     else:
-        filled = [(own, others or [0.0]) for own, others in direction]
-        gap = statistics.fmean(own - statistics.fmean(others) for own, others in filled)
-        noise = statistics.fmean(statistics.pvariance(others) for _, others in filled)
         t = f.c * noise / gap if gap > 0 else 10.0
     return hinge(soft_maximum(negatives, min(max(t, f.temperature), 10.0), f.reference), p, f.margin)
 
 
+def alike(first, second):
+    """The correlation of two profiles, where it is above 0."""
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        return 0.0
+    return max(0.0, statistics.correlation(first, second))
+
+
 def by_loops(form, f, rows, ids):
-    losses = []
-    for score in (lambda i, j: rows[i][j], lambda i, j: rows[j][i]):
+    losses, columns = [], list(map(list, zip(*rows)))
+    discount = getattr(f, "discount", 0.0)
+    for own, other in ((rows, columns), (columns, rows)):
         everyone = range(len(rows))
-        direction = [(rows[i][i], [score(i, j) for j in everyone if ids[j] != ids[i]]) for i in everyone]
+
+        def counted(i, j, own=own, other=other):
+            return own[i][j] - (discount * alike(other[i], other[j]) if discount else 0.0)
+
+        direction = [(rows[i][i], [counted(i, j) for j in everyone if ids[j] != ids[i]]) for i in everyone]
         losses.append([anchor(form, f, p, negatives, direction) for p, negatives in direction])
     return torch.tensor(losses, dtype=torch.float64)
 
@@ -93,7 +110,7 @@ def test_equals_the_loop(form, kind, batch):
 def frozen(form, f):
     """Whether a weight or temperature without gradient is in it, so that differences of the value are not it."""
     name = form.split()[0]
-    return name == "own_temperature" or (name == "select_soft" and f.width > 0)
+    return name in ("own_temperature", "graded", "related") or (name == "select_soft" and f.width > 0)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,9 +1,11 @@
+import errno
 import os
 import subprocess
 import sys
 
 import pytest
 
+from selhn import lock
 from selhn.lock import LOCK_FILE, writing
 
 HOLD = """
@@ -41,3 +43,12 @@ def test_it_is_free_after_an_error(tmp_path):
         raise KeyError
     with writing(tmp_path):
         pass
+
+
+def test_where_the_file_system_has_no_locks_work_goes_on(tmp_path, monkeypatch):
+    def refuse(file):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock, "_lock", refuse)
+    with writing(tmp_path):
+        assert (tmp_path / LOCK_FILE).exists()

@@ -1,5 +1,6 @@
 """One writer at a time: a lock that the system takes back when its holder dies, however it dies."""
 
+import errno
 import json
 import os
 import platform
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_FILE = "lock"
+HELD = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+"""What the systems say of a lock that another process has."""
 
 
 @contextmanager
@@ -23,10 +26,12 @@ def writing(folder: Path, meanwhile: str = "") -> Iterator[None]:
     try:
         try:
             _lock(file)
-        except OSError:
-            raise ValueError(
-                f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"
-            ) from None
+        except OSError as error:
+            # Where the file system has no locks, as on some clusters, there is nothing to hold, and work goes on.
+            if error.errno in HELD:
+                raise ValueError(
+                    f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"
+                ) from None
         os.truncate(file, 0)
         os.write(file, json.dumps({"process": os.getpid(), "host": platform.node()}).encode())
         yield

@@ -77,7 +77,7 @@ class ScaledLoss(AbstractLoss):
             return image_emb, text_emb
         image_emb = image_emb * self._scale().to(image_emb.dtype)
         if hasattr(self, "bias"):
-            column = torch.zeros(len(image_emb), ALIGNED).to(image_emb)
+            column = image_emb.new_zeros(len(image_emb), ALIGNED)
             column[:, 0] = 1
             image_emb = torch.cat([image_emb, column * self.learnt_bias.to(image_emb.dtype)], dim=1)
             text_emb = torch.cat([text_emb, column], dim=1)

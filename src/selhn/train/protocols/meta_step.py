@@ -49,7 +49,9 @@ class MetaStep(Protocol):
         self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
         self._image_of_text = data.dev.image_of_text.to(batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._draws = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+        has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+        # Seeds cannot be set in a recorded step; else they are, as a model may draw in ways that are not seen here.
+        self._draws = has_dropout or config.capture != "always"
 
     @property
     def capturable(self) -> bool:

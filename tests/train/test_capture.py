@@ -63,11 +63,10 @@ def test_a_recorded_run_is_the_run(tmp_path, precision, model):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("networks", [1, 2])
-@pytest.mark.parametrize("loss", [NCR, AOQ])
-def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, networks):
-    if loss is AOQ and networks == 2:
-        pytest.skip("aoq trains one network")
-    settings = {"warmup_epochs": 1} if loss is NCR else {"depth": 50}
+@pytest.mark.parametrize(("loss", "settings"), [(NCR, {"warmup_epochs": 1}), (AOQ, {"depth": 50}), (MetaSPN, {})])
+def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, settings, networks):
+    if loss is not NCR and networks == 2:
+        pytest.skip("only ncr trains two networks")
     (_, plain), (_, recorded) = (
         run(tmp_path, capture, loss(**settings), networks=networks, precision="fp32") for capture in ("never", "always")
     )

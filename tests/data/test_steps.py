@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selhn.data import Pairs, Step
-from selhn.data.steps import in_background, prefetched
+from selhn.data.steps import copying_stream, in_background, prefetched
 
 
 def test_each_leaves_out_what_is_not_there():
@@ -56,3 +56,12 @@ def test_steps_arrive_as_they_left(device):
         assert step.pairs.regions.device.type == device
         assert (step.pairs.regions == step.seed).all()
         assert step.pairs.texts.tolist() == [0, 1]
+
+
+@pytest.mark.gpu
+def test_copies_have_a_stream_that_nothing_else_is_given():
+    device = torch.device("cuda", 0)
+    others = {torch.cuda.Stream(device).cuda_stream for _ in range(100)}
+    assert len(others) < 100  # they come round again
+    assert copying_stream(device).cuda_stream not in others
+    assert copying_stream(device) == copying_stream(device)

@@ -201,7 +201,10 @@ def test_models_learn_by_the_kernels_as_by_torch_in_half_precision(name, half, m
     assert ours.keys() == expected.keys()
     for key, grad in expected.items():
         error, allowed = ((some[key] - grad).norm() for some in (ours, by_torch))
-        assert error <= 2 * allowed + 2 * torch.finfo(half).eps * grad.norm() + 2e-5, key
+        # A sum whose terms cancel, as all do for a bias before a batch norm, is as exact as its neighbours are.
+        part = ".".join(key.split(".")[:2])
+        near = torch.stack([other.norm() for name, other in expected.items() if name.startswith(part)]).norm()
+        assert error <= 2 * allowed + 2 * torch.finfo(half).eps * (grad.norm() + near) + 2e-5, key
 
 
 @on_gpu

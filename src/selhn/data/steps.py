@@ -4,6 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -39,12 +40,22 @@ class Step(NamedTuple):
     """Of everything that is changed at random."""
 
 
+@cache
+def copying_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies to a device.
+
+    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy might find
+    itself in the middle of a step that is being recorded.
+    """
+    return torch.cuda.Stream(device, priority=-1)
+
+
 def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
     """The same steps with all they need on the device: gathered in a thread, copied on a stream of their own."""
     if device.type != "cuda":
         yield from (step._replace(pairs=step.pairs.each(lambda tensor: tensor.to(device))) for step in steps)
         return
-    stream = torch.cuda.Stream(device)
+    stream = copying_stream(device)
 
     def send(tensor: Tensor) -> Tensor:
         # From pinned memory the copy runs beside everything else.

@@ -10,6 +10,7 @@ from selhn.models import AbstractMatcher
 from selhn.models.vse import dot_scores
 from selhn.train.loop import make_batches
 from selhn.train.protocols import MetaStep
+from selhn.train.resident import on_device
 
 
 class Smooth(AbstractMatcher):
@@ -113,5 +114,16 @@ def test_nothing_is_learnt_where_dev_is_told_apart(protocol, monkeypatch):
     assert all(torch.equal(*both) for both in zip(before, protocol.loss.network.parameters()))
 
 
-def test_it_is_recorded_only_where_asked_for(protocol):
+def test_passes_are_seeded_where_they_are_not_recorded(protocol):
     assert not protocol.capturable
+    assert protocol._seeded
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("drops", "capture"), [(0.0, "auto"), (0.4, "auto"), (0.0, "never")])
+def test_it_is_recorded_unless_something_is_dropped(tiny_data, tiny_config, tiny_model, drops, capture):
+    model, cuda = tiny_model("rvse", word_dropout=drops).cuda(), torch.device("cuda")
+    config = replace(tiny_config, capture=capture, device="cuda")
+    data = on_device(tiny_data, config, cuda, half=False)
+    protocol = MetaStep(model, MetaSPN(), data, make_batches(model, data, config, cuda), config)
+    assert protocol.capturable == (drops == 0 and capture == "auto")

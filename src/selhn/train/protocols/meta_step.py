@@ -49,14 +49,15 @@ class MetaStep(Protocol):
         self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
         self._image_of_text = data.dev.image_of_text.to(batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        has_dropout = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
-        # Seeds cannot be set in a recorded step; else they are, as a model may draw in ways that are not seen here.
-        self._draws = has_dropout or config.capture != "always"
+        drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+        may_record = on_gpu and self._dev.resident and model.capturable and config.capture != "never"
+        # Seeds cannot be set in a recorded step; elsewhere they are, since a model may draw in ways not seen here.
+        self._seeded = drops or not may_record
 
     @property
     def capturable(self) -> bool:
-        """Only where asked for, by capture=always: no GPU has replayed it yet. With dropout it cannot be recorded."""
-        return False
+        """Not with dropout, which has to be the same in all passes, nor where features of dev are not on the device."""
+        return not self._seeded
 
     def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""
@@ -74,7 +75,7 @@ class MetaStep(Protocol):
         return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))
 
     def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
-        with _unharmed(self.model, self._parameters, self._draws):
+        with _unharmed(self.model, self._parameters, self._seeded):
             scores = self._scores(batch, seed)
             steps = self._gradients(self.loss.per_anchor(scores, self._ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
@@ -93,7 +94,7 @@ class MetaStep(Protocol):
         self._optimizer.step()
 
     def _scores(self, batch: Batch, seed: int) -> Float[Tensor, "*K B B"]:
-        if self._draws:
+        if self._seeded:
             torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
         return self.model(batch).scores
 
@@ -128,11 +129,11 @@ def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: floa
 
 
 @contextmanager
-def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter], draws: bool) -> Iterator[None]:
-    """Batch statistics and, where it `draws` any, random numbers are afterwards what they were."""
+def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter], seeded: bool) -> Iterator[None]:
+    """Batch statistics and, where they were `seeded`, random numbers are afterwards what they were."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     device = parameters[0].device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=draws):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=seeded):
         yield
     for buffer, before in buffers:
         buffer.copy_(before)

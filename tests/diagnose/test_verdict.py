@@ -139,6 +139,34 @@ def test_a_plateau_that_was_left():
     assert any("sat on a plateau from step 1" in one and "and left it" in one for one in verdict.evidence)
 
 
+def hardly_told_apart(steps, gap, low=0.12, end=0.137):
+    """What SelHN leaves behind where it never gets to mine: the average falls, and the hardest negatives stay."""
+    loss = lambda x: max(0.21 - 0.18 * x, low + (end - low) * x)  # noqa: E731
+    return [{"step": s, "loss": loss(s / steps), "delta_s": gap(s / steps), "spread": 0.12} for s in range(1, steps)]
+
+
+def test_scores_that_are_hardly_told_apart_after_a_long_time():
+    small = hardly_told_apart(1800, lambda x: 0.014)
+    verdict = judge(from_rows(small), [Plateau(0.2, "the margin")], mines=False, remedy="a larger batch")
+    assert verdict.kind == "stalled"
+    assert "hardly told apart" in verdict.why
+    assert verdict.remedy == "a larger batch"
+    left_late = hardly_told_apart(1800, lambda x: 0.08 if x < 0.2 else 0.005 + (0.008 if x > 0.97 else 0))
+    assert judge(from_rows(left_late)).kind == "stalled"
+    assert 360 <= judge(from_rows(left_late)).since < 460
+    assert judge(from_rows(hardly_told_apart(600, lambda x: 0.014))).kind == "healthy", "early in training all are"
+    assert judge(from_rows(hardly_told_apart(1800, lambda x: 0.014 + 0.1 * x))).kind == "healthy"
+
+
+def test_a_loss_alone_that_rises_again():
+    rising = loss_only(hardly_told_apart(1800, lambda x: 0.0, low=0.11, end=0.15))
+    verdict = judge(rising, MARGIN)
+    assert verdict.kind == "unclear"
+    assert "rises again" in verdict.why
+    falls = loss_only(hardly_told_apart(1800, lambda x: 0.0, low=0.11, end=0.05))
+    assert judge(falls, MARGIN).kind == "healthy"
+
+
 def test_a_stall_in_which_ranks_get_better_is_a_stall():
     """RSUM on dev may creep up while the loss sits on its plateau; other losses are far above by then."""
     still = [{"step": step, "loss": 0.201, "delta_s": 0.001, "spread": 0.001} for step in range(1, 1001)]

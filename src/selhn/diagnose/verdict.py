@@ -28,6 +28,12 @@ STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
 FAR = 0.1
 MANY_ROWS = 100_000
+TOLD_APART = 0.03
+"""By which delta_s, in the end, positive and hardest negative are; runs that learn have at least 0.04 there."""
+LONG = 3 * PATIENCE
+"""Steps after which they ought to be."""
+RISEN = 1.05
+"""How far above its lowest a loss may end, as a share of it, and still be said to have fallen."""
 FALLEN = 0.95
 """A loss that learns ends below this share of what it was in the first tenth of the log."""
 
@@ -89,11 +95,14 @@ def judge(
     if still is not None:
         return _stalled(log, still, remedy)
     likely = stills[0] if len(stills) == 1 else _likely(log, stills)
-    for rule in (_blown_up, _collapsing, _flat, _adrift, _overfitting):
+    hardly = _hardly_told_apart(log, likely, remedy)
+    if hardly is not None:
+        return hardly
+    for rule in (_blown_up, _collapsing, _flat, _adrift, _overfitting, _rising):
         found = rule(log, likely, patience) if mines or rule is not _collapsing else None
         if found is not None:
             return found
-    return _early(log, stills, patience) or _healthy(log, stills)
+    return _near(log, stills, patience) or _healthy(log, stills)
 
 
 @dataclass(frozen=True)
@@ -179,6 +188,34 @@ def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None
     return _verdict("collapsing", still.since, why, _evidence(log, still))
 
 
+def _hardly_told_apart(log: Log, still: _Still | None, remedy: str | None) -> Verdict | None:
+    """The hardest negatives are still near the positives, on no plateau or on the last steps away from one.
+
+    SelHN can be there: an average that falls while most anchors never get to mine.
+    """
+    gaps = log.columns.get("delta_s")
+    if gaps is None or log.steps[-1] - log.steps[0] < LONG or not ends(gaps)[1] < TOLD_APART:
+        return None
+    above = np.flatnonzero(smoothed(gaps) >= TOLD_APART)
+    since = int(log.steps[above[-1] + 1 if len(above) else 0])
+    why = f"positives and their hardest negatives are hardly told apart, after {int(log.steps[-1]):,} steps"
+    verdict = _verdict("stalled", since, why, _evidence(log, still or _Still(None, TOLD_APART, None, None, False)))
+    return replace(verdict, remedy=remedy or verdict.remedy)
+
+
+def _rising(log: Log, still: _Still | None, patience: int) -> Verdict | None:
+    """A loss, and no more, that fell and rises again: some do so on their way to learn, such as SelHN, and some fail."""
+    size = max(2, len(log.loss) // 10)
+    means = np.convolve(log.loss, np.ones(size) / size, mode="valid")
+    lowest = int(means.argmin())
+    # What two such means differ by where rows are nothing but noise about a smooth curve.
+    noise = 1.5 * np.median(np.abs(np.diff(log.loss, 2))) / (3 * size) ** 0.5
+    if "delta_s" in log.columns or log.dev or means[-1] <= max(RISEN * means[lowest], means[lowest] + 4 * noise):
+        return None
+    words = f"the loss rises again from step {int(log.steps[lowest + size - 1]):,} on, and alone it does not say why"
+    return _verdict("unclear", None, words, (from_to(log.loss_name, means[lowest], means[-1]),))
+
+
 def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     """A loss that does not fall: steps so large that nothing is kept.
 
@@ -239,12 +276,16 @@ def _flat(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     return _verdict("unclear", None, words, (product,))
 
 
-def _early(log: Log, stills: list[_Still], patience: int) -> Verdict | None:
-    """A short log of a loss alone that ends near a plateau, where all runs with a margin pass by."""
+def _near(log: Log, stills: list[_Still], patience: int) -> Verdict | None:
+    """A loss alone that ends near a plateau: early in a run, where all with a margin pass by, or on its way from it."""
     near = [one.plateau for one in stills if one.since is not None and one.plateau and not one.plateau.guessed]
-    if "delta_s" in log.columns or not near or log.steps[-1] - log.steps[0] >= patience:
+    short, half = log.steps[-1] - log.steps[0] < patience, log.loss[len(log.loss) // 2 :]
+    if not short:  # a loss that falls passes many values, and stays at none
+        near = [one for one in near if (abs(half / one.value - 1) < NEAR).mean() > 0.8]
+    if "delta_s" in log.columns or not near:
         return None
-    words = f"it ends near {near[0].words}, and is too short to tell whether the loss stays there"
+    words = "is too short to tell whether the loss stays there" if short else "may or may not be leaving it"
+    words = f"it ends near {near[0].words}, and {words}"
     return _verdict("unclear", None, words, (from_to(log.loss_name, *ends(log.loss)),))
 
 

@@ -24,7 +24,8 @@ def test_truth_is_what_a_run_reached_against_the_best_loss_of_its_set_up():
     assert truths(found, 0.9)[slow] == "failed"
     assert truths({**found, wrong_step: []})[wrong_step] == "failed", "it ended before the first evaluation"
     assert misjudged({best: "healthy", slow: "healthy", failed: "unclear", elsewhere: "stalled"}, truth) == 2
-    little = {Job("little_m", "a", 0): [10, 300, *[250] * 5], Job("little_m", "b", 0): [10, 300, *[295] * 5]}
+    ends = {"a": 250, "b": 295}
+    little = {Job("little_m", loss, 0): [10, *[300] * 20, *[end] * 20] for loss, end in ends.items()}
     assert list(truths(little).values()) == ["overfit", "healthy"]
 
 
@@ -54,7 +55,9 @@ def test_the_report(folder, monkeypatch):
     found = {Job("plain", "hn", 0): [20, 30], Job("plain", "triplet", 0): [200, 500]}
     text = report(found, folder)
     assert "0 of 8 misjudged" in text
-    assert "0.4: 0, 0.5: 0" in text
+    assert "0.5: 0, 0.6: 0" in text
+    assert "0 left open" in text
+    assert "between 0.5 and 0.85: none" in text
     assert "1 of" not in text
     swapped = dict(zip(found, reversed(found.values())))
     assert "8 of 8 misjudged" in report(swapped, folder)

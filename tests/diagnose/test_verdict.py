@@ -95,6 +95,9 @@ def test_a_loss_that_grows_or_drifts():
     adrift = noisy(lambda x: 0.25, noise=0.1)
     assert judge(from_rows(adrift), MARGIN).kind == "diverging"
     assert judge(from_rows(adrift), GUESSES).kind == "diverging"
+    wanders = noisy(lambda x: 0.246 + 0.02 * math.sin(7 * x), noise=0.05)
+    assert judge(from_rows(wanders), MARGIN).kind == "diverging", "it ends below its second quarter, and not its first"
+    assert judge(from_rows(noisy(lambda x: 0.23, steps=900, noise=0.01)), MARGIN).kind == "diverging"
     learning = sorted(
         [*adrift, *({"step": step, "dev_rsum": step} for step in (200, 400, 800))], key=lambda r: r["step"]
     )
@@ -165,6 +168,14 @@ def test_a_loss_alone_that_rises_again():
     assert "rises again" in verdict.why
     falls = loss_only(hardly_told_apart(1800, lambda x: 0.0, low=0.11, end=0.05))
     assert judge(falls, MARGIN).kind == "healthy"
+
+
+def test_a_loss_alone_on_its_way_from_a_plateau():
+    sat = noisy(lambda x: 0.2005 - 0.008 * max(0.0, x - 0.5), noise=0.002)
+    assert judge(from_rows(sat), MARGIN).kind == "unclear"
+    assert "may or may not be leaving it" in judge(from_rows(sat), MARGIN).why
+    passes = noisy(lambda x: 0.25 - 0.055 * x, noise=0.002)
+    assert judge(from_rows(passes), MARGIN).kind == "healthy"
 
 
 def test_a_stall_in_which_ranks_get_better_is_a_stall():

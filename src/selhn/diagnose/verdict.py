@@ -204,7 +204,7 @@ def _hardly_told_apart(log: Log, still: _Still | None, remedy: str | None) -> Ve
 
 
 def _rising(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    """A loss, and no more, that fell and rises again: some do so on their way to learn, such as SelHN, and some fail."""
+    """A loss, and no more, that fell and rises again: SelHN does so when it begins to mine, and so do runs that fail."""
     size = max(2, len(log.loss) // 10)
     means = np.convolve(log.loss, np.ones(size) / size, mode="valid")
     lowest = int(means.argmin())
@@ -229,9 +229,10 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
         return None
     quarters, since = [part.mean() for part in np.array_split(log.loss, 4)], int(log.steps[0])
     if still is not None and still.plateau is not None:
-        above = not quiet and min(quarters[2:]) > (1 + NEAR) * still.plateau.value
+        long = log.steps[-1] - log.steps[0] >= LONG
+        above = (long or not quiet) and min(quarters[2:]) > (1 + NEAR) * still.plateau.value
         never_below = "delta_s" not in log.columns and half.min() > (1 - NEAR / 4) * still.plateau.value
-        if not (above or never_below) or quarters[3] < FALLEN * quarters[1]:
+        if not (above or never_below) or quarters[3] < FALLEN * min(quarters[:2]):
             return None
         words = f"the loss stays above {still.plateau.words}, and does not fall"
         return _verdict("diverging", since, words, _evidence(log, still))

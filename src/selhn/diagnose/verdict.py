@@ -204,7 +204,7 @@ def _hardly_told_apart(log: Log, still: _Still | None, remedy: str | None) -> Ve
 
 
 def _rising(log: Log, still: _Still | None, patience: int) -> Verdict | None:
-    """A loss, and no more, that fell and rises again: SelHN does so when it begins to mine, and so do runs that fail."""
+    """A loss, and no more, that fell and rises again: SelHN does when it begins to mine, and so do runs that fail."""
     size = max(2, len(log.loss) // 10)
     means = np.convolve(log.loss, np.ones(size) / size, mode="valid")
     lowest = int(means.argmin())

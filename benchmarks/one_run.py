@@ -21,10 +21,11 @@ from selhn.train import RunConfig, get_recipe, override
 from selhn.train.capture import Stepper
 from selhn.train.config import TrainConfig
 from selhn.train.log import Meter
-from selhn.train.loop import choose_device, train, uses_bfloat16
+from selhn.train.loop import train
 from selhn.train.recipes import find_data
 from selhn.train.resident import on_device
 from selhn.train.run import make_loss, make_model
+from selhn.train.step import choose_device, uses_bfloat16
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
 

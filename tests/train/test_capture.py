@@ -8,8 +8,9 @@ from selhn.text import Vocabulary
 from selhn.train.capture import Stepper, recording_stream
 from selhn.train.config import TrainConfig
 from selhn.train.log import read_log
-from selhn.train.loop import make_batches, make_stepper, train
+from selhn.train.loop import train
 from selhn.train.optim import make_optimizer
+from selhn.train.step import make_batches, make_stepper
 
 
 def test_without_recording_every_step_is_computed_with_its_own_seed():

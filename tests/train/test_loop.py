@@ -15,8 +15,9 @@ from selhn.eval import evaluate
 from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import load_model
 from selhn.train import loop
+from selhn.train import step as steps
 from selhn.train.log import read_log
-from selhn.train.loop import choose_device, make_alarm, train
+from selhn.train.loop import make_alarm, train
 
 RUN = """
 import sys, torch
@@ -26,20 +27,20 @@ from selhn.losses import TripletSelHN
 from selhn.models import create_model
 from selhn.text import Vocabulary
 from selhn.train.loop import train
-import selhn.train.loop as loop
+import selhn.train.step as steps
 out, resume, die_at = sys.argv[1], sys.argv[2] == "resume", int(sys.argv[3])
 data = load_data("world", images=100)
 torch.manual_seed(0)
 model = create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
 if die_at:
     import os, signal
-    step, count = loop.training_step, [0]
+    step, count = steps.training_step, [0]
     def mortal(*args):
         count[0] += 1
         if count[0] == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(*args)
-    loop.training_step = mortal
+    steps.training_step = mortal
 settings = {"epochs": 3, "batch_size": 64, "checkpoint_every": 3, "device": "cpu"}
 train(model, data, TripletSelHN(), out=out, resume=resume, quiet=True, **settings)
 """
@@ -134,7 +135,7 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys):
-    step, count = loop.training_step, [0]
+    step, count = steps.training_step, [0]
 
     def pressed_at_third(*args):
         count[0] += 1
@@ -142,7 +143,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
             os.kill(os.getpid(), signal.SIGINT)
         return step(*args)
 
-    monkeypatch.setattr(loop, "training_step", pressed_at_third)
+    monkeypatch.setattr(steps, "training_step", pressed_at_third)
     with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*resume=True"):
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
     assert "all of it is saved" in capsys.readouterr().out, "click swallows the exception, so the loop says it too"
@@ -173,18 +174,6 @@ def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_confi
     steps = len(seen) // 2
     assert set(seen[:steps]) == {(0.2 * 63, 250)}
     assert set(seen[steps:]) == {(0.2, 250)}
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_no_gpu():
-    assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(ValueError, match="torch sees no GPU: use device=cpu"):
-        choose_device("cuda")
-
-
-def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
-    with pytest.raises(ValueError, match="batch_size 9999 is more than the 500 texts"):
-        train(tiny_model(), tiny_data, TripletHN(), batch_size=9999, device="cpu")
 
 
 def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tiny_data, tiny_config):

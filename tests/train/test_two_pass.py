@@ -10,7 +10,8 @@ from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN,
 from selhn.models import MODELS, create_model
 from selhn.train.config import TrainConfig
 from selhn.train.log import read_log
-from selhn.train.loop import train, training_step
+from selhn.train.loop import train
+from selhn.train.step import training_step
 from selhn.train.two_pass import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.types import Batch
 

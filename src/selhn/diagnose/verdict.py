@@ -31,7 +31,7 @@ MANY_ROWS = 100_000
 TOLD_APART = 0.03
 """By which delta_s, in the end, positive and hardest negative are; runs that learn have at least 0.04 there."""
 LONG = 3 * PATIENCE
-"""Steps after which they ought to be."""
+"""Steps after which they ought to be, or twice the patience with a loss, where that is more."""
 RISEN = 1.05
 """How far above its lowest a loss may end, as a share of it, and still be said to have fallen."""
 FALLEN = 0.95
@@ -77,6 +77,7 @@ def judge(
     """
     log = _thinned(log)
     ways: list[Plateau | None] = list(plateaus) or [None]
+    long = max(LONG, 2 * patience)
     patience = int(min(patience, max(PATIENCE, (log.steps[-1] - log.steps[0]) / 2)))
     broken = _not_finite(log)
     if broken is not None:
@@ -95,7 +96,7 @@ def judge(
     if still is not None:
         return _stalled(log, still, remedy)
     likely = stills[0] if len(stills) == 1 else _likely(log, stills)
-    hardly = _hardly_told_apart(log, likely, remedy)
+    hardly = _hardly_told_apart(log, likely, long, remedy)
     if hardly is not None:
         return hardly
     for rule in (_blown_up, _collapsing, _flat, _adrift, _overfitting, _rising):
@@ -188,13 +189,13 @@ def _collapsing(log: Log, still: _Still | None, patience: int) -> Verdict | None
     return _verdict("collapsing", still.since, why, _evidence(log, still))
 
 
-def _hardly_told_apart(log: Log, still: _Still | None, remedy: str | None) -> Verdict | None:
+def _hardly_told_apart(log: Log, still: _Still | None, long: int, remedy: str | None) -> Verdict | None:
     """The hardest negatives are still near the positives, on no plateau or on the last steps away from one.
 
     SelHN can be there: an average that falls while most anchors never get to mine.
     """
     gaps = log.columns.get("delta_s")
-    if gaps is None or log.steps[-1] - log.steps[0] < LONG or not ends(gaps)[1] < TOLD_APART:
+    if gaps is None or log.steps[-1] - log.steps[0] < long or not ends(gaps)[1] < TOLD_APART:
         return None
     above = np.flatnonzero(smoothed(gaps) >= TOLD_APART)
     since = int(log.steps[above[-1] + 1 if len(above) else 0])

@@ -11,8 +11,8 @@ from torch import Tensor
 from selhn.data import Data, Features, Split
 from selhn.eval import ranks, score_split
 from selhn.report.runs import RunRecord
-from selhn.train.loop import choose_device
 from selhn.train.run import open_data, open_model
+from selhn.train.step import choose_device
 
 ANSWERS = 5
 MOST_IMAGES = 500

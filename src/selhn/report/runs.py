@@ -13,8 +13,8 @@ from selhn.eval import Metrics
 from selhn.train import read_log, run_names
 from selhn.train.config import RunConfig
 from selhn.train.diagnosis import diagnose
-from selhn.train.loop import epsilon_of
 from selhn.train.run import make_loss, read_config
+from selhn.train.step import epsilon_of
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,11 @@ from selhn.reproduce.tables import Wanted
 from selhn.train import RunConfig, get_recipe, measure_runs, override, read_log, run_config
 from selhn.train.config import key_values
 from selhn.train.folder import environment
-from selhn.train.loop import FREE_TO_CHANGE, choose_device, uses_bfloat16
+from selhn.train.loop import FREE_TO_CHANGE
 from selhn.train.recipes import DATASETS, find_data
 from selhn.train.resident import on_device
 from selhn.train.run import make_model, read_config
+from selhn.train.step import choose_device, uses_bfloat16
 
 
 class Runs:

@@ -3,18 +3,16 @@
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from selhn.data import Augmentation, Batches, Data, Pairs, with_noise
-from selhn.diagnose import StallAlarm, gradient_norms, parameter_norms, probe_scores, probe_split
+from selhn.data import Batches, Data, with_noise
+from selhn.diagnose import StallAlarm, probe_split
 from selhn.diagnose.stall import PATIENCE
-from selhn.eval import Metrics, evaluate, require_width
-from selhn.kernels import side_by_side
+from selhn.eval import Metrics, evaluate
 from selhn.losses import AbstractLoss, TripletSelHN
 from selhn.models import AbstractMatcher
 from selhn.progress import Progress
@@ -23,11 +21,10 @@ from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
 from selhn.train.config import TrainConfig, with_values
 from selhn.train.folder import RunFolder, interruptible
 from selhn.train.log import Meter
-from selhn.train.optim import clipped_step, make_optimizer, set_learning_rate
+from selhn.train.optim import make_optimizer, set_learning_rate
 from selhn.train.protocols import Protocol, make_protocol
 from selhn.train.resident import on_device
-from selhn.train.two_pass import match_in_two_passes, require_two_pass
-from selhn.types import Batch, Match
+from selhn.train.step import choose_device, make_batches, make_stepper, uses_bfloat16
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that a resumed run may have otherwise than when it began."""
@@ -87,143 +84,107 @@ def train(
         folder.describe()
         meter = Meter(folder.log, position.log_position, alarm)
         progress = Progress(config.epochs * len(batches), position.step, quiet, label)
-
-        def checkpoint() -> None:
-            if folder.checkpoints is not None:
-                state = replace(position, log_position=meter.flush())
-                heard = None if alarm is None else asdict(alarm)
-                save_checkpoint(folder.checkpoints, model, optimizer, state, folder.identity, heard, protocol)
-
+        under_way = _Training(
+            model,
+            data,
+            loss,
+            config,
+            batches,
+            optimizer,
+            protocol,
+            stepper,
+            folder,
+            alarm,
+            meter,
+            progress,
+            position,
+            label,
+        )
         with meter, interruptible() as interrupted, recording_stream(device):
             for epoch in range(position.epoch, config.epochs):
-                set_learning_rate(optimizer, epoch, config)
-                if isinstance(loss, AbstractLoss):
-                    loss.set_epoch(epoch)
-                    if alarm is not None:  # a scheduled loss has another plateau in another phase
-                        alarm.plateau, alarm.patience = loss.plateau(config.batch_size), patience(loss, len(batches))
-                if position.step_in_epoch == 0:
-                    protocol.begin_epoch(epoch)
-                model.train()
-                for step in batches.steps(epoch, start=position.step_in_epoch):
-                    numbers = stepper(step, loss.phase if isinstance(loss, AbstractLoss) else None)
-                    position = position.after_step()
-                    meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
-                    if meter.warning:
-                        progress.say(label + meter.warning)
-                    progress.step(meter.summary)
-                    if interrupted():
-                        checkpoint()
-                        progress.say(folder.how_to_go_on(position.step))
-                        raise KeyboardInterrupt(folder.how_to_go_on(position.step))
-                    if config.checkpoint_every and position.step % config.checkpoint_every == 0:
-                        checkpoint()
-                dev = evaluate(model, data.dev)
-                probed = probe_split(model, data.dev)
-                meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
-                progress.say(f"{label}epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
-                if dev.rsum > position.best_rsum:
-                    position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
-                    folder.keep_best(model)
-                position = position.after_epoch()
-                checkpoint()
-        folder.restore_best(model)
-        stalled = None if alarm is None else alarm.said
-        run = Run(folder.path, evaluate(model, data.dev), evaluate(model, data.test), position.best_epoch, stalled)
-        folder.write_results(run)
+                under_way.train_epoch(epoch, interrupted)
+                under_way.end_epoch(epoch)
+        return under_way.finish()
+
+
+@dataclass
+class _Training:
+    """A run under way: all that it is made of, and how far it has got."""
+
+    model: AbstractMatcher
+    data: Data
+    loss: Callable[..., Tensor]
+    config: TrainConfig
+    batches: Batches
+    optimizer: torch.optim.Optimizer
+    protocol: Protocol
+    stepper: Stepper
+    folder: RunFolder
+    alarm: StallAlarm | None
+    meter: Meter
+    progress: Progress
+    position: Position
+    label: str
+
+    def train_epoch(self, epoch: int, interrupted: Callable[[], bool]) -> None:
+        """All steps of an epoch, or those that are left of it."""
+        self._begin_epoch(epoch)
+        phase = self.loss.phase if isinstance(self.loss, AbstractLoss) else None
+        for step in self.batches.steps(epoch, start=self.position.step_in_epoch):
+            numbers = self.stepper(step, phase)
+            self.position = self.position.after_step()
+            last = self.position.step_in_epoch == len(self.batches)
+            self.meter.add(self.position.step, epoch, numbers, read=last)
+            if self.meter.warning:
+                self.progress.say(self.label + self.meter.warning)
+            self.progress.step(self.meter.summary)
+            if interrupted():
+                self.checkpoint()
+                self.progress.say(self.folder.how_to_go_on(self.position.step))
+                raise KeyboardInterrupt(self.folder.how_to_go_on(self.position.step))
+            if self.config.checkpoint_every and self.position.step % self.config.checkpoint_every == 0:
+                self.checkpoint()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        set_learning_rate(self.optimizer, epoch, self.config)
+        if isinstance(self.loss, AbstractLoss):
+            self.loss.set_epoch(epoch)
+            if self.alarm is not None:  # a scheduled loss has another plateau in another phase
+                self.alarm.plateau = self.loss.plateau(self.config.batch_size)
+                self.alarm.patience = patience(self.loss, len(self.batches))
+        if self.position.step_in_epoch == 0:
+            self.protocol.begin_epoch(epoch)
+        self.model.train()
+
+    def end_epoch(self, epoch: int) -> None:
+        """How good it is on dev, what the log says of it, and the weights, where they are the best yet."""
+        dev, probed = evaluate(self.model, self.data.dev), probe_split(self.model, self.data.dev)
+        self.meter.write({"step": self.position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
+        self.progress.say(f"{self.label}epoch {epoch + 1:2}/{self.config.epochs}  {self.meter.summary}  dev {dev}")
+        if dev.rsum > self.position.best_rsum:
+            self.position = replace(self.position, best_rsum=dev.rsum, best_epoch=epoch)
+            self.folder.keep_best(self.model)
+        self.position = self.position.after_epoch()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """All that the run needs to go on from here, where it has a folder."""
+        if self.folder.checkpoints is not None:
+            position = replace(self.position, log_position=self.meter.flush())
+            heard = None if self.alarm is None else asdict(self.alarm)
+            identity = self.folder.identity
+            save_checkpoint(
+                self.folder.checkpoints, self.model, self.optimizer, position, identity, heard, self.protocol
+            )
+
+    def finish(self) -> Run:
+        """The best epoch, measured on test, once."""
+        self.folder.restore_best(self.model)
+        dev, test = evaluate(self.model, self.data.dev), evaluate(self.model, self.data.test)
+        stalled = None if self.alarm is None else self.alarm.said
+        run = Run(self.folder.path, dev, test, self.position.best_epoch, stalled)
+        self.folder.write_results(run)
         return run
-
-
-def training_step(
-    model: AbstractMatcher,
-    batch: Batch,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    matched: Callable[[Callable[[], Match]], tuple[Match, Any]] | None = None,
-) -> dict[str, Tensor]:
-    """Forward, backward, clip, update; returns the numbers of the step, still on the device.
-
-    `matched` is handed the forward pass and gives its scores and what else the loss needs; see `Protocol.match`.
-    """
-    device = batch.tokens.device.type
-    image_ids = batch.image_ids if config.mask_same_image else None
-
-    def forward() -> Match:
-        return match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
-
-    with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
-        match, given = (forward(), None) if matched is None else matched(forward)
-    extra = {"image_ids": image_ids, "given": given} if isinstance(loss, AbstractLoss) else {}
-    value = loss(match.scores, **extra)
-    optimizer.zero_grad(set_to_none=True)
-    total = sum(match.aux.values(), start=value)
-    _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, epsilon_of(loss)))
-    of_loss = loss.learnt() if isinstance(loss, AbstractLoss) else []
-    norms = parameter_norms([*model.parameters(), *of_loss])
-    numbers = {
-        "loss": value.detach(),
-        "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, given, value.detach()),
-        **probes,
-        **gradient_norms(model.watched(), norms),
-        **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
-        **(loss.numbers() if isinstance(loss, AbstractLoss) else {}),
-    }
-    clipped_step(optimizer, norms, config.clip)
-    return numbers
-
-
-def make_stepper(
-    model: AbstractMatcher,
-    batches: Batches,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    protocol: Protocol | None = None,
-) -> Stepper:
-    """All steps of a run; recorded where the settings and the device allow it."""
-    if config.capture == "always" and batches.device.type != "cuda":
-        raise ValueError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
-    if config.two_pass:
-        require_two_pass(model, loss)
-    record = config.capture == "always" or (
-        config.capture == "auto"
-        and batches.device.type == "cuda"
-        and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
-        and model.capturable
-        and (protocol is None or protocol.capturable)
-    )
-
-    def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-        batch = batches.assemble_seeded(pairs, num_tokens)
-        matched = None if protocol is None else partial(protocol.match, pairs, batch)
-        return training_step(model, batch, loss, optimizer, config, matched)
-
-    return Stepper(compute, batches.generator, record)
-
-
-def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:
-    """Shuffled pairs of the training split, augmented as the settings say."""
-    if model.tokenizer is None:
-        raise ValueError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
-    require_width(model, data.train)
-    if config.batch_size > data.train.num_texts:
-        raise ValueError(
-            f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "
-            "lower batch_size"
-        )
-    augmentation = Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words)
-    # On a GPU a few more tokens cost little, and every number of tokens is recorded anew.
-    token_step = 4 if device.type == "cuda" else 1
-    return Batches(
-        data.train,
-        model.tokenizer,
-        config.batch_size,
-        augmentation=augmentation,
-        seed=config.seed,
-        device=device,
-        token_step=token_step,
-        dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
-    )
 
 
 def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
@@ -241,39 +202,6 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
     """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
     return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; "auto" is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"there is no device {name!r}: use auto, cpu or cuda") from None
-
-
-def uses_bfloat16(config: TrainConfig, device: str) -> bool:
-    """bfloat16 for the encoders where the device computes in it, or where it was asked for."""
-    if config.precision == "auto":
-        return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return config.precision == "bf16"
-
-
-def _per_anchor(
-    loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, given: Any, value: Tensor
-) -> Tensor:
-    """The mean over the anchors, whatever the reduction of the loss is."""
-    if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
-        return value
-    return loss.per_anchor(scores, image_ids=image_ids, given=given).mean()
-
-
-def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """The delta_s above which an anchor counts as told apart: that of SelHN, or what SelHN has by default."""
-    return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
 
 
 def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:

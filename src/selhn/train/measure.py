@@ -7,8 +7,8 @@ from pathlib import Path
 
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
-from selhn.train.loop import choose_device
 from selhn.train.run import open_data, open_model, read_config
+from selhn.train.step import choose_device
 
 ENSEMBLE = "ensemble"
 

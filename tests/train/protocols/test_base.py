@@ -1,8 +1,8 @@
 import torch
 
 from selhn.losses import TripletHN
-from selhn.train.loop import make_batches
 from selhn.train.protocols import Protocol
+from selhn.train.step import make_batches
 
 
 def test_the_ordinary_protocol_adds_nothing(tiny_model, tiny_data, tiny_config):

@@ -7,9 +7,10 @@ from selhn.data import with_noise
 from selhn.losses import NCR
 from selhn.models import create_model
 from selhn.text import Vocabulary
-from selhn.train.loop import make_batches, train
+from selhn.train.loop import train
 from selhn.train.protocols import CoDivide
 from selhn.train.protocols.co_divide import above_threshold, clean_probability
+from selhn.train.step import make_batches
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from torch.func import functional_call
 from selhn.losses import MetaSPN, TripletHN
 from selhn.models import AbstractMatcher
 from selhn.models.vse import dot_scores
-from selhn.train.loop import make_batches
 from selhn.train.protocols import MetaStep
 from selhn.train.resident import on_device
+from selhn.train.step import make_batches
 
 
 class Smooth(AbstractMatcher):

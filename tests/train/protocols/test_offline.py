@@ -6,9 +6,9 @@ import torch
 from selhn.losses import AOQ
 from selhn.models import create_model
 from selhn.text import Vocabulary
-from selhn.train.loop import make_batches
 from selhn.train.protocols import OfflineNegatives
 from selhn.train.protocols.offline import paired_scores
+from selhn.train.step import make_batches
 
 
 @pytest.fixture

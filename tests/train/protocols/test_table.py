@@ -6,9 +6,10 @@ from safetensors.torch import load_file
 
 from selhn.losses import LOSSES, TripletHN, TripletSelHN
 from selhn.models import Twins, load_model
-from selhn.train import get_recipe, loop, override, read_log, resume_run, run_config
-from selhn.train.loop import make_batches
+from selhn.train import get_recipe, override, read_log, resume_run, run_config
+from selhn.train import step as steps
 from selhn.train.protocols import PROTOCOLS, Protocol, make_protocol
+from selhn.train.step import make_batches
 
 NAMES = [name for name, entry in LOSSES.items() if entry.loss in PROTOCOLS]
 TINY = ["data.images=40", "epochs=3", "batch_size=32", "model.dim=16", "device=cpu", "noise=0.2"]
@@ -93,7 +94,7 @@ def test_similarity_networks_too(recipe, name):
 def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeypatch):
     config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4"])
     whole = run_config(config, tmp_path / "whole", quiet=True)
-    step, count = loop.training_step, [0]
+    step, count = steps.training_step, [0]
 
     def mortal(*args):
         count[0] += 1
@@ -101,12 +102,12 @@ def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeyp
             raise MemoryError("killed")
         return step(*args)
 
-    monkeypatch.setattr(loop, "training_step", mortal)
+    monkeypatch.setattr(steps, "training_step", mortal)
     with pytest.raises(MemoryError, match="killed"):
         run_config(config, tmp_path / "died", quiet=True)
     died = final_state(tmp_path / "died")
     assert any(key.startswith("protocol.") for key in died)
-    monkeypatch.setattr(loop, "training_step", step)
+    monkeypatch.setattr(steps, "training_step", step)
     again = resume_run(tmp_path / "died", quiet=True)
     assert again.test == whole.test
     expected, actual = final_state(tmp_path / "whole"), final_state(tmp_path / "died")

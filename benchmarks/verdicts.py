@@ -177,7 +177,7 @@ def report(found: dict[Job, list[float]], runs: Path) -> str:
     for job, truth in truths(found).items():
         folder = runs / job.name
         log = the_log(folder)
-        verdict, _, plateau = diagnose(written(folder))
+        verdict, _, plateau, _ = diagnose(written(folder))
         said = {"log": verdict}
         if len(log.loss) > 20 and truth != "overfit":  # a training loss alone cannot show that
             said |= {form: diagnose(path, **told)[0] for form, (path, told) in foreign(log, folder).items()}

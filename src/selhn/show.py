@@ -57,9 +57,9 @@ def show_verdict(
     as_json: bool = False,
 ) -> None:
     """Print the verdict on a log, and draw it where a file is named."""
-    verdict, read, plateau = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
+    verdict, read, plateau, epsilon = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
     if figure is not None:
-        verdict_figure(read, verdict, figure, plateau)
+        verdict_figure(read, verdict, figure, plateau, epsilon)
     print(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict)
     if figure is not None and not as_json:
         print(f"Picture: {figure}")

@@ -21,6 +21,7 @@ def test_smooth():
     assert smooth([]) == []
     assert smooth([2.0, 2.0]) == [2.0, 2.0]
     assert smooth([0.0, 1.0], keep=0.5) == [0.0, 0.5]
+    assert smooth([float("nan"), 2.0, float("inf"), 2.0]) == [2.0] * 4
 
 
 def test_a_verdict_is_drawn_with_what_the_log_has(tmp_path):
@@ -40,3 +41,17 @@ def test_a_figure_is_saved_and_closed(tmp_path):
     assert save_figure(figure, tmp_path / "line.png").stat().st_size > 5_000
     assert not plt.fignum_exists(figure.number)
     assert not axis.spines["top"].get_visible()
+
+
+def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("selhn.diagnose.figures.save_figure", lambda figure, path: drawn.append(figure) or path)
+    rows = [{"epoch": e, "loss": 0.2, "delta_s": 0.004} for e in range(20)]
+    verdict_figure(from_rows(rows), Verdict("stalled", 3, "it sits", (), "", "row"), tmp_path / "x", 0.2, epsilon=0.05)
+    left, right = drawn[0].axes
+    assert drawn[0].get_suptitle() == "stalled since row 3"
+    assert left.get_xlabel() == "row"
+    assert left.lines[0].get_xdata()[-1] == 20
+    assert left.lines[2].get_ydata()[0] == 0.2
+    assert [text.get_text() for text in right.texts] == ["epsilon 0.05"]
+    pyplot().close(drawn[0])

@@ -79,8 +79,8 @@ def test_what_is_no_number():
         ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
         ("a.csv", b"loss\n\xff\xfe\n", "cannot be read as a table"),
         ("a.jsonl", "{}\nloss 3\n", "line 2 is not JSON"),
-        ("a.json", "[1, 2", "cannot be read as JSON"),
-        ("a.json", "[" * 100_000, "cannot be read as JSON"),
+        ("a.json", "[1, 2", "a.json is not JSON"),
+        ("a.json", "[" * 100_000, "a.json is not JSON"),
         ("a.txt", "loss 3", "in no format that is known"),
         ("x.tfevents", b"\xff" * 64, "not a TensorBoard file"),
     ],
@@ -108,3 +108,40 @@ def test_other_mistakes(tmp_path, monkeypatch):
 def test_a_log_of_one_row_says_its_step():
     log = from_rows([{"step": 7, "loss": 1.0}])
     assert (log.steps.tolist(), log.counts_steps) == ([7], True)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.json", "log.csv"])
+def test_a_mark_at_the_start_of_a_file_is_passed_over(tmp_path, name):
+    content = FORMS[name]
+    path = written(tmp_path, name, "\ufeff" + content if isinstance(content, str) else content)
+    assert read_foreign(path).steps.tolist() == [10, 20, 30, 40, 50]
+
+
+def test_numbers_that_no_float_can_hold(tmp_path):
+    log = from_rows([{"step": 1, "loss": 10**400}, {"step": 2, "loss": -(10**400)}, {"step": 3, "loss": 1.0}])
+    assert log.loss.tolist() == [math.inf, -math.inf, 1.0]
+    for name, text in (("log.jsonl", '{"loss": %s}\n' * 2), ("log.json", '[{"loss": %s}, {"loss": %s}]')):
+        path = written(tmp_path, name, text % (("9" * 5000,) * 2))
+        with pytest.raises(ValueError, match=name + ".* is not JSON"):
+            read_foreign(path)
+
+
+def test_a_step_that_is_no_number_is_that_of_the_row_before():
+    rows = [{"step": "1", "loss": 1.0}, {"step": "inf", "loss": 1.0}, {"step": "3", "loss": 1.0}]
+    assert from_rows(rows).steps.tolist() == [1, 1, 3]
+
+
+def test_what_a_probe_without_a_loss_lacks():
+    with pytest.raises(ValueError, match="give the probe loss= as well"):
+        from_rows([{"step": 1, "delta_s": 0.1, "spread": 0.2}])
+
+
+def test_rows_of_a_log():
+    log = from_rows([{"epoch": number, "loss": float(number)} for number in range(10)])
+    assert (log.clock, log.place(300.0), log.when(300.0)) == ("row", 3, "row 3")
+    assert log.where(log.loss > 7).loss.tolist() == [8, 9]
+    gaps = from_rows([{"step": i, "loss": 1.0, **({"delta_s": float(i)} if i % 4 == 3 else {})} for i in range(10)])
+    thinned = gaps.thinned(3)
+    assert thinned.steps.tolist() == [0, 4, 8]
+    assert thinned.columns["delta_s"][:2].tolist() == [3, 7]
+    assert gaps.thinned(10) is gaps

@@ -115,3 +115,14 @@ def test_a_log_with_few_rows_is_read_as_one_with_many():
         return next(step for step in range(0, 2000, every) if alarm.update(step, falling(step)))
 
     assert abs(alarm_after(10) - alarm_after(1)) < 15
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_a_number_that_is_not_finite_does_not_deafen_it(name):
+    alarm = StallAlarm(0.2)
+    rows = [STILL] * 400
+    rows[10] = {**STILL, name: float("nan")}
+    step, _ = first_alarm(alarm, rows)
+    assert step == 250
+    broken = StallAlarm(0.2)
+    assert first_alarm(broken, [STILL] * 100 + [{**STILL, name: float("nan")}] * 1000) is None, "that is no stall"

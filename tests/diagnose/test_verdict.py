@@ -220,5 +220,66 @@ def test_words_and_data(plain_run):
 
 def test_a_very_long_log_is_thinned(monkeypatch, plain_run):
     log = from_rows(plain_run("hn"))
+    read = []
+    monkeypatch.setattr("selhn.diagnose.verdict.StallAlarm.update", lambda alarm, step, row: read.append(step))
+    judge(log, MARGIN)
+    assert len(read) == len(log.steps) > 50
+    read.clear()
+    monkeypatch.setattr("selhn.diagnose.verdict.MANY_ROWS", 50)
+    judge(log, MARGIN)
+    assert 25 < len(read) <= 50
+    monkeypatch.undo()
     monkeypatch.setattr("selhn.diagnose.verdict.MANY_ROWS", 50)
     assert judge(log, MARGIN).kind == "stalled"
+
+
+@given(rise=st.floats(0.0, 0.1), level=st.floats(0.0, 0.05), rows=st.integers(760, 1200))
+def test_every_slope_of_delta_s_has_a_verdict(rise, level, rows):
+    log = from_rows(
+        [{"step": i, "loss": 0.3 - 0.1 * i / rows, "delta_s": level + rise * i / rows} for i in range(rows)]
+    )
+    verdict = judge(log, MARGIN)
+    if level + 0.9 * rise > 0.03:
+        assert verdict.kind == "healthy", "it is leaving, or has left"
+    elif level + rise < 0.029:
+        assert verdict.kind == "stalled"
+
+
+def falling(rows=5000):
+    return [{"step": i, "loss": 0.3 * math.exp(-i / 1000)} for i in range(1, rows + 1)]
+
+
+def test_a_run_gets_over_a_few_steps_that_overflow():
+    rows = falling()
+    rows[100]["loss"] = math.inf
+    verdict = judge(from_rows(rows))
+    assert verdict.kind == "healthy"
+    assert verdict.evidence[0] == "1 of 5000 rows have no finite loss"
+    rows[-1]["loss"] = math.nan
+    assert (judge(from_rows(rows)).kind, judge(from_rows(rows)).since) == ("diverging", 101)
+    often = [{**row, "loss": math.nan if row["step"] % 5 == 0 else row["loss"]} for row in falling(999)]
+    assert judge(from_rows(often)).kind == "diverging"
+
+
+def test_an_evaluation_that_is_no_number_decides_nothing():
+    rows = [{**row, **({"val_loss": row["loss"] + 0.1} if row["step"] % 500 == 0 else {})} for row in falling()]
+    rows[999]["val_loss"] = math.nan
+    assert judge(from_rows(rows)).kind == "healthy"
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_since_when_however_seldom_the_scores_are_logged(monkeypatch, every):
+    rows = [{"step": i, "loss": 0.3 - 0.02 * i / 3000} for i in range(1, 3001)]
+    for row in rows[every - 1 :: every]:
+        row["delta_s"] = 0.2 if row["step"] < 1600 else 0.02
+    assert 1550 < judge(from_rows(rows), MARGIN).since < 1800
+    monkeypatch.setattr("selhn.diagnose.verdict.MANY_ROWS", 300)
+    assert judge(from_rows(rows), MARGIN).kind == "stalled", "thinned, it still has them"
+
+
+def test_a_log_without_steps_is_spoken_of_by_its_rows():
+    verdict = judge(from_rows([{"epoch": epoch, "loss": 0.2} for epoch in range(20)]), MARGIN)
+    assert (verdict.kind, verdict.since, verdict.clock) == ("stalled", 1, "row")
+    assert str(verdict).startswith("stalled since row 1: ")
+    many = [{"loss": 1.0 if row < 300 else math.nan} for row in range(500)]
+    assert judge(from_rows(many)).title == "diverging since row 301"

@@ -240,3 +240,12 @@ def test_pair_labels_of_another_batch():
     for labels, trained in ((torch.ones(2, 3), None), (torch.ones(4), torch.ones(2, 4, dtype=torch.bool))):
         with pytest.raises(ValueError, match="must end in the 4 pairs, got shapes"):
             NCR()(torch.zeros(4, 4), given=PairLabels(labels, trained))
+
+
+def test_the_mean_loss_is_over_the_pairs_that_are_trained_on():
+    scores = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    half = PairLabels(torch.ones(6, dtype=torch.float64), torch.tensor([True, False] * 3))
+    for reduction in ("mean", "sum", "none"):
+        loss_fn = NCR(reduction=reduction)
+        torch.testing.assert_close(loss_fn.mean_loss(scores, given=half), NCR()(scores, given=half))
+    assert NCR()(scores, given=half) > NCR(reduction="none")(scores, given=half).mean()

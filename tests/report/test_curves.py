@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from run_cases import rows
 
-from selhn.report.curves import MOST_POINTS, gradient_names, panels, running_mean, thin
+from selhn.report.curves import MOST_POINTS, gradient_names, mean_around, panels, thin
 from selhn.report.runs import read_runs
 
 
@@ -36,10 +36,19 @@ def test_what_is_no_number_leaves_a_gap():
 
 def test_a_running_mean_is_not_late():
     ramp = np.arange(1000.0)
-    assert np.allclose(running_mean(ramp)[10:-10], ramp[10:-10])
-    assert running_mean(np.array([1.0, 5.0])).tolist() == [1, 5]
+    curve = thin(0, "run", (ramp, ramp))
+    assert np.allclose(curve.line[5:-5], curve.steps[5:-5])
+    assert mean_around(np.array([1.0, 5.0, 6.0]), 0, 1) == 3
     noisy = np.random.default_rng(0).normal(size=1000)
-    assert running_mean(noisy).std() < 0.3
+    assert thin(0, "run", (ramp, noisy)).line.std() < 0.3
+
+
+def test_what_comes_after_a_spike_is_drawn_as_it_was():
+    values = np.full(10_000, 0.1)
+    values[5_000] = 1e18
+    curve = thin(0, "run", (np.arange(10_000.0), values))
+    assert curve.high.max() == 1e18
+    assert np.allclose(curve.line[curve.steps > 5_200], 0.1)
 
 
 def test_the_panels_of_two_runs(write_run):

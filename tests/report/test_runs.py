@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from selhn.report.page import page
 from selhn.report.runs import flat, read_runs
 
 
@@ -74,3 +75,9 @@ def test_a_broken_file_is_named(write_run, file, content, words):
     (folder / file).write_text(content)
     with pytest.raises(ValueError, match=words):
         read_runs([folder])
+
+
+@pytest.mark.parametrize("row", [{"step": 0, "loss": 1.0, "grad_image": 0.5}, {"step": 1, "loss": 1.0, "dev": 3.0}])
+def test_odd_logs_are_drawn(write_run, row):
+    runs = read_runs([write_run("odd", log=[row])])
+    assert "Loss" in page(runs, None)

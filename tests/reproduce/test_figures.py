@@ -68,3 +68,4 @@ def test_labels_of_close_points_are_written_to_the_outside():
     assert alone["ha"] == "center"
     assert (left["ha"], right["ha"]) == ("right", "left")
     assert figures.label_places([(5.0, 3.0)]) == [alone]
+    assert figures.label_places([]) == []

@@ -120,3 +120,14 @@ def test_a_figure_without_any_of_its_runs_is_left_out(tmp_path, capsys):
         patch.setattr("selhn.reproduce.report.FIGURES", {**FIGURES, **none})
         assert reproduce(["fig7"], "world", out=tmp_path, small=True, settings=words, jobs=1) == []
     assert "none of its runs could be made" in capsys.readouterr().out
+
+
+def test_a_test_split_that_folds_do_not_divide_is_measured_as_it_is(written_runs, monkeypatch):
+    row = next(one for one in paper_rows("table10") if one.data == "coco_1k" and (one.method, one.loss) in RUNS)
+    (member,) = RUNS[(row.method, row.loss)]
+    runs = written_runs([member])
+    monkeypatch.setattr("selhn.reproduce.report.COCO_FOLDS", 7)
+    assert runs.data.test.num_images % 7
+    found = line(row, runs)
+    assert found.rsum is not None
+    assert "do not divide by 7: all at once" in found.note

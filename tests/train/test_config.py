@@ -36,7 +36,11 @@ def test_overrides_reach_their_place():
         ("lr=fast", "lr takes a number, got 'fast'"),
         ("mask_same_image=1", "mask_same_image takes true or false, got 1"),
         ("decay_at=soon", "decay_at takes a list"),
-        ("precision=fp8", "precision must be auto, fp32 or bf16"),
+        ("precision=fp8", "precision must be one of auto, fp32, bf16, got 'fp8'"),
+        ("features=fp8", "features must be one of auto, fp32, fp16, bf16, int8"),
+        ("capture=alwyas", "capture must be one of auto, always, never"),
+        ("decay_by=nan", "decay_by must be at least 0, got nan"),
+        ("clip=inf", "clip must be finite"),
         ("modell.dim=3", "unknown setting 'modell.dim'"),
         ("decay_at=[1", "the value of 'decay_at=.1' cannot be read"),
     ],
@@ -70,3 +74,9 @@ def test_integers_become_floats_where_floats_are_meant():
 
 def test_an_empty_section():
     assert RunConfig.from_yaml("model: rvse\ntrain:\n") == RunConfig()
+
+
+@pytest.mark.parametrize("path", ["/x/set #2", "010", "yes", "1e3", "[a]"])
+def test_names_and_paths_are_taken_as_they_are(path):
+    assert override(RunConfig(), [f"data={path}"]).data == path
+    assert RunConfig.from_yaml(override(RunConfig(), [f"data={path}"]).to_yaml()).data == path

@@ -48,9 +48,33 @@ def test_the_alarm_hears_every_step():
     warnings = []
     for step in range(1, 201):
         meter.add(step, 0, numbers(), read=False)
-        warnings += [meter.warning] if meter.warning else []
+        warnings += meter.heard()
     assert len(warnings) == 1
     assert meter.alarm.said == warnings[0]
+
+
+def test_what_it_says_at_a_checkpoint_is_heard_too(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, StallAlarm(0.2, patience=50)) as meter:
+        warnings = []
+        for step in range(1, 201):
+            meter.add(step, 0, numbers(), read=False)
+            warnings += meter.heard()
+            if step % 10 == 0:
+                meter.flush()
+        warnings += meter.heard()
+    assert len(warnings) == 1
+
+
+def test_the_steps_before_an_error_are_written(tmp_path):
+    def broken_off():
+        with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+            for step in range(1, 8):
+                meter.add(step, 0, numbers(), read=False)
+            raise ValueError("NaN")
+
+    with pytest.raises(ValueError, match="NaN"):
+        broken_off()
+    assert [row["step"] for row in read_log(tmp_path / "log.jsonl")] == list(range(1, 8))
 
 
 def test_rows_are_json(tmp_path):

@@ -228,3 +228,32 @@ def test_features_that_do_not_fit(tiny_model, tiny_data, tiny_config):
         train(tiny_model(), spoilt, TripletHN(), config=tiny_config, quiet=True)
     with pytest.raises(ValueError, match="image 17 of train"):
         evaluate(tiny_model(), spoilt.train)
+
+
+def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tiny_data, tiny_config):
+    def go_on(**settings):
+        return train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True, **settings)
+
+    go_on(epochs=1)
+    before = (tmp_path / "results.json").read_bytes()
+    go_on(epochs=1, resume=True)
+    assert (tmp_path / "results.json").read_bytes() == before, "there was nothing left to do"
+
+    class Broken(TripletHN):
+        def forward(self, *args, **settings):
+            raise ValueError("broken off")
+
+    Broken.__name__ = "TripletHN"
+    with pytest.raises(ValueError, match="broken off"):
+        train(tiny_model(), tiny_data, Broken(), out=tmp_path, config=tiny_config, quiet=True, epochs=3, resume=True)
+    assert not (tmp_path / "results.json").exists(), "one epoch is no result of a run of three"
+    go_on(epochs=2, resume=True)
+    with pytest.raises(ValueError, match="has trained for 2 epochs already: epochs=1 would take some back"):
+        go_on(epochs=1, resume=True)
+    assert (tmp_path / "results.json").exists()
+
+
+def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(tmp_path, tiny_model, tiny_data, tiny_config):
+    with pytest.raises(ValueError, match="training needs one number for a batch"):
+        train(tiny_model(), tiny_data, TripletHN(reduction="none"), out=tmp_path / "run", config=tiny_config)
+    assert not (tmp_path / "run").exists()

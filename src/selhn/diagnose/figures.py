@@ -1,5 +1,6 @@
 """Figures from the logs of runs; nothing here trains."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,28 +40,26 @@ def training_figure(
     left.set(title="loss per anchor", xlabel="training step", ylim=(0, None))
     middle.set(title="delta_s: hardest negative against positive", xlabel="training step")
     right.set(title="RSUM on dev", xlabel="training step", ylim=(0, None))
-    middle.title.set_fontsize(10)
-    _plain(left, middle, right)
     left.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return Path(path)
+    return save_figure(figure, Path(path))
 
 
-def verdict_figure(log: Log, verdict: Verdict, path: str | Path, plateau: float | None = None) -> Path:
+def verdict_figure(
+    log: Log, verdict: Verdict, path: str | Path, plateau: float | None = None, epsilon: float = 0.01
+) -> Path:
     """What a log says of its loss, and where it has them of delta_s and RSUM, with the verdict above.
 
     What came after the step since which the verdict holds is shaded.
     """
     plt = pyplot()
-    has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", 0.01, "epsilon")]
+    has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
     number = len(shown) + bool(log.dev)
     figure, grid = plt.subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
-    axes = list(grid[0])
+    axes, rows = list(grid[0]), log.steps / log.steps_a_row
     for axis, (name, title, level, word) in zip(axes, shown):
-        axis.plot(log.steps, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
-        axis.plot(log.steps, smooth(log.columns[name].tolist()), color=COLOURS[1], linewidth=1.8)
+        axis.plot(rows, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
+        axis.plot(rows, smooth(log.columns[name].tolist()), color=COLOURS[1], linewidth=1.8)
         axis.set(title=title)
         if level is not None:
             axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)))
@@ -68,31 +67,27 @@ def verdict_figure(log: Log, verdict: Verdict, path: str | Path, plateau: float 
                           textcoords="offset points", ha="right", color="#444")  # fmt: skip
             axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     if log.dev:
-        axes[-1].plot(*zip(*log.dev), marker="o", markersize=3, color=COLOURS[2], linewidth=1.8)
+        axes[-1].plot(
+            *zip(*((log.place(step), rsum) for step, rsum in log.dev)),
+            marker="o",
+            markersize=3,
+            color=COLOURS[2],
+            linewidth=1.8,
+        )
         axes[-1].set(title="RSUM on dev", ylim=(0, None))
     for axis in axes:
         axis.set(xlabel="training step" if log.counts_steps else "row")
         if verdict.since is not None:
-            axis.axvspan(verdict.since, log.steps[-1], color=COLOURS[0], alpha=0.08, linewidth=0)
-    figure.suptitle(verdict.kind if verdict.since is None else f"{verdict.kind} since step {verdict.since:,}")
-    _plain(*axes)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return Path(path)
-
-
-def _plain(*axes: Any) -> None:
-    for axis in axes:
-        axis.grid(axis="y", color="#e8e8e8", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+            axis.axvspan(verdict.since, rows[-1], color=COLOURS[0], alpha=0.08, linewidth=0)
+    figure.suptitle(verdict.title)
+    return save_figure(figure, Path(path))
 
 
 def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """A running mean that forgets, started at the first value."""
-    smoothed, mean = [], values[0] if values else 0.0
+    """A running mean that forgets, started at the first value; what is no finite number is passed over."""
+    smoothed, mean = [], next((value for value in values if math.isfinite(value)), math.nan)
     for value in values:
-        mean = keep * mean + (1 - keep) * value
+        mean = keep * mean + (1 - keep) * value if math.isfinite(value) else mean
         smoothed.append(mean)
     return smoothed
 

@@ -30,7 +30,8 @@ class Probe:
             optimizer.step()
 
     It is called after the backward pass and before the gradients are cleared. Only `scores[image, text]` must be given,
-    pairs on the diagonal. `rows` has what was measured, and the file a line of JSON each, which `selhn diagnose` reads.
+    pairs on the diagonal. `rows` has what was measured, and the file a line of JSON each, which `selhn diagnose` reads
+    if it was told the `loss` too.
 
     Args:
         model: whose gradients are measured, one number for every module that has weights of its own.

@@ -4,9 +4,9 @@ import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from selhn.diagnose.events import read_events
 from selhn.names import did_you_mean
 
 Column = npt.NDArray[np.float64]
+Clock = Literal["step", "row"]
 MOST_BYTES = 1 << 30
 MOST_ROWS = 5_000_000
 LOSS = ("loss_per_anchor", "loss", "train_loss", "training_loss", "loss_train", "batch_loss", "total_loss")
@@ -45,11 +46,44 @@ class Log:
     """Step and loss of every evaluation, where the log has that."""
     counts_steps: bool = True
     """Whether the log says at which step a row was written."""
+    steps_a_row: int = 1
+    """What a row counts for in `steps`, where it does not."""
 
     @property
     def loss(self) -> Column:
         """The training loss."""
         return self.columns["loss"]
+
+    @property
+    def clock(self) -> Clock:
+        """What the log counts."""
+        return "step" if self.counts_steps else "row"
+
+    def place(self, step: float) -> int:
+        """A number of `steps` as the log counts it."""
+        return int(step) // self.steps_a_row
+
+    def when(self, step: float) -> str:
+        """The same in words."""
+        return f"{self.clock} {self.place(step):,}"
+
+    def where(self, kept: npt.NDArray[np.bool_]) -> "Log":
+        """Some rows of it."""
+        return replace(self, steps=self.steps[kept], columns={name: self.columns[name][kept] for name in self.columns})
+
+    def thinned(self, most: int) -> "Log":
+        """At most so many rows, of neighbours the first number that each column has."""
+        every = -(-len(self.steps) // most)
+        if every == 1:
+            return self
+        short = -len(self.steps) % every
+
+        def thin(column: Column) -> Column:
+            rows = np.pad(column, (0, short), constant_values=np.nan).reshape(-1, every)
+            return rows[np.arange(len(rows)), np.isfinite(rows).argmax(axis=1)]
+
+        columns = {name: thin(column) for name, column in self.columns.items()}
+        return replace(self, steps=self.steps[::every], columns=columns)
 
 
 def read_foreign(path: str | Path, column: str | None = None) -> Log:
@@ -81,7 +115,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     loss = _loss_name(names, column, source)
     step, epoch = _find(names, STEP), _find(names, EPOCH)
     clock = step or epoch
-    at, counts_steps = _clock(table, clock, clock is not None and clock == step)
+    at, steps_a_row = _clock(table, clock, clock is not None and clock == step)
     trained = [number for number, row in enumerate(table) if loss in row]
     if not trained:
         raise ValueError(f"{source} has no row with a number for {loss!r}")
@@ -99,24 +133,26 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     rsum, dev_loss = _find(names, DEV_RSUM), _find(names, DEV_LOSS)
 
     def pairs(name: str | None) -> list[tuple[float, float]]:
-        return [(when, row[name]) for when, row in zip(at, table) if name in row] if name is not None else []
+        values = [(when, row.get(name, math.nan)) for when, row in zip(at, table)] if name is not None else []
+        return [(when, value) for when, value in values if math.isfinite(value)]
 
     steps = np.array([at[number] for number in trained], dtype=float)
-    return Log(source, steps, columns, evaluated, loss, pairs(rsum), pairs(dev_loss), counts_steps)
+    counts_steps = steps_a_row is None
+    return Log(source, steps, columns, evaluated, loss, pairs(rsum), pairs(dev_loss), counts_steps, steps_a_row or 1)
 
 
-def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: bool) -> tuple[list[float], bool]:
-    """When every row was written: its step, or what its number or its epoch comes to."""
+def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: bool) -> tuple[list[float], int | None]:
+    """When every row was written: its step, or its number times what a row counts for, which is told too."""
     if name is not None and in_steps:
-        told = [row.get(name, math.nan) for row in table]
+        told = [value if math.isfinite(value := row.get(name, math.nan)) else math.nan for row in table]
         # A counter that begins anew with every epoch is no clock.
         known = [value for value in told if not math.isnan(value)]
         if known == sorted(known) and known and (known[-1] > known[0] or len(known) == 1):
             for number, value in enumerate(told):
                 told[number] = (told[number - 1] if number else 0.0) if math.isnan(value) else value
-            return told, True
-    many = len(table) > 2 * STEPS_A_ROW
-    return [float(number * (1 if many else STEPS_A_ROW)) for number in range(1, len(table) + 1)], False
+            return told, None
+    counts_for = 1 if len(table) > 2 * STEPS_A_ROW else STEPS_A_ROW
+    return [float(number * counts_for) for number in range(1, len(table) + 1)], counts_for
 
 
 def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
@@ -131,9 +167,8 @@ def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
         found = likely[0] if len(likely) == 1 else None
     if found is None:
         listed = ", ".join(names[:20]) or "no numbers at all"
-        raise ValueError(
-            f"{source} has no column that is plainly the training loss (it has {listed}): name it with --column"
-        )
+        what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
+        raise ValueError(f"{source} has no column that is plainly the training loss (it has {listed}): {what}")
     return found
 
 
@@ -150,7 +185,10 @@ def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield f"{prefix}{name}", float(value)
+            try:
+                yield f"{prefix}{name}", float(value)
+            except OverflowError:  # a whole number that no float can hold
+                yield f"{prefix}{name}", math.inf if value > 0 else -math.inf
         elif isinstance(value, str) and value.strip():
             try:
                 yield f"{prefix}{name}".strip(), float(value)
@@ -181,23 +219,24 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Lines of JSON objects, or one list of them; a last line that was cut off is left out."""
-    with path.open(encoding="utf-8", errors="strict") as file:
-        try:
-            if file.read(1) == "[":
-                file.seek(0)
-                yield from (row for row in json.load(file) if isinstance(row, dict))
-                return
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            is_list = file.read(1) == "["
             file.seek(0)
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line) if line.strip() else {}
-                except json.JSONDecodeError:
-                    if line.endswith("\n"):
-                        raise ValueError(
-                            f"{path}, line {number} is not JSON: give lines of objects, or a .csv"
-                        ) from None
-                    return
-                if isinstance(row, dict):
-                    yield row
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} cannot be read as JSON ({type(error).__name__})") from None
+            pieces = (
+                [(f"{path}", file.read())] if is_list else ((f"{path}, line {n}", s) for n, s in enumerate(file, 1))
+            )
+            for place, text in pieces:
+                parsed = _parsed(text, place, may_be_cut=not is_list)
+                yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} cannot be read as JSON: it is not UTF-8") from None
+
+
+def _parsed(text: str, place: str, may_be_cut: bool) -> Any:
+    try:
+        return json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
+        if may_be_cut and not text.endswith("\n"):
+            return None
+        raise ValueError(f"{place} is not JSON: give lines of objects, or a list of them, or a .csv") from None

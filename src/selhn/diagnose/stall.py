@@ -1,5 +1,6 @@
 """The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,14 +44,19 @@ class StallAlarm:
     """What the alarm said, from when it has gone off until training has moved for as long as it had stood still."""
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
-        """Take the numbers of one step; a sentence when the alarm goes off, or is called off, else None."""
+        """Take the numbers of one step; a sentence when the alarm goes off, or is called off, else None.
+
+        A step with a number that is not finite says nothing of a stall, and is passed over.
+        """
+        heard = {name: row[name] for name in ("loss_per_anchor", "delta_s", "spread") if name in row}
+        if not all(map(math.isfinite, heard.values())):
+            return None
         # A log with a row every few steps forgets as fast as one with a row every step.
         share = NEW_SHARE if self.last is None else 1 - (1 - NEW_SHARE) ** max(1, step - self.last)
         self.last = step
-        for name in ("loss_per_anchor", "delta_s", "spread"):
-            if name in row:
-                before = self.means.get(name, row[name])
-                self.means[name] = before + share * (row[name] - before)
+        for name, value in heard.items():
+            before = self.means.get(name, value)
+            self.means[name] = before + share * (value - before)
         if not self.is_still():
             self.since = None
             return self._called_off(step)

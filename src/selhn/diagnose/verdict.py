@@ -8,7 +8,7 @@ import numpy as np
 
 from selhn.diagnose.evidence import ends, from_to, smoothed, told_gradients, told_numbers
 from selhn.diagnose.plateau import Plateau
-from selhn.diagnose.reading import Log
+from selhn.diagnose.reading import Clock, Log
 from selhn.diagnose.stall import PATIENCE, StallAlarm
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
@@ -28,6 +28,8 @@ STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
 FAR = 0.1
 MANY_ROWS = 100_000
+MOST_SKIPPED = 0.1
+"""Share of rows without a finite loss that a run gets over: steps that a scaler of gradients left out."""
 TOLD_APART = 0.03
 """By which delta_s, in the end, positive and hardest negative are; runs that learn have at least 0.04 there."""
 LONG = 3 * PATIENCE
@@ -48,10 +50,16 @@ class Verdict:
     why: str
     evidence: tuple[str, ...]
     remedy: str
+    clock: Clock = "step"
+    """What `since` counts: rows, in a log that does not say at which steps they were written."""
+
+    @property
+    def title(self) -> str:
+        """The kind, and since when."""
+        return self.kind if self.since is None else f"{self.kind} since {self.clock} {self.since:,}"
 
     def __str__(self) -> str:
-        since = "" if self.since is None else f" since step {self.since:,}"
-        lines = [f"{self.kind}{since}: {self.why}.", *(f"  - {one}" for one in self.evidence)]
+        lines = [f"{self.title}: {self.why}.", *(f"  - {one}" for one in self.evidence)]
         return "\n".join([*lines, f"What helps: {self.remedy}."] if self.kind != "healthy" else lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,13 +83,23 @@ def judge(
     the loss may stand still, `mines` whether it looks at the hardest negatives only, so that scores that draw together
     are not told apart again, and `remedy` what helps against that.
     """
-    log = _thinned(log)
-    ways: list[Plateau | None] = list(plateaus) or [None]
+    log = log.thinned(MANY_ROWS)
+    finite = np.isfinite(log.loss)
+    if not finite[-1] or finite.mean() < 1 - MOST_SKIPPED:
+        found = _not_finite(log)
+    else:
+        found = _judge_finite(log.where(finite), list(plateaus) or [None], epsilon, patience, mines, remedy)
+    if not finite.all():
+        words = f"{int((~finite).sum())} of {len(finite)} rows have no finite loss"
+        found = replace(found, evidence=(words, *found.evidence))
+    return replace(found, since=None if found.since is None else log.place(found.since), clock=log.clock)
+
+
+def _judge_finite(
+    log: Log, ways: list[Plateau | None], epsilon: float, patience: int, mines: bool, remedy: str | None
+) -> Verdict:
     long = max(LONG, 2 * patience)
     patience = int(min(patience, max(PATIENCE, (log.steps[-1] - log.steps[0]) / 2)))
-    broken = _not_finite(log)
-    if broken is not None:
-        return broken
     if len(log.loss) < ENOUGH_ROWS:
         rows = "1 row is" if len(log.loss) == 1 else f"{len(log.loss)} rows are"
         return _verdict("unclear", None, f"{rows} too few to judge by", ())
@@ -159,13 +177,9 @@ def _likely(log: Log, stills: list[_Still]) -> _Still | None:
     return near[0] if len(near) == 1 else None
 
 
-def _not_finite(log: Log) -> Verdict | None:
-    bad = ~np.isfinite(log.loss)
-    if not bad.any():
-        return None
-    since = int(log.steps[bad.argmax()])
-    words = f"{int(bad.sum())} of {len(bad)} rows have no finite loss"
-    return _verdict("diverging", since, "the loss is no longer a number", (words, *told_gradients(log)))
+def _not_finite(log: Log) -> Verdict:
+    since = int(log.steps[np.isfinite(log.loss).argmin()])
+    return _verdict("diverging", since, "the loss is no longer a number", told_gradients(log))
 
 
 def _blown_up(log: Log, still: _Still | None, patience: int) -> Verdict | None:
@@ -197,9 +211,13 @@ def _hardly_told_apart(log: Log, still: _Still | None, long: int, remedy: str | 
     gaps = log.columns.get("delta_s")
     if gaps is None or log.steps[-1] - log.steps[0] < long or not ends(gaps)[1] < TOLD_APART:
         return None
-    above = np.flatnonzero(smoothed(gaps) >= TOLD_APART)
-    since = int(log.steps[above[-1] + 1 if len(above) else 0])
-    why = f"positives and their hardest negatives are hardly told apart, after {int(log.steps[-1]):,} steps"
+    there = np.isfinite(gaps)
+    means = smoothed(gaps[there])
+    if means[-1] >= TOLD_APART:  # it is just leaving
+        return None
+    above = np.flatnonzero(means >= TOLD_APART)
+    since = int(log.steps[there][above[-1] + 1 if len(above) else 0])
+    why = f"positives and their hardest negatives are still hardly told apart at {log.when(log.steps[-1])}"
     verdict = _verdict("stalled", since, why, _evidence(log, still or _Still(None, TOLD_APART, None, None, False)))
     return replace(verdict, remedy=remedy or verdict.remedy)
 
@@ -213,7 +231,7 @@ def _rising(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     noise = 1.5 * np.median(np.abs(np.diff(log.loss, 2))) / (3 * size) ** 0.5
     if "delta_s" in log.columns or log.dev or means[-1] <= max(RISEN * means[lowest], means[lowest] + 4 * noise):
         return None
-    words = f"the loss rises again from step {int(log.steps[lowest + size - 1]):,} on, and alone it does not say why"
+    words = f"the loss rises again from {log.when(log.steps[lowest + size - 1])} on, and alone it does not say why"
     return _verdict("unclear", None, words, (from_to(log.loss_name, means[lowest], means[-1]),))
 
 
@@ -223,10 +241,9 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     Where its plateau is known it stays above that and does not come down, or, if the loss is all that is known, never
     gets below; where it is not, it ends where it began.
     """
-    learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
     half = log.loss[len(log.loss) // 2 :]
     quiet = half.std() < 3 * STEADY * abs(half.mean())
-    if learns or log.steps[-1] - log.steps[0] < patience:
+    if _learns(log) or log.steps[-1] - log.steps[0] < patience:
         return None
     quarters, since = [part.mean() for part in np.array_split(log.loss, 4)], int(log.steps[0])
     if still is not None and still.plateau is not None:
@@ -261,7 +278,7 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
     if fall < max(0.05 * abs(values[best]), 2 * np.median(np.abs(np.diff(later)))):
         return None
     evidence = (
-        f"{name}: best {values[best]:.4g} at step {int(steps[best]):,}, {values[-1]:.4g} at the end",
+        f"{name}: best {values[best]:.4g} at {log.when(steps[best])}, {values[-1]:.4g} at the end",
         from_to(f"{log.loss_name} since then", at_best, losses[-1]),
     )
     return _verdict("overfitting", int(steps[best]), "it gets better on the training data only", evidence)
@@ -270,8 +287,7 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
 def _flat(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     """A loss that does not move, at a value that is no plateau we know."""
     half = log.loss[len(log.loss) // 2 :]
-    learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
-    if "delta_s" in log.columns or learns or half.std() > STEADY / 4 * abs(half.mean()):
+    if "delta_s" in log.columns or _learns(log) or half.std() > STEADY / 4 * abs(half.mean()):
         return None
     words = f"the loss has stood at {half.mean():.4g} for the last {len(half)} rows, which is no plateau that is known"
     product = f"it is one where 2 x batch x margin, batch x margin, or margin, is {half.mean():.4g}"
@@ -295,7 +311,7 @@ def _healthy(log: Log, stills: list[_Still]) -> Verdict:
     evidence = [from_to(log.loss_name, *ends(log.loss)), *told_numbers(log)]
     left = next((one.left for one in stills if one.left is not None), None)
     if left is not None and len(stills) == 1:
-        evidence.append(f"it sat on a plateau from step {left[0]:,} to {left[1]:,}, and left it")
+        evidence.append(f"it sat on a plateau from {log.when(left[0])} to {log.place(left[1]):,}, and left it")
     return _verdict("healthy", None, "it learns", tuple(evidence))
 
 
@@ -317,11 +333,8 @@ def _evidence(log: Log, still: _Still) -> tuple[str, ...]:
     return (f"{log.loss_name} {loss:.4f} at the end{where}", *told, *told_numbers(log))
 
 
-def _thinned(log: Log) -> Log:
-    """A log with so many rows that reading them one by one takes long, with fewer."""
-    every = -(-len(log.steps) // MANY_ROWS)
-    columns = {name: column[::every] for name, column in log.columns.items()}
-    return log if every == 1 else replace(log, steps=log.steps[::every], columns=columns)
+def _learns(log: Log) -> bool:
+    return len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
 
 
 def _verdict(kind: Kind, since: int | None, why: str, evidence: tuple[str, ...]) -> Verdict:

@@ -143,6 +143,17 @@ class AbstractLoss(nn.Module, ABC):
         """The loss of every anchor before the reduction: image anchors, then text anchors."""
         return self.anchor_loss(self._dense(scores, image_ids, given))
 
+    def mean_loss(
+        self,
+        scores: Float[Tensor, "*K B B"],
+        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        *,
+        given: Any = None,
+    ) -> Float[Tensor, ""]:
+        """The loss as with `reduction="mean"`, whatever the reduction is: over the anchors that count."""
+        anchors = self._dense(scores, image_ids, given)
+        return self._mean(self.anchor_loss(anchors), anchors)
+
     def from_embeddings(
         self,
         image_emb: Float[Tensor, "B d"],
@@ -181,6 +192,9 @@ class AbstractLoss(nn.Module, ABC):
             return losses
         if self.reduction == "sum":
             return losses.sum()
+        return self._mean(losses, anchors)
+
+    def _mean(self, losses: Tensor, anchors: AnchorStatistics) -> Tensor:
         counted = self.counted(anchors)
         return losses.mean() if counted is None else losses.sum() / counted.sum().clamp(min=1)
 

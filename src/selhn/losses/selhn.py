@@ -42,8 +42,9 @@ class TripletSelHN(AbstractLoss):
         arXiv 2303.00181, 2023.
 
     Relations:
-        epsilon = 0 is `TripletHN`; epsilon = inf is the mean form of `Triplet`. The value jumps where an anchor
-        changes its branch, so compare curves by delta_s or by recall, not by the loss.
+        epsilon = 0 is `TripletHN` (at exact ties with `mine_at_epsilon=True` only); epsilon = inf is the mean form of
+        `Triplet`. The value jumps where an anchor changes its branch, so compare curves by delta_s or by recall, not by
+        the loss.
 
     Example:
         >>> loss_fn = TripletSelHN(margin=0.2, epsilon=0.01)

@@ -23,7 +23,8 @@ class Axis:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """The place of a value; one beyond the ends is drawn there."""
+        value = min(max(value, self.low), self.high)
         low, high, at = (math.log(one) if self.is_log else one for one in (self.low, self.high, value))
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 

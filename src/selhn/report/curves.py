@@ -57,27 +57,27 @@ def thin(run: int, name: str, points: Points, average: bool = True, most: int = 
     """A curve with at most so many points; whatever was largest or smallest in the log is so in the curve."""
     steps, values = (np.asarray(column, dtype=float) for column in points)
     finite = np.isfinite(values)
-    mean = np.full(len(values), np.nan)
-    mean[finite] = running_mean(values[finite]) if average else values[finite]
+    drawn, place = values[finite], np.cumsum(finite) - 1
+    reach = len(drawn) // WINDOWS // 2 if average else 0
     edges = np.linspace(0, len(values), min(len(values), most) + 1).astype(int)
     cut: list[tuple[float, float, float, float]] = []
     for start, end in zip(edges, edges[1:]):
         there = np.flatnonzero(finite[start:end]) + start
         if len(there):
-            cut.append((steps[there[-1]], mean[there[-1]], values[there].min(), values[there].max()))
+            mean = mean_around(drawn, int(place[there[-1]]), reach)
+            cut.append((steps[there[-1]], mean, values[there].min(), values[there].max()))
         else:
             cut.append((steps[end - 1], np.nan, np.nan, np.nan))
     at, line, low, high = np.array(cut, dtype=float).reshape(-1, 4).T
     return Curve(run, name, at, line, low, high, lost=int((~finite).sum()))
 
 
-def running_mean(values: Column) -> Column:
-    """The mean of every value and its neighbours on both sides, so that a curve is not late; fewer at the ends."""
-    reach = len(values) // WINDOWS // 2
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    at = np.arange(len(values))
-    low, high = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
+def mean_around(values: Column, at: int, reach: int) -> float:
+    """The mean of a value and its neighbours on both sides, so that a curve is not late; fewer at the ends.
+
+    Each by itself: differences of one sum over all would keep nothing of small values that come after a large one.
+    """
+    return float(values[max(at - reach, 0) : at + reach + 1].mean())
 
 
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:
@@ -127,7 +127,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
             measured=True,
         ),
     ]
-    until = max(float(run.log.steps[-1]) for run in runs)
+    until = max(1.0, *(float(run.log.steps[-1]) for run in runs))
     return [replace(panel, until=until) for panel in found if panel.curves]
 
 

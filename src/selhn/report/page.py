@@ -76,6 +76,7 @@ def page(
     """The text of the page."""
     drawn = panels(runs)
     since = runs[0].verdict.since if len(runs) == 1 and runs[0].verdict.kind != "healthy" else None
+    since = None if since is None else since * runs[0].log.steps_a_row
     charts = [draw_panel(number, panel, since) for number, panel in enumerate(drawn)]
     shaded = f" The shaded part is {runs[0].verdict.kind}." if since is not None else ""
     how = f"Lines are running means, bands reach from the least to the greatest value of neighbouring steps.{shaded}"

@@ -63,7 +63,7 @@ def read_run(folder: Path, name: str) -> RunRecord:
     rows = [row for row in read_log(folder / "log.jsonl") if isinstance(row, dict)]
     if not rows:
         raise ValueError(f"{folder / 'log.jsonl'} is empty: the run has not made a step yet")
-    verdict, log, plateau = diagnose(folder)
+    verdict, log, plateau, _ = diagnose(folder)
     config = read_config(folder) if (folder / "config.yaml").exists() else None
     results = _optional(folder / "results.json")
     best_epoch, dev = _best_on_dev(rows, folder / "log.jsonl")
@@ -97,12 +97,16 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _best_on_dev(rows: Sequence[Mapping[str, Any]], place: Path) -> tuple[int | None, Metrics | None]:
     """The epoch with the highest RSUM, as training chooses it, and what it reached."""
-    measured = [(_metrics(row["dev"], place), row) for row in rows if "i2t" in (row.get("dev") or ())]
+    measured = [(_metrics(row["dev"], place), row) for row in rows if "i2t" in _mapping(row.get("dev"))]
     found = max(((dev.rsum, -number) for number, (dev, _) in enumerate(measured) if dev is not None), default=None)
     if found is None:
         return None, None
     dev, row = measured[-found[1]]
     return int(row.get("epoch", 0)) + 1, dev
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _metrics(named: Any, place: Path) -> Metrics | None:

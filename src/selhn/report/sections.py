@@ -51,8 +51,7 @@ def verdicts(runs: Sequence[RunRecord]) -> Html:
 
 def _verdict(number: int, run: RunRecord) -> Html:
     verdict = run.verdict
-    since = "" if verdict.since is None else f" since step {verdict.since:,}"
-    badge = element("span", element("span", SIGNS[verdict.kind], aria_hidden="true"), f" {verdict.kind}{since}")
+    badge = element("span", element("span", SIGNS[verdict.kind], aria_hidden="true"), f" {verdict.title}")
     parts = [
         element("h3", named(number, run)),
         element("p", _made_of(run), class_="quiet"),

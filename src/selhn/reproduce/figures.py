@@ -155,6 +155,8 @@ def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
 
     Close is what a label would cover: a twentieth of the height, a third of the width on a logarithmic axis.
     """
+    if not points:
+        return []
     speeds, rsums = np.log([speed for speed, _ in points]), np.array([rsum for _, rsum in points])
     width, height = np.ptp(speeds) or 1.0, np.ptp(rsums) or 1.0
     places: list[dict[str, Any]] = []

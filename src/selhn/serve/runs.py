@@ -99,7 +99,7 @@ class Runs:
         if self._verdicts.get(name, (-1, {}))[0] != size:
             try:
                 said = diagnose(folder)[0].to_dict()
-            except (ValueError, OSError, IndexError) as wrong:
+            except (ValueError, OSError) as wrong:
                 why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{folder}/", "")
                 said = {"kind": "unclear", "since": None, "why": why, "evidence": [], "remedy": ""}
             if len(self._verdicts) >= MOST_RUNS:

@@ -1,9 +1,10 @@
 """The settings of a run: frozen dataclasses, and `key=value` to change them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -93,7 +94,7 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     for key, value in key_values(settings).items():
         owner, dot, name = key.partition(".")
         if key in ("model", "loss", "data"):
-            names: Any = {key: str(value)}
+            names: Any = {key: value}
             config = dataclasses.replace(config, **names)
         elif dot and owner in ("model", "loss", "data") and name:
             slot = f"{owner}_settings"
@@ -112,6 +113,9 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise ValueError(f"{setting!r} is no setting: write key=value, for example epochs=3")
+        if key in ("model", "loss", "data"):  # names and paths, which may look like numbers or hold a #
+            values[key] = text
+            continue
         try:
             values[key] = _number(yaml.safe_load(text) if text else "")
         except yaml.YAMLError:
@@ -124,6 +128,9 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     known = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
     _refuse_unknown(values, [*known, "model", "loss", "data", "model.…", "loss.…", "data.…"])
     checked = {name: _fit(name, value, known[name]) for name, value in values.items()}
+    for name, kind in get_type_hints(TrainConfig).items():
+        if name in checked and get_origin(kind) is Literal:
+            _refuse_other(name, checked[name], get_args(kind))
     return dataclasses.replace(config, **checked)
 
 
@@ -144,12 +151,15 @@ def _fit(name: str, value: Any, default: Any) -> Any:
         fits = isinstance(value, str)
     if not fits:
         raise ValueError(f"{name} takes {_kind(default)}, got {value!r}")
-    if name == "precision" and value not in ("auto", "fp32", "bf16"):
-        raise ValueError(f"precision must be auto, fp32 or bf16, got {value!r}")
     minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
-    if isinstance(default, (int, float)) and not isinstance(default, bool) and value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {value!r}")
+    if isinstance(default, (int, float)) and not isinstance(default, bool) and not minimum <= value < math.inf:
+        raise ValueError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
     return value
+
+
+def _refuse_other(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def _kind(default: Any) -> str:

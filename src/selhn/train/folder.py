@@ -1,6 +1,7 @@
 """The folder of a run, and what happens when a person presses Ctrl-C."""
 
 import json
+import os
 import platform
 import signal
 import sys
@@ -52,14 +53,19 @@ class RunFolder:
         """No other process trains in this folder meanwhile: two would write one log."""
         return nullcontext() if self.path is None else writing(self.path)
 
-    def describe(self) -> None:
-        """Write down what the run is; on resume, only once the checkpoint has been found to be of the same run."""
+    def describe(self, finished: bool = False) -> None:
+        """Write down what the run is; on resume, only once the checkpoint has been found to be of the same run.
+
+        Unless it has finished already, what it reached with fewer epochs is no result of it.
+        """
         if self.path is None:
             return
+        if not finished:
+            (self.path / "results.json").unlink(missing_ok=True)
         if self._config is not None:
-            (self.path / "config.yaml").write_text(self._config)
-        (self.path / "identity.json").write_text(json.dumps(self.identity, indent=1) + "\n")
-        (self.path / "env.json").write_text(json.dumps(environment(), indent=1) + "\n")
+            _write(self.path / "config.yaml", self._config)
+        _write(self.path / "identity.json", json.dumps(self.identity, indent=1) + "\n")
+        _write(self.path / "env.json", json.dumps(environment(), indent=1) + "\n")
 
     @property
     def log(self) -> Path | None:
@@ -99,7 +105,7 @@ class RunFolder:
             "best_epoch": run.best_epoch,
             "stalled": run.stalled,
         }
-        (self.path / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        _write(self.path / "results.json", json.dumps(results, indent=1) + "\n")
 
     def how_to_go_on(self, step: int) -> str:
         """What to say after Ctrl-C."""
@@ -111,6 +117,13 @@ class RunFolder:
             else f'train(..., out="{self.path}", resume=True)'
         )
         return f"Stopped after {step} steps; all of it is saved. Go on with: {how}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a small file in one step: whoever reads it finds all of the old or all of the new."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def environment() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -37,8 +38,7 @@ class Meter:
 
     def __init__(self, path: Path | None, position: int, alarm: StallAlarm | None):
         self.alarm = alarm
-        self.warning = ""
-        """What the alarm said at this step."""
+        self._said: list[str] = []
         self.summary = ""
         """The last numbers read, for a person."""
         self._unread: list[tuple[int, int, Numbers]] = []
@@ -58,13 +58,15 @@ class Meter:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        # The last steps before an error are those that explain it; only a broken device may keep them.
+        with suppress(RuntimeError) if exception[0] is not None else nullcontext():
+            self._read()
         for resource in (self._file, self._board):
             if resource is not None:
                 resource.close()
 
     def add(self, step: int, epoch: int, numbers: Numbers, read: bool) -> None:
         """The numbers of one step; they are read every few steps, or now."""
-        self.warning = ""
         self._unread.append((step, epoch, numbers))
         if read or len(self._unread) >= READ_EVERY:
             self._read()
@@ -78,9 +80,14 @@ class Meter:
             self.write({"step": step, "epoch": epoch, **row})
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:
-                self.warning = said
+                self._said.append(said)
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
+
+    def heard(self) -> list[str]:
+        """What the alarm has said since one last asked."""
+        said, self._said = self._said, []
+        return said
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line."""

@@ -65,6 +65,8 @@ def train(
     as its `config.yaml`, where the run comes from a configuration.
     """
     config = with_values(config or TrainConfig(), settings)
+    if isinstance(loss, AbstractLoss) and loss.reduction == "none":
+        raise ValueError("training needs one number for a batch: give the loss reduction='mean' or 'sum', not 'none'")
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
@@ -81,7 +83,12 @@ def train(
         if resume:
             position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
             alarm = StallAlarm(**alarm_state) if alarm_state else None
-        folder.describe()
+            if position.epoch > config.epochs:
+                raise ValueError(
+                    f"{folder.path} has trained for {position.epoch} epochs already: "
+                    f"epochs={config.epochs} would take some back"
+                )
+        folder.describe(finished=position.epoch == config.epochs)
         meter = Meter(folder.log, position.log_position, alarm)
         progress = Progress(config.epochs * len(batches), position.step, quiet, label)
         under_way = _Training(
@@ -135,8 +142,7 @@ class _Training:
             self.position = self.position.after_step()
             last = self.position.step_in_epoch == len(self.batches)
             self.meter.add(self.position.step, epoch, numbers, read=last)
-            if self.meter.warning:
-                self.progress.say(self.label + self.meter.warning)
+            self._pass_on()
             self.progress.step(self.meter.summary)
             if interrupted():
                 self.checkpoint()
@@ -144,6 +150,10 @@ class _Training:
                 raise KeyboardInterrupt(self.folder.how_to_go_on(self.position.step))
             if self.config.checkpoint_every and self.position.step % self.config.checkpoint_every == 0:
                 self.checkpoint()
+
+    def _pass_on(self) -> None:
+        for said in self.meter.heard():
+            self.progress.say(self.label + said)
 
     def _begin_epoch(self, epoch: int) -> None:
         set_learning_rate(self.optimizer, epoch, self.config)
@@ -171,6 +181,7 @@ class _Training:
         """All that the run needs to go on from here, where it has a folder."""
         if self.folder.checkpoints is not None:
             position = replace(self.position, log_position=self.meter.flush())
+            self._pass_on()
             heard = None if self.alarm is None else asdict(self.alarm)
             identity = self.folder.identity
             save_checkpoint(

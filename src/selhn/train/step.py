@@ -136,10 +136,10 @@ def training_step(
 def _per_anchor(
     loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, given: Any, value: Tensor
 ) -> Tensor:
-    """The mean over the anchors, whatever the reduction of the loss is."""
+    """The mean over the anchors that count, whatever the reduction of the loss is."""
     if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
         return value
-    return loss.per_anchor(scores, image_ids=image_ids, given=given).mean()
+    return loss.mean_loss(scores, image_ids, given=given)
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:

@@ -118,7 +118,7 @@ function choose(name) {
 
 function verdict(name) {
   const { verdict: told, steps } = read.get(name);
-  const since = told.since === null ? "" : ` since step ${told.since.toLocaleString("en")}`;
+  const since = told.since === null ? "" : ` since ${told.clock} ${told.since.toLocaleString("en")}`;
   const made = el("div", { class: `verdict ${TONE[told.kind] ?? "bad"}` },
     el("h3", {}, el("b", {}, told.kind), `${since}: ${told.why}`),
     told.kind !== "healthy" && told.remedy ? el("p", {}, `What helps: ${told.remedy}.`) : null,

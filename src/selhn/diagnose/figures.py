@@ -57,9 +57,10 @@ def verdict_figure(
     number = len(shown) + bool(log.dev)
     figure, grid = plt.subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
     axes, rows = list(grid[0]), log.steps / log.steps_a_row
+    keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over few rows would be late by most of them
     for axis, (name, title, level, word) in zip(axes, shown):
         axis.plot(rows, log.columns[name], color=COLOURS[1], linewidth=0.6, alpha=0.4)
-        axis.plot(rows, smooth(log.columns[name].tolist()), color=COLOURS[1], linewidth=1.8)
+        axis.plot(rows, smooth(log.columns[name].tolist(), keep), color=COLOURS[1], linewidth=1.8)
         axis.set(title=title)
         if level is not None:
             axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)))
@@ -77,6 +78,7 @@ def verdict_figure(
         axes[-1].set(title="RSUM on dev", ylim=(0, None))
     for axis in axes:
         axis.set(xlabel="training step" if log.counts_steps else "row")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         if verdict.since is not None:
             axis.axvspan(verdict.since, rows[-1], color=COLOURS[0], alpha=0.08, linewidth=0)
     figure.suptitle(verdict.title)

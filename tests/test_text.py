@@ -269,3 +269,23 @@ def test_tokens_are_spelled_for_people():
     words = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "a", "dog"])
     tokens, _ = words.encode(["A dog barks"])
     assert words.spell(tokens[0].tolist()) == ["<start>", "a", "dog", "<unk>", "<end>"]
+
+
+def test_damaged_files_are_named(pieces_folder, tmp_path):
+    (pieces_folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="tokenizer.json is cut off or damaged"):
+        WordPiece.load(pieces_folder)
+    (tmp_path / "v.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"v\.json is no JSON file"):
+        Vocabulary.from_json(tmp_path / "v.json")
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_length_that_is_no_number():
+    with pytest.raises(ValueError, match="max_length must be at least 3 .*got 'x'"):
+        Vocabulary(["<pad>", "<start>", "<end>", "<unk>"], "x")
+
+
+def test_half_a_character_is_no_word_piece(pieces_folder):
+    tokens, mask = WordPiece.load(pieces_folder).encode(["a dog \ud800", "a dog"])
+    assert tokens.shape == mask.shape

@@ -131,7 +131,7 @@ def reproduce(
 
 def seed_numbers(seeds: str) -> list[int]:
     """Whole numbers between commas."""
-    if not all(seed.isdigit() for seed in seeds.split(",") if seed):
+    if not all(seed.isdigit() and len(seed) < 19 for seed in seeds.split(",") if seed):
         raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
     return [int(seed) for seed in seeds.split(",") if seed]
 

@@ -193,7 +193,11 @@ def _flat(state: Mapping[str, Any]) -> State:
 
 def _sizes(state: State, shapes: dict[str, tuple[str, int]]) -> Settings:
     """Settings from the axes of weights; a weight that is not there is reported later, with all others."""
-    return {setting: state[key].shape[axis] for setting, (key, axis) in shapes.items() if key in state}
+    return {
+        setting: state[key].shape[axis]
+        for setting, (key, axis) in shapes.items()
+        if key in state and axis < state[key].ndim
+    }
 
 
 _IMAGE_SIZES = {"feature_dim": ("img_enc.fc.weight", 1), "dim": ("img_enc.fc.weight", 0)}
@@ -272,7 +276,7 @@ def _fragment_options(name: str, options: Settings) -> Settings:
             )
     settings = {"smooth": "lambda_softmax"} if family in ("scan", "bfan") else {}
     settings.update({"lambda_lse": "lambda_lse"} if pooling == "lse" else {})
-    return {ours: float(options[theirs]) for ours, theirs in settings.items() if theirs in options}
+    return {ours: float(options[theirs]) for ours, theirs in settings.items() if options.get(theirs) is not None}
 
 
 _THEIR_OPTIONS = (

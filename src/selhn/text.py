@@ -104,8 +104,8 @@ class Vocabulary:
         if len(self.ids) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise ValueError(f"the vocabulary has {twice!r} more than once: every word needs one id")
-        if max_length is not None and max_length < 3:
-            raise ValueError(f"max_length must be at least 3 ({START}, a word, {END}), got {max_length}")
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 3):
+            raise ValueError(f"max_length must be at least 3 ({START}, a word, {END}), got {max_length!r}")
         self.max_length = max_length
         self.size = len(self.words)
         self.pad_id = 0
@@ -197,7 +197,10 @@ class WordPiece:
             raise ValueError("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
         folder = Path(folder)
         if (folder / PIECES_FILE).exists():
-            tokenizer = tokenizers.Tokenizer.from_file(str(folder / PIECES_FILE))
+            try:
+                tokenizer = tokenizers.Tokenizer.from_file(str(folder / PIECES_FILE))
+            except Exception as error:  # the library has no class of its own for this
+                raise ValueError(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
         elif (folder / PIECE_LIST_FILE).exists():
             settings = _read_json(folder / "tokenizer_config.json", default={})
             tokenizer = tokenizers.BertWordPieceTokenizer(
@@ -212,7 +215,9 @@ class WordPiece:
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         """Ids and mask of `[CLS] pieces [SEP]`, padded to the longest."""
         _check_texts(texts)
-        return _pad([row.ids for row in self.tokenizer.encode_batch_fast(texts)], self.pad_id)
+        # Half a character, which JSON files may contain, is none to the library.
+        whole = [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        return _pad([row.ids for row in self.tokenizer.encode_batch_fast(whole)], self.pad_id)
 
     def spell(self, ids: list[int]) -> list[str]:
         """The piece of each id."""
@@ -289,5 +294,5 @@ def _read_json(path: Path, default: dict[str, Any] | None = None) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON file ({error}): it may be cut off; copy it again") from error

@@ -42,6 +42,8 @@ def test_splits_are_kept(tmp_path):
     assert [texts.split for texts in found.values()] == ["train", "train", "dev", "test"]
     (tmp_path / "c.csv").write_text("image,caption,split\na.jpg,x,val\nb.jpg,y,dev\nc.jpg,z,\n")
     assert [texts.split for texts in read_picture_texts(tmp_path / "c.csv").values()] == ["dev", "dev", None]
+    (tmp_path / "d.csv").write_text("image,caption,split\na.jpg,x,Train\nb.jpg,y,validation\nc.jpg,z,TEST \n")
+    assert [texts.split for texts in read_picture_texts(tmp_path / "d.csv").values()] == ["train", "dev", "test"]
 
 
 def test_the_example_pictures():
@@ -57,6 +59,9 @@ def test_the_example_pictures():
         ("a.csv", "x,y\n1,2\n", "a.csv: the first line should name the columns"),
         ("a.csv", "image,caption\na.jpg\n", "a.csv, line 2: has 1 columns"),
         ("a.csv", "", "a.csv: the first line"),
+        ("a.csv", 'image,caption\na.jpg,"a sign, not closed\nb.jpg,a dog\n', "a.csv is no table .* close its quotes"),
+        ("a.csv", "image,caption,split\na.jpg,x,train\nb.jpg,y,hidden\n", "line 3: there is no split 'hidden': write"),
+        ("a.jsonl", '{"image": "a", "caption": "x", "split": "fold1"}\n', "entry 1: there is no split 'fold1'"),
         ("a.jsonl", '{"image": 3, "caption": "x"}\n', "a.jsonl, entry 1: needs 'image'"),
         ("a.jsonl", '{"image": \n', "a.jsonl, line 1 is no JSON"),
         ("a.json", "3", "a.json: needs a list of objects"),
@@ -81,3 +86,17 @@ def test_names_are_matched_by_path_then_by_name_then_without_suffix():
         "000012.jpg": PictureTexts(("000012",)),
     }
     assert unmatched == ["b.jpg", "gone.jpg"]
+
+
+def test_quotes_and_line_breaks_in_a_table(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        'image|caption\na.jpg|"a sign that is not closed\nb.jpg|a "big" dog\nc.jpg| "x" y\n'
+    )
+    found = read_picture_texts(tmp_path / "a.csv")
+    assert [texts.texts for texts in found.values()] == [('"a sign that is not closed',), ('a "big" dog',), ('"x" y',)]
+    (tmp_path / "b.csv").write_text('image,caption\na.jpg,"a dog\njumps, high"\nb.jpg,one\u2028mark\nc.jpg,"a ""b"""\n')
+    found = read_picture_texts(tmp_path / "b.csv")
+    assert [texts.texts for texts in found.values()] == [("a dog jumps, high",), ("one mark",), ('a "b"',)]
+    (tmp_path / "c.csv").write_text('image,caption\na.jpg,"a dog\njumps"\nb.jpg\n')
+    with pytest.raises(ValueError, match="c.csv, line 4: has 1 columns"):
+        read_picture_texts(tmp_path / "c.csv")

@@ -114,3 +114,18 @@ def test_what_is_wrong_is_said(tmp_path, harm, sentence):
     harm(folder)
     with pytest.raises(ValueError, match=sentence):
         load_data(folder)
+
+
+def test_boxes_go_with_their_features(tmp_path):
+    mask = torch.tensor([[True, False, True, False], [False, False, True, False]])
+
+    class Holed(DenseFeatures):
+        def gather(self, rows):
+            return super().gather(rows)[0], mask[rows]
+
+    array, boxes = torch.randn(2, 4, 3), torch.rand(2, 4, 4)
+    splits = [make_split(name, Holed(array), boxes) for name in ("train", "dev", "test")]
+    train = load_data(write_native(Data("holed", *splits), tmp_path / "native")).train
+    assert torch.equal(train.boxes[0], boxes[0][[0, 2]])
+    assert torch.equal(train.boxes[1][0], boxes[1][2])
+    assert torch.equal(train.features.gather(torch.arange(2))[0][0], array[0][[0, 2]])

@@ -139,3 +139,15 @@ def test_what_is_wrong_is_said(precomp, harm, sentence):
     harm(precomp)
     with pytest.raises(ValueError, match=sentence):
         load_data(precomp.folder)
+
+
+@pytest.mark.parametrize("ids", [None, range(20, 26)])
+def test_repeated_rows_that_nothing_counts_are_refused(precomp, ids):
+    array = RNG.random((3, 3, 4))
+    np.save(precomp.folder / "dev_ims.npy", array[[0, 0, 1, 2, 2, 2]])
+    precomp.text("dev_caps.txt", "abcdef")
+    precomp.text("dev_ids.txt", ids or [])
+    if ids is None:
+        (precomp.folder / "dev_ids.txt").unlink()
+    with pytest.raises(ValueError, match="row 1: is that of row 0 again.*write dev_image_of_text.txt"):
+        load_data(precomp.folder)

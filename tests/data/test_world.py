@@ -178,3 +178,10 @@ class FewFeatures:
 
     def to(self, device):
         return self
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("objects", [(3,), [3, "a"], (3, 4, 5)])
+def test_two_numbers_of_objects(objects):
+    with pytest.raises(ValueError, match="give two whole numbers"):
+        make_world(10, objects=objects)

@@ -124,3 +124,12 @@ def test_folds_that_do_not_divide_are_refused_before_anything_is_scored(model, d
     for number in (0, 3):
         with pytest.raises(ValueError, match=f"the 100 images of test do not divide into {number} equal folds"):
             evaluate(model, data.test, folds=number)
+
+
+def test_parts_that_were_put_to_rest_stay_there():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).train()
+    model[1].eval()
+    with in_eval_mode(model):
+        assert not any(part.training for part in model.modules())
+        assert not torch.is_grad_enabled()
+    assert [part.training for part in model.modules()] == [True, True, False]

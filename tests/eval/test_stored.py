@@ -95,7 +95,11 @@ def test_the_file_is_the_matrix(model, split, expected, tmp_path):
     assert opened.shape == (split.num_images, split.num_texts)
     assert opened.dtype == np.float32
     assert np.array_equal(opened, expected.numpy())
-    assert sorted(path.name for path in (tmp_path / "new" / "scores").iterdir()) == ["scores.json", "scores.npy"]
+    assert sorted(path.name for path in (tmp_path / "new" / "scores").iterdir()) == [
+        "lock",
+        "scores.json",
+        "scores.npy",
+    ]
     assert recall(opened, split.image_of_text) == recall(expected, split.image_of_text)
     scores[0, 0] = 7
     assert np.load(tmp_path / "new" / "scores" / "scores.npy")[0, 0] != 7
@@ -204,3 +208,19 @@ def test_damaged_folders_say_what_to_do(model, split, tmp_path):
     (tmp_path / "scores" / "scores.json").write_text(state.replace('"format": 1', '"format": 9'))
     with pytest.raises(ValueError, match="has format 9"):
         score()
+
+
+def test_one_process_at_a_time_fills_a_folder(tmp_path):
+    identity, shape = {"model": "x"}, (2, 4)
+    with StoredScores.opened(tmp_path / "scores", identity, shape, 2) as scores:
+        scores.write(torch.tensor([0, 1]), torch.ones(2, 2))
+        with pytest.raises(ValueError, match="scores is being written by process"), _opened(tmp_path):
+            pass
+        scores.write(torch.tensor([2, 3]), torch.ones(2, 2))
+    with _opened(tmp_path) as first, _opened(tmp_path) as second:
+        assert first.complete
+        assert torch.equal(second.matrix, torch.ones(2, 4))
+
+
+def _opened(folder):
+    return StoredScores.opened(folder / "scores", {"model": "x"}, (2, 4), 2)

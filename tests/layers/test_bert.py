@@ -95,3 +95,21 @@ def test_names_of_old():
 
 def test_a_configuration_has_no_tokenizer():
     assert bert_tokenizer(BERT) is None
+
+
+def test_damaged_and_other_weights(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:1000])
+    with pytest.raises(ValueError, match="model.safetensors is cut off or damaged"):
+        Bert(folder)
+    (folder / "model.safetensors").write_bytes(whole)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
+    with pytest.raises(ValueError, match="other weights than the config.json beside it"):
+        Bert(folder)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_source():
+    with pytest.raises(ValueError, match="bert takes 'minilm', a folder or a configuration, got 5"):
+        Bert(5)

@@ -84,3 +84,12 @@ def test_published_names():
         ),
         "linear.weight",
     }
+
+
+def test_scoring_first_and_training_later():
+    features, mask = make_sets([3, 41], 41)
+    with torch.inference_mode():
+        make_gpo()(features, mask)
+    gpo = make_gpo(seed=1)
+    gpo(features, mask).sum().backward()
+    assert gpo.linear.weight.grad.abs().sum() > 0

@@ -129,3 +129,34 @@ def test_the_tokenizer_travels(saved):
     loaded = load_model(saved)
     assert loaded.tokenizer.words == WORDS.words
     assert loaded.tokenizer.mask_id == 39
+
+
+def test_what_others_left_beside_a_model_stays(saved):
+    (saved / ".DS_Store").write_text("looked")
+    (saved / "notes.txt").write_text("the good one")
+    make_model("vse_fc").save(saved)
+    assert load_model(saved).name == "vse_fc"
+    assert (saved / "notes.txt").read_text() == "the good one"
+    assert (saved / ".DS_Store").exists()
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ["rvse"]}, "was not written by selhn"),
+        ({"settings": [1]}, "was not written by selhn"),
+        ({"dim": 200_000}, "holds the weights of another model; other shapes"),
+        ({"dim": -3}, "make no model"),
+        ({"dim": "x"}, "takes a whole number"),
+    ],
+)
+def test_a_strangers_config(saved, change, message):
+    config = json.loads((saved / "config.json").read_text())
+    if "dim" in change:
+        config["settings"] |= change
+    else:
+        config |= change
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        load_model(saved)

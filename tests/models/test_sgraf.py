@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,8 +55,17 @@ def test_running_statistics_of_a_batch_in_any_order():
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 def test_another_number_of_regions(name):
     model = make_model(name)
-    with pytest.raises(ValueError, match="images of 5 regions and got 4: make one with num_regions=4"):
-        model(make_batch(regions=4))
+    with pytest.raises(ValueError, match="images of 5 regions and got 6: make one with num_regions=6"):
+        model(make_batch(regions=6))
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("training", [False, True])
+def test_fewer_regions_are_padded(name, training):
+    model, batch = make_model(name, dropout=0.0).double().train(training), make_batch(dtype=torch.float64)
+    batch.region_mask[:, 3:] = False
+    few = replace(batch, regions=batch.regions[:, :3], region_mask=batch.region_mask[:, :3])
+    torch.testing.assert_close(model(few).scores, copy.deepcopy(model)(batch).scores, rtol=1e-12, atol=1e-12)
 
 
 def test_what_the_softmax_does_not_see_does_not_learn():

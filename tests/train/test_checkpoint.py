@@ -4,8 +4,10 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from selhn.diagnose import parameter_norms
 from selhn.train import checkpoint as module
 from selhn.train.checkpoint import Position, load_checkpoint, save_checkpoint
+from selhn.train.optim import clipped_step
 
 IDENTITY = {"model": "linear", "lr": "0.1"}
 
@@ -95,3 +97,17 @@ def test_weights_of_another_model(tmp_path):
     other = torch.nn.Linear(4, 2)
     with pytest.raises(ValueError, match="weights of another model"):
         load_checkpoint(tmp_path, other, torch.optim.AdamW(other.parameters()), IDENTITY)
+
+
+def test_a_run_may_go_on_where_updates_are_computed_otherwise(tmp_path):
+    model, optimizer = trained()
+    save_checkpoint(tmp_path, model, optimizer, Position(), IDENTITY, None)
+    other, _ = trained(seed=1)
+    fused = torch.optim.AdamW(other.parameters(), lr=0.1, fused=True)
+    load_checkpoint(tmp_path, other, fused, IDENTITY)
+    assert fused.param_groups[0]["fused"]
+    other(torch.randn(4, 3)).square().sum().backward()
+    clipped_step(fused, parameter_norms(list(other.parameters())), clip=0.1)
+    save_checkpoint(tmp_path, other, fused, Position(step=1), IDENTITY, None)
+    load_checkpoint(tmp_path, model, optimizer, IDENTITY)
+    assert not optimizer.param_groups[0]["fused"]

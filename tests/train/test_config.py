@@ -80,3 +80,22 @@ def test_an_empty_section():
 def test_names_and_paths_are_taken_as_they_are(path):
     assert override(RunConfig(), [f"data={path}"]).data == path
     assert RunConfig.from_yaml(override(RunConfig(), [f"data={path}"]).to_yaml()).data == path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: 5", "data must be a name or a path, got 5"),
+        ("data_settings: [1]", "data_settings must have `name: value` lines"),
+        ("train: 3", "train must have `name: value` lines"),
+    ],
+)
+def test_yaml_of_the_wrong_kind(text, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_yaml(text)
+    assert RunConfig.from_yaml("data_settings:\nmodel: rvse\n").data_settings == {}
+
+
+def test_a_seed_no_generator_takes():
+    with pytest.raises(ValueError, match=r"seed must be below 2\^63"):
+        override(RunConfig(), ["seed=99999999999999999999999"])

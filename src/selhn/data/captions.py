@@ -1,6 +1,7 @@
 """Files that say what is on pictures: CSV, JSON lines, `token.txt` of Flickr8k, Karpathy's and COCO's JSON."""
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -106,7 +107,8 @@ def _from_objects(entries: Iterable[Any], path: Path) -> dict[str, PictureTexts]
                 raise ValueError(
                     f"{path}, entry {number}: needs 'image', a file name, and 'caption', a text, or 'captions', a list"
                 )
-            yield from ((name, text, entry.get("split")) for text in texts)
+            split = _split_called(entry.get("split"), f"{path}, entry {number}")
+            yield from ((name, text, split) for text in texts)
 
     return _collected(rows())
 
@@ -123,13 +125,10 @@ def _from_token_lines(path: Path) -> dict[str, PictureTexts]:
 
 
 def _from_table(path: Path) -> dict[str, PictureTexts]:
-    lines = read_text(path).splitlines()
-    delimiter = max("\t|;,", key=lines[0].count) if lines else ","
-    try:
-        table = list(csv.reader(lines, delimiter=delimiter, skipinitialspace=True))
-    except csv.Error as error:
-        raise ValueError(f"{path} is no table that can be read ({error}): save it as CSV again") from None
-    head = [cell.strip().lower() for cell in table[0]] if table else []
+    text = read_text(path)
+    delimiter = max("\t|;,", key=text.partition("\n")[0].count)
+    table = _cells(text, delimiter, path)
+    head = [cell.strip().lower() for cell in table[0][1]] if table else []
     named = next((head.index(field) for field in NAME_FIELDS if field in head), None)
     told = next((head.index(field) for field in TEXT_FIELDS if field in head), None)
     if named is None or told is None:
@@ -139,22 +138,51 @@ def _from_table(path: Path) -> dict[str, PictureTexts]:
     split = head.index("split") if "split" in head else None
 
     def rows() -> Iterable[tuple[str, str, str | None]]:
-        for number, row in enumerate(table[1:], 2):
+        for number, row in table[1:]:
             if not row:
                 continue
             if len(row) <= max(named, told):
                 raise ValueError(f"{path}, line {number}: has {len(row)} columns, the first line {len(head)}")
-            yield row[named].strip(), row[told], row[split].strip() if split is not None and split < len(row) else None
+            given = row[split] if split is not None and split < len(row) else None
+            yield row[named].strip(), row[told], _split_called(given, f"{path}, line {number}")
 
     return _collected(rows())
 
 
-def _collected(rows: Iterable[tuple[str, str, Any]]) -> dict[str, PictureTexts]:
+def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]:
+    """The rows of a table, each with its last line; quotes count where they are used as CSV has them."""
+    for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
+        # A reader of lines would glue a caption together that has a line break in it, or cut it at rarer marks.
+        reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True, quoting=quoting
+        )
+        try:
+            rows = [(reader.line_num, row) for row in reader]
+        except csv.Error as error:
+            problem = f"line {reader.line_num}: {error}"
+            continue
+        # Where quotes are part of the captions a delimiter in one would cut it off.
+        odd = next((number for number, row in rows if row and len(row) != len(rows[0][1])), None)
+        if quoting == csv.QUOTE_MINIMAL or odd is None:
+            return rows
+    raise ValueError(f"{path} is no table that can be read ({problem}): close its quotes, and save it as CSV again")
+
+
+def _split_called(word: Any, place: str) -> str | None:
+    """The split that is meant by a word; None where there is none."""
+    known = {**SPLIT_NAMES, "dev": "dev", "valid": "dev", "validation": "dev"}
+    plain = "" if word is None else str(word).strip().lower()
+    if plain and plain not in known:
+        raise ValueError(f"{place}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
+    return known.get(plain)
+
+
+def _collected(rows: Iterable[tuple[str, str, str | None]]) -> dict[str, PictureTexts]:
     """Rows of name, text and split by name; empty texts are passed over."""
     found: dict[str, PictureTexts] = {}
     for name, text, split in rows:
         kept = " ".join(text.split())
-        known = found.get(name, PictureTexts((), SPLIT_NAMES.get(str(split), None if split != "dev" else "dev")))
+        known = found.get(name, PictureTexts((), split))
         found[name] = replace(known, texts=(*known.texts, kept)) if kept else known
     return found
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from selhn.data.inspection import Inspection, Opened
 from selhn.data.karpathy import read_karpathy
@@ -84,11 +84,12 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], owne
     """Refuse an option the function does not have, with the nearest it has."""
     parameters = inspect.signature(function).parameters.values()
     # What comes before the options (a path, an inspection) has no default.
-    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    known = {p.name: p for p in parameters if p.default is not inspect.Parameter.empty}
     for name, value in options.items():
         if name not in known:
             raise ValueError(f"{owner} has no option {name!r}: {did_you_mean(name, known)}")
-        require_kind(owner, name, value, known[name])
+        if value is not None or type(None) not in get_args(known[name].annotation):
+            require_kind(owner, name, value, known[name].default)
 
 
 def load_data(source: Path | str, **options: Any) -> Data:

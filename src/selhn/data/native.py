@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from selhn.data.features import DenseFeatures, RaggedFeatures, blocks
@@ -63,7 +64,8 @@ def write_native(data: Data, destination: Path | str, *, dtype: FeatureDtype = "
 
 def write_split(folder: Path, split: Split, dtype: FeatureDtype) -> dict[str, Any]:
     """Write the files of one split; returns its entry in data.json."""
-    counts = write_features(folder / f"{split.name}_features.npy", split, dtype)
+    mask = write_features(folder / f"{split.name}_features.npy", split, dtype)
+    counts = mask.sum(1)
     entry: dict[str, Any] = {
         "num_images": split.num_images,
         "num_texts": split.num_texts,
@@ -76,7 +78,10 @@ def write_split(folder: Path, split: Split, dtype: FeatureDtype) -> dict[str, An
         np.save(folder / entry["offsets"], np.append(0, counts.cumsum()))
     if split.boxes is not None:
         entry["boxes"] = f"{split.name}_boxes.npy"
-        np.save(folder / entry["boxes"], split.boxes.cpu().numpy().astype(np.float32))
+        # As the features, without the places that are padding in the middle or in all images.
+        first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)[:, : counts.max(), None]
+        boxes = split.boxes.cpu().take_along_dim(first, dim=1)
+        np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
     owners = split.image_of_text.tolist()
     write_json_lines(folder / entry["texts"], ({"image": i, "text": t} for i, t in zip(owners, split.captions)))
     write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
@@ -90,10 +95,10 @@ def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
 
 
-def write_features(path: Path, split: Split, dtype: FeatureDtype) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Write features block by block, images without padding; returns the number of regions of each image."""
+def write_features(path: Path, split: Split, dtype: FeatureDtype) -> npt.NDArray[np.bool_]:
+    """Write features block by block, images without padding; returns the mask (I, M) of what was written."""
     features, largest = split.features, float(np.finfo(dtype).max)
-    counts = []
+    masks = []
     with path.open("wb") as file:
         file.write(b"\0" * HEADER_BYTES)
         for block in blocks(features.num_images, 4 * features.num_regions * features.width):
@@ -107,14 +112,14 @@ def write_features(path: Path, split: Split, dtype: FeatureDtype) -> np.ndarray[
                     f"has a feature that is NaN or past {largest:g}: mend it, or write float32 if this was float16"
                 )
             file.write(regions[mask].cpu().numpy().astype(dtype).tobytes())
-            counts.append(mask.sum(1).cpu().numpy())
-        number = np.concatenate(counts).astype(np.int64)
+            masks.append(mask.cpu().numpy())
+        number = np.concatenate(masks).sum(1)
         dense = number.min() == number.max()
         shape = (len(number), int(number[0]), features.width) if dense else (int(number.sum()), features.width)
         # Only now is it known which shape the file has.
         file.seek(0)
         file.write(npy_header(shape, dtype))
-    return number
+    return np.concatenate(masks)
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:

@@ -80,7 +80,7 @@ def decode_picture(
 
 
 def find_pictures(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The files under a folder that are called like pictures, and the others; hidden ones are left out, links too."""
+    """The files under a folder that are called like pictures, and the others; no hidden ones, no linked folders."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give one that holds pictures")
     pictures: list[Path] = []

@@ -174,6 +174,13 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
     if len(ids) == total:
         by_id = np.flatnonzero([True, *(ids[row] != ids[row - 1] for row in range(1, total))])
         starts = by_id if len(by_id) < total else starts
+    if len(starts) == total and len(changes) < len(head) - 1:
+        alike = next(row for row in range(1, len(head)) if row not in changes)
+        raise ValueError(
+            f"{files.path('ims.npy')}, row {alike}: is that of row {alike - 1} again, but not every image is there "
+            f"equally often, and the ids do not tell them apart: write {files.stem}_image_of_text.txt with the row of "
+            "each caption, counted from 0"
+        )
     counts = np.diff(np.append(starts, total))
     sample = np.unique(np.linspace(0, len(starts) - 1, COMPARED_GROUPS).astype(int))
     for first, count in zip(starts[sample], counts[sample]):

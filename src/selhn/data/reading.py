@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                 arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
     except KeyError as missing:
         raise ValueError(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
-    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
         raise ValueError(f"{path} is no readable .npz archive ({broken}): copy or download it again") from None
     return arrays
 

@@ -221,6 +221,8 @@ def make_world(
         noise: scales the picture's own style and the noise of every region; 1 has the statistics of real features.
         twins: share of odd-numbered scenes that repeat the scene before them with one attribute changed.
     """
+    if len(objects) != 2 or not all(isinstance(number, int) for number in objects):
+        raise ValueError(f"objects={objects}: give two whole numbers, the fewest and the most things")
     few, many = objects
     if not 1 <= images <= 10_000_000:
         raise ValueError(f"images={images}: ask for 1 to 10,000,000")

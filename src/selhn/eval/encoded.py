@@ -1,7 +1,7 @@
 """A model and a split to scores, and to metrics: every image and every text encoded once."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -73,23 +73,24 @@ def score_split(
     score = model.rank_scores if for_ranking else model.score
     blocks = _text_blocks(model, split, block)
     result: _InMemory | StoredScores = _InMemory(split.num_images, split.num_texts)
-    if path is not None:
-        kind = "rank_scores" if for_ranking else "scores"
-        identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
-        result = StoredScores(path, identity, (split.num_images, split.num_texts), block)
-        if result.complete:
-            return result.matrix
-        blocks.block_size = result.block
-    texts = blocks.order.split(blocks.block_size)
-    words = [int(blocks.texts.lengths[some].sum()) for some in texts]
-    shown = Progress(sum(words), sum(words[: result.done]), quiet=not progress)
-    with in_eval_mode(model), within_bytes(byte_budget):
-        images = _encode_images(model, split, block)
-        for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
-            result.write(texts[at], score(images, model.encode_texts(tokens, mask)))
-            shown.step(f"words against {split.num_images:,} images", words[at])
-    shown.clear()
-    return result.matrix
+    with ExitStack() as held:
+        if path is not None:
+            kind = "rank_scores" if for_ranking else "scores"
+            identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
+            result = held.enter_context(StoredScores.opened(path, identity, (split.num_images, split.num_texts), block))
+            if result.complete:
+                return result.matrix
+            blocks.block_size = result.block
+        texts = blocks.order.split(blocks.block_size)
+        words = [int(blocks.texts.lengths[some].sum()) for some in texts]
+        shown = Progress(sum(words), sum(words[: result.done]), quiet=not progress)
+        with in_eval_mode(model), within_bytes(byte_budget):
+            images = _encode_images(model, split, block)
+            for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
+                result.write(texts[at], score(images, model.encode_texts(tokens, mask)))
+                shown.step(f"words against {split.num_images:,} images", words[at])
+        shown.clear()
+        return result.matrix
 
 
 class _InMemory:
@@ -169,13 +170,12 @@ def require_width(model: AbstractMatcher, split: Split) -> None:
 @contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Without gradients and with the model in eval mode, as it was before afterwards."""
-    was_training = model.training
-    to_change = any(module.training for module in model.modules())  # a model that is served is left as it is
-    if to_change:
+    training = [module for module in model.modules() if module.training]  # none in a model that is served
+    if training:
         model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        if to_change:
-            model.train(was_training)
+        for module in training:  # one by one: parts may have been put into eval mode, and stay there
+            module.training = True

@@ -9,7 +9,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.data import Split, image_blocks
+from selhn.lock import writing
 from selhn.models import AbstractMatcher
 
 FORMAT = 1
+MATRIX_FILE = "scores.npy"
 ITEM = np.dtype("<f4")
 
 
@@ -52,10 +55,24 @@ class StoredScores:
             os.replace(self._partial, self.path)
         self._check_matrix()
 
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int
+    ) -> Iterator["StoredScores"]:
+        """The scores of a folder, which no other process fills meanwhile: two would write into one matrix."""
+        folder = Path(folder)
+        if folder.is_file() or (folder / MATRIX_FILE).exists():  # nothing is left to be written
+            yield cls(folder, identity, shape, block)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            yield cls(folder, identity, shape, block)
+
     @property
     def path(self) -> Path:
         """The finished matrix."""
-        return self.folder / "scores.npy"
+        return self.folder / MATRIX_FILE
 
     @property
     def complete(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -33,10 +34,12 @@ class Bert(nn.Module):
 
     def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
         super().__init__()
+        if not isinstance(source, (str, Path, Mapping)):
+            raise ValueError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
         folder, config = (None, source) if isinstance(source, Mapping) else _read_folder(source)
         self.bert = BertEncoder(BertConfig.read(config))
         if folder is not None:
-            self.bert.load_state_dict(bert_weights(load_file(folder / "model.safetensors")))
+            _load_weights(self.bert, folder / "model.safetensors")
         self.freeze = freeze
         if freeze:
             self.requires_grad_(False)
@@ -89,6 +92,16 @@ def bert_folder(source: str | Path) -> Path:
     if not (folder / "model.safetensors").exists():
         raise ValueError(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
     return folder
+
+
+def _load_weights(bert: BertEncoder, path: Path) -> None:
+    try:
+        bert.load_state_dict(bert_weights(load_file(path)))
+    except SafetensorError as error:
+        raise ValueError(f"{path} is cut off or damaged ({error}): copy it again") from None
+    except RuntimeError as error:
+        what = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} holds other weights than the config.json beside it describes ({what})") from None
 
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class GPO(nn.Module):
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
         weight = self.linear.weight
         # Nothing symbolic may be remembered.
-        of_size = _positions.__wrapped__ if torch.compiler.is_exporting() else _positions
+        of_size = _positions if torch.compiler.is_exporting() else _remembered_positions
         positions = of_size(size, self.position_dim, weight.device, weight.dtype)[None]
         ahead, _ = self.gru.ahead(positions)  # the same for all lengths: a state never sees what follows it
         mirror = mirror_positions(lengths, size)
@@ -64,6 +64,12 @@ class GPO(nn.Module):
 
 
 @lru_cache(maxsize=64)
+def _remembered_positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "M p"]:
+    # What is first asked for under inference_mode may be needed for training later.
+    with torch.inference_mode(False):
+        return _positions(size, dim, device, dtype)
+
+
 def _positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "M p"]:
     """PE(k, 2j) = sin(k / 10000^(2j/p)), PE(k, 2j+1) = cos of the same; k counts from 0."""
     exponents = torch.arange(0, dim, 2, device=device) / dim

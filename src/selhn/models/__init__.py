@@ -104,9 +104,14 @@ def load_model(folder: Path | str) -> AbstractMatcher:
     config = read_config(folder)
     has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
     settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer else {})}
+    weights = read_weights(folder)
+    try:
+        with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for
+            shapes = create_model(config["name"], **settings).state_dict()
+    except (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{folder}: the settings in its config.json make no model ({str(error)[:200]})") from None
+    check_fits(shapes, weights, str(folder))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away; the caller's random numbers stay
         model = create_model(config["name"], **settings)
-    weights = read_weights(folder)
-    check_fits(model.state_dict(), weights, str(folder))
     model.load_state_dict(weights)
     return model.eval()

@@ -61,9 +61,10 @@ def read_config(folder: Path) -> dict[str, Any]:
             raise ValueError(f"{folder} is no saved model: {file} is missing; copy the whole folder")
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
-    if not isinstance(config, dict) or not {"format", "name", "settings"} <= set(config):
+    kinds = {"format": int, "name": str, "settings": dict}
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
         raise ValueError(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
     if config["format"] != FORMAT:
         raise ValueError(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
@@ -100,9 +101,15 @@ def _and_more(keys: list[str], shown: int = 5) -> str:
 def _check_replaceable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model is saved as a folder, give another name")
-    foreign = sorted(path.name for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
-    if foreign:
-        raise ValueError(f"{folder} holds {foreign[0]!r}, which is no part of a model: save into a folder of its own")
+    foreign = _foreign(folder)
+    if foreign and not all((folder / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
+        raise ValueError(
+            f"{folder} holds {foreign[0].name!r}, which is no part of a model: save into a folder of its own"
+        )
+
+
+def _foreign(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
 
 
 def _replace(partial: Path, folder: Path) -> None:
@@ -116,6 +123,8 @@ def _replace(partial: Path, folder: Path) -> None:
     except BaseException:
         os.rename(previous, folder)
         raise
+    for path in _foreign(previous):  # someone's notes, or what a file manager leaves where it has looked
+        os.rename(path, folder / path.name)
     shutil.rmtree(previous, ignore_errors=True)
 
 

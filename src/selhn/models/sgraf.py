@@ -62,13 +62,16 @@ class SelfAttentionPool(nn.Module):
     def forward(self, fragments: Fragments) -> Fragments:
         """The fragments with their pooled vector as `whole`."""
         vectors, mask = fragments.vectors, fragments.mask
-        if self.num_regions not in (None, mask.shape[1]):
+        missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
+        if missing < 0:
             raise ValueError(
                 f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: "
                 f"make one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
             )
         mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
-        logits = self.common(self.local(vectors) * self.mean(mean)[:, None]).squeeze(2)
+        # Images of a split may all have fewer regions than others; the places they lack are padding.
+        places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
+        logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
         logits = logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
         # Not a matrix product, which autocast would round.
         return Fragments(vectors, mask, unit((logits.softmax(1)[:, :, None] * vectors).sum(1)))

@@ -170,6 +170,8 @@ def unflatten_optimizer(
     for saved, own in zip(groups, optimizer.param_groups):
         # A rate that lives on the device stays there.
         saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
+        # How the update is computed is a matter of the device, which may be another one.
+        saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 

@@ -80,7 +80,14 @@ class RunConfig:
         if not isinstance(values, dict):
             raise ValueError("config.yaml holds no settings: it must be a list of `name: value` lines")
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
-        training = dict(values.pop("train", None) or {})
+        for name in ("model", "loss", "data"):
+            if not isinstance(values.get(name, ""), str):
+                raise ValueError(f"{name} must be a name or a path, got {values[name]!r}")
+        for name in ("model_settings", "loss_settings", "data_settings", "train"):
+            values[name] = values.get(name) or {}
+            if not isinstance(values[name], dict):
+                raise ValueError(f"{name} must have `name: value` lines, got {values[name]!r}")
+        training = values.pop("train")
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
 
@@ -151,6 +158,8 @@ def _fit(name: str, value: Any, default: Any) -> Any:
         fits = isinstance(value, str)
     if not fits:
         raise ValueError(f"{name} takes {_kind(default)}, got {value!r}")
+    if isinstance(value, int) and value >= 2**63:
+        raise ValueError(f"{name} must be below 2^63, got {value}")
     minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
     if isinstance(default, (int, float)) and not isinstance(default, bool) and not minimum <= value < math.inf:
         raise ValueError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")

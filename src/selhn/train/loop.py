@@ -225,6 +225,6 @@ def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, c
         "model": f"{model.name or type(model).__name__} ({made_of}), {weights:,} weights",
         "loss": repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__),
         "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts, "
-        f"which begin as {zlib.crc32(texts.encode()):08x}",
+        f"which begin as {zlib.crc32(texts.encode(errors='surrogatepass')):08x}",
         **{key: repr(value) for key, value in settings.items()},
     }

@@ -1,10 +1,10 @@
 """Runs measured on one split: each by itself, and several as an ensemble."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from selhn.data.reading import read_json
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
 from selhn.train.run import open_data, open_model, read_config
@@ -75,6 +75,6 @@ def require_same_data(runs: Sequence[Path]) -> None:
 
 
 def _trained_on(run: Path) -> str:
-    data = str(json.loads((run / "identity.json").read_text()).get("data"))
+    data = str(read_json(run / "identity.json").get("data"))
     settings = read_config(run).data_settings if (run / "config.yaml").exists() else {}
     return ", ".join([data, *(f"{name}={value}" for name, value in sorted(settings.items()))])

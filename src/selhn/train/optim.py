@@ -40,7 +40,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) ->
     """One update, with all gradients scaled down together where their norm is above `clip`; 0 turns that off."""
     if clip:
         norm = total_norm(list(norms.values()))
-        if optimizer.defaults.get("fused"):
+        if optimizer.param_groups[0].get("fused"):
             # The fused update divides by this as it reads the gradients, which saves a pass over them.
             optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1)  # type: ignore[attr-defined]
         else:

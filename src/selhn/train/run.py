@@ -55,6 +55,8 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
     """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
     torch.manual_seed(config.train.seed)
+    if "tokenizer" in config.model_settings:
+        raise ValueError("model.tokenizer is no setting: the vocabulary is made of the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.loss in LOSSES:
         settings.setdefault("networks", LOSSES[config.loss].networks)

@@ -28,9 +28,13 @@ def choose_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
     try:
-        return torch.device(name)
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError
+        torch.empty(0, device=device)
     except RuntimeError:
-        raise ValueError(f"there is no device {name!r}: use auto, cpu or cuda") from None
+        raise ValueError(f"there is no device {name!r} here: use auto, cpu or cuda") from None
+    return device
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
@@ -44,7 +48,10 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
         raise ValueError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
-    require_width(model, data.train)
+    for split in (data.train, data.dev, data.test):
+        require_width(model, split)
+        if split.num_texts == 0:
+            raise ValueError(f"{split.name} has no texts: training needs some in each of train, dev and test")
     if config.batch_size > data.train.num_texts:
         raise ValueError(
             f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "

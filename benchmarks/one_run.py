@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from selhn.data import Data, Features, Split, load_data
+from selhn.device import choose_device
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.names import require_settings
@@ -25,7 +26,7 @@ from selhn.train.loop import train
 from selhn.train.recipes import find_data
 from selhn.train.resident import on_device
 from selhn.train.run import make_loss, make_model
-from selhn.train.step import choose_device, uses_bfloat16
+from selhn.train.step import uses_bfloat16
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
 

@@ -1,9 +1,12 @@
 """Small pictures of every kind, files that are none, and a vision model that needs no weights."""
 
+import errno
 import io
+import os
 import random
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -119,3 +122,15 @@ class TinyBackbone:
         self.calls.append(len(pixels))
         cells = torch.nn.functional.avg_pool2d(pixels, 2)
         return torch.cat([cells, cells.mean(1, keepdim=True)], dim=1)
+
+
+def shut_off(monkeypatch, folder):
+    """Make a folder one that may not be listed, as rights do for everyone but the superuser."""
+    scandir = os.scandir
+
+    def refusing(path):
+        if Path(path) == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "selhn"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # A room may use the rooms before it; rooms in one set do not know each other.
 FLOORS = [
-    {"types", "names", "progress", "examples", "sheet", "lock"},
+    {"types", "names", "progress", "examples", "sheet", "lock", "device"},
     {"kernels", "text"},
     {"layers"},
     {"models", "losses", "data"},

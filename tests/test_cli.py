@@ -109,7 +109,7 @@ def test_diagnose(run, tmp_path):
     stuck.write_text("epoch,Train Loss\n" + "".join(f"{epoch},25.6{epoch % 7}\n" for epoch in range(20)))
     said = say("diagnose", stuck, "--batch", "64")
     assert said.exit_code == 0
-    assert "stalled since step" in said.output
+    assert "stalled since row 1" in said.output
     assert "128 x margin" in said.output
     verdict = json.loads(say("diagnose", stuck, "--json", "--reduction", "sum").output)
     assert verdict["kind"] == "stalled"
@@ -199,6 +199,20 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     assert child.returncode == 130
     assert "all of it is saved. Go on with: selhn train --resume run" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [["index", "Pictures"], ["eval", "run"]])
+def test_what_a_stopped_command_has_to_say_is_heard(words, monkeypatch, capsys):
+    def stopped(*arguments, **settings):
+        raise KeyboardInterrupt("stopped: what was done is kept")
+
+    monkeypatch.setattr("selhn.searching.fill_index", stopped)
+    monkeypatch.setattr("selhn.train.measure_runs", stopped)
+    monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert "selhn: stopped: what was done is kept" in capsys.readouterr().err
 
 
 def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):

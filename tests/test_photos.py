@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo
+from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo, shut_off
 
 from selhn import photos
 from selhn.examples import PICTURES
@@ -22,7 +22,7 @@ from selhn.features.folder import REPORT_FILE
 from selhn.models import create_model
 from selhn.photos import default_index, index_pictures, picture_id, regions_of
 from selhn.progress import Progress
-from selhn.retrieve import Index, changes, is_index
+from selhn.retrieve import Index, Item, changes, is_index
 from selhn.text import Vocabulary
 
 
@@ -382,3 +382,20 @@ def test_an_index_in_milvus(ready, folder, tmp_path):
     assert len(again.index) == 6
     assert "bad.png" in (default_index().parent / REPORT_FILE).read_text()
     assert str(again).startswith("0 pictures added, 1 changed")
+
+
+def test_what_lies_in_a_folder_that_cannot_be_looked_into_stays(ready, folder, monkeypatch):
+    before = index_pictures(folder, quiet=True).index
+    some = next(name for name in before.ids() if "/trip/" in name)
+    before.update([Item(some, None, None, ("what I wrote",), {**before.get(some).metadata, "stars": 5})])
+    with monkeypatch.context() as patch:
+        shut_off(patch, folder / "trip")
+        done = index_pictures(folder, quiet=True)
+    assert done.removed == 0
+    assert str(folder / "trip") in dict(done.report.refused)
+    assert index_pictures(folder, quiet=True).index.get(some).captions == ("what I wrote",)
+
+
+def test_a_device_that_is_not_there(ready, folder):
+    with pytest.raises(ValueError, match="there is no device 'gpu' here"):
+        index_pictures(folder, device="gpu")

@@ -14,6 +14,7 @@ from selhn.photos import default_index
 from selhn.retrieve import Hit, Index, changes
 from selhn.searching import (
     DEFAULT_INDEX,
+    answer_tiles,
     answers,
     ask,
     change_index,
@@ -160,3 +161,13 @@ def test_the_place_that_options_name(tmp_path):
         index_place(tmp_path, "x.db")
     with pytest.raises(ValueError, match="--uri x is no Milvus: write http://host:19530"):
         index_place(None, "x")
+
+
+def test_a_picture_that_is_gone_is_a_grey_tile(pictures, tmp_path):
+    fill_index("Pictures", None, None)
+    hits = ask(["a red ball"], k=3)
+    (pictures / Path(hits[1].id).name).unlink()
+    tiles = answer_tiles(hits)
+    assert [("missing" in tile.label) for tile in tiles] == [False, True, False]
+    save_sheet(tmp_path / "sheet.png", "found", hits)
+    assert (tmp_path / "sheet.png").stat().st_size > 1_000

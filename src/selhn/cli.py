@@ -1,6 +1,8 @@
 """The command line. Each command calls one function, imported inside it, so that `--help` answers at once."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -102,8 +104,9 @@ def evaluate(
     from selhn.train import measure_runs, run_names
 
     width = max(len("ensemble"), *map(len, run_names(runs)))
-    for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, progress=True):
-        typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
+    with _stoppable():
+        for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, progress=True):
+            typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
 
 
 @app.command()
@@ -165,7 +168,8 @@ def index(
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device}
-        typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
+        with _stoppable():
+            typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
         typer.echo(change_index(place, delete or [], compact, check, approximate))
 
@@ -296,6 +300,16 @@ def attention(
     show_attention(run, image, text, data, split, out, photo)
 
 
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Pass on what Ctrl-C leaves to be said, which typer would swallow."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        typer.echo(f"\nselhn: {stop or 'stopped'}", err=True)
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
     """Run the command line; what a user can mend is one sentence, not a traceback."""
     try:
@@ -303,9 +317,6 @@ def main() -> None:
     except (ValueError, OSError) as error:
         typer.echo(f"selhn: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt as stop:
-        typer.echo(f"\nselhn: {stop or 'stopped'}", err=True)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from selhn.data.captions import match_texts, read_picture_texts
 from selhn.data.pictures import find_pictures, open_picture
+from selhn.device import choose_device
 from selhn.features import Extracted, Extractor, PictureReport, extract_pictures
 from selhn.features.extraction import is_text
 from selhn.features.folder import REPORT_FILE, describe_report, write_report
@@ -89,10 +90,11 @@ def index_pictures(
         cache: folder of the features; by default one in the user's cache folder.
     """
     root = Path(folder).expanduser().resolve()
-    pictures, others = find_pictures(root)
+    pictures, others, closed = find_pictures(root)
     if not pictures:
         raise ValueError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
     told = None if captions is None else read_picture_texts(captions)
+    device = choose_device(str(device))
     index, vision = _opened(path or default_index(), model, extractor, precision, device)
     index.to(device)
     kinds = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in others)
@@ -108,10 +110,13 @@ def index_pictures(
             raise KeyboardInterrupt("stopped: what was done is kept, and the same command goes on") from None
         progress.clear()
         unreadable = {str(path) for path in fresh} - used
-        gone = [name for name in known if name not in wanted or name in unreadable]
+        # Below a folder that cannot be looked into now, nothing is known to be gone.
+        unseen = {name for name in known if any(Path(name).is_relative_to(folder) for folder, _ in closed)}
+        gone = [name for name in known if name not in unseen and (name not in wanted or name in unreadable)]
         index.delete(gone)
         unmatched = [(name, f"has captions in {captions}, but no such picture is used") for name in lost]
-        report = replace(report, refused=(*report.refused, *unmatched))
+        shut = [(str(folder), why) for folder, why in closed]
+        report = replace(report, refused=(*report.refused, *shut, *unmatched))
         write_report(report, root, report_folder(index))
     new = sum(name not in known for name in used)
     before = len(wanted) - len(fresh)

@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from selhn.data import Split
 from selhn.data.formats import holds_pictures
 from selhn.data.pictures import open_picture
@@ -165,7 +167,15 @@ def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
 
 def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
     """The pictures that were found with their scores."""
-    return [Tile(open_picture(hit.id).image, f"{place}.  {hit.score:.3f}") for place, hit in enumerate(hits, 1)]
+    return [_tile(place, hit) for place, hit in enumerate(hits, 1)]
+
+
+def _tile(place: int, hit: Hit) -> Tile:
+    label = f"{place}.  {hit.score:.3f}"
+    try:
+        return Tile(open_picture(hit.id).image, label)
+    except ValueError:  # deleted, or changed, since it was indexed
+        return Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)")
 
 
 def _shown(name: str) -> str:

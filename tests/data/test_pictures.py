@@ -2,7 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
-from picture_cases import animated_gif, encoded, huge_png, mutations, originals, photo, turned_jpeg
+from picture_cases import animated_gif, encoded, huge_png, mutations, originals, photo, shut_off, turned_jpeg
 from PIL import Image
 
 from selhn.data.pictures import decode_picture, find_pictures, open_picture
@@ -96,7 +96,8 @@ def test_files_are_found_below_a_folder(tmp_path):
     (tmp_path / "b" / ".hidden").mkdir(parents=True)
     for name in ("z.JPG", "b/a.png", "b/notes.txt", ".x.jpg", "b/.hidden/c.jpg"):
         (tmp_path / name).write_bytes(encoded(photo()))
-    pictures, others = find_pictures(tmp_path)
+    pictures, others, closed = find_pictures(tmp_path)
+    assert closed == []
     assert [path.relative_to(tmp_path).as_posix() for path in pictures] == ["b/a.png", "z.JPG"]
     assert [path.name for path in others] == ["notes.txt"]
     assert open_picture(tmp_path / "z.JPG").image.size == (40, 30)
@@ -113,3 +114,18 @@ def test_a_jpeg_is_decoded_no_larger_than_is_enough():
     assert decode_picture(encoded(photo(1, (1600, 1200)), "PNG"), "a.png", enough=(200, 150)).image.size == (1600, 1200)
     with pytest.raises(ValueError, match="too large"):
         decode_picture(content, "a.jpg", 10**6, enough=(200, 150))
+
+
+def test_a_picture_that_is_decoded_before_its_size_is_known_is_none():
+    with pytest.raises(ValueError, match="cannot be read as a picture"):
+        decode_picture(encoded(photo(), "ICO"), "an icon")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path, monkeypatch):
+    (tmp_path / "shut").mkdir()
+    for name in ("a.png", "shut/b.png"):
+        (tmp_path / name).write_bytes(encoded(photo()))
+    shut_off(monkeypatch, tmp_path / "shut")
+    found = find_pictures(tmp_path)
+    assert [path.name for path in found.pictures] == ["a.png"]
+    assert found.closed == [(tmp_path / "shut", "cannot be looked into (Permission denied)")]

@@ -127,11 +127,16 @@ def test_a_damaged_file_never_reaches_faiss(large, model, monkeypatch):
         content = bytearray(whole)
         content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="damaged"):
-            Index.load(large.path, model)
+        with pytest.warns(UserWarning, match="so search is exact: call index.approximate.. again"):
+            assert not Index.load(large.path, model).candidates
     path.unlink()
+    with pytest.warns(UserWarning, match="so search is exact"):
+        index = Index.load(large.path, model)
+    assert index.search("word1", k=3) == large.search("word1", k=3)
     with pytest.raises(ValueError, match="damaged"):
-        Index.load(large.path, model)
+        index.check()
+    index.approximate("exact")
+    index.check()
 
 
 @needs_faiss

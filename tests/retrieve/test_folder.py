@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -376,3 +377,35 @@ def test_opened_vectors_are_mapped(index):
     maps = Path("/proc/self/maps")
     assert not maps.exists() or str(index.path / "segments") in maps.read_text()
     assert torch.equal(rows, index.snapshot.parts[0].segment.images.rows)
+
+
+def test_an_index_built_in_the_place_of_another_is_seen(index, model, make_item, tmp_path):
+    place = tmp_path / "small.index"
+    first = Index.build(model, [make_item(number) for number in range(5)], place)
+    reader = Index.load(place)
+    shutil.rmtree(place)
+    Index.build(model, [make_item(7)], place)
+    assert Index.load(place).generation == first.generation, "only who was born when tells them apart"
+    reader.refresh()
+    assert reader.ids() == ["item7"]
+    first.add([make_item(9)])
+    assert first.ids() == Index.load(place).ids() == ["item7", "item9"]
+    first.check()
+
+
+@pytest.mark.parametrize("name", ["models/my_trained", "segments/cut.mp4", "approximate/notes.txt", "models/.hidden"])
+def test_folders_that_are_called_like_ours(model, make_item, tmp_path, name):
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("years of work")
+    for make in (lambda path: Index.create(model, path), lambda path: Index.build(model, [make_item(1)], path)):
+        with pytest.raises(ValueError, match=f"exists and is no index .it holds '{name}'"):
+            make(tmp_path)
+    assert (tmp_path / name).read_text() == "years of work"
+
+
+def test_several_changes_within_several(index, make_item):
+    with index.writing():
+        with index.writing():
+            index.add([make_item(30)])
+        index.add([make_item(31)])
+    assert {"item30", "item31"} <= set(Index.load(index.path).ids())

@@ -7,6 +7,17 @@ from selhn.data import load_data
 from selhn.retrieve.items import Item, Query, Record, checked_weights, split_ids, split_items
 
 
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return {"deep": value}
+
+
+def test_some_depth_is_kept():
+    assert Record.from_line(Record.of(Item("a", metadata=nested(20))).to_line()).metadata == nested(20)
+
+
 @pytest.mark.parametrize(
     ("item", "sentence"),
     [
@@ -17,6 +28,8 @@ from selhn.retrieve.items import Item, Query, Record, checked_weights, split_ids
         (Item("a", metadata={"size": {1, 2}}), "'a' cannot be kept as JSON"),
         (Item("a\udcff"), "cannot be kept as JSON"),
         (Item("a", metadata={"text": "x" * 2**20}), "keep them elsewhere"),
+        (Item("a", metadata=nested(40)), "nested more than 32 deep"),
+        (Item("a", metadata=nested(100_000)), "nested more than 32 deep"),
     ],
 )
 def test_items_that_cannot_be_kept(item, sentence):

@@ -89,3 +89,8 @@ def test_any_words_are_a_filter_or_one_sentence(words):
     except ValueError as error:
         holds = "filter" in str(error)
     assert holds in (True, False)
+
+
+@pytest.mark.parametrize("word", ["01", "007", "-00", "1e", "0x1"])
+def test_what_only_looks_like_a_number_is_a_word(word):
+    assert read_filter(f"a = {word}")(Record("x", (), {"a": word}))

@@ -268,3 +268,22 @@ def test_the_description_is_complete(client):
             assert operation["description"], f"{method} {path} is not explained"
             assert "Problem" in json.dumps(operation["responses"]["400"])
             assert "HTTPValidationError" not in json.dumps(operation)
+
+
+@pytest.mark.parametrize(
+    ("captions", "words"),
+    [(["x"] * 101, "101 captions are too many"), (["x" * 200_000], "a caption")],
+)
+def test_captions_are_bounded(client, captions, words):
+    first = client.get("/api/v1/items").json()["items"][0]["id"]
+    answer = client.patch("/api/v1/item", params={"id": first}, json={"captions": captions})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+
+
+def test_deep_metadata_are_refused_and_not_kept(client):
+    first = client.get("/api/v1/items").json()["items"][0]["id"]
+    deep = '{"metadata": {"a": ' + "[" * 300 + "]" * 300 + "}}"
+    kind = {"content-type": "application/json"}
+    assert client.patch("/api/v1/item", params={"id": first}, content=deep, headers=kind).status_code == 400
+    assert client.get("/api/v1/items").status_code == 200

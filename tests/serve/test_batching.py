@@ -21,7 +21,7 @@ class Doubling:
     def __init__(self):
         self.batches, self.threads = [], set()
 
-    def __call__(self, questions):
+    def __call__(self, questions, wanted):
         self.batches.append(list(questions))
         self.threads.add(threading.current_thread().name)
         return [ValueError("odd") if question % 2 else question * 2 for question in questions]
@@ -39,7 +39,7 @@ def test_those_that_come_while_it_answers_wait_for_the_next_batch():
     going, free = threading.Event(), threading.Event()
     batches = []
 
-    def answer(questions):
+    def answer(questions, wanted):
         batches.append(list(questions))
         going.set()
         assert free.wait(10)
@@ -68,7 +68,7 @@ def test_an_error_is_that_of_its_own_question():
 
 
 def test_an_unexpected_error_reaches_all_and_ends_nothing():
-    def breaks(questions):
+    def breaks(questions, wanted):
         if 13 in questions:
             raise RuntimeError("broken")
         return questions
@@ -113,3 +113,30 @@ def test_other_work_is_done_by_the_same_thread():
         return name
 
     assert {asyncio.run(run())} == double.threads
+
+
+def test_it_can_be_asked_whether_anyone_still_waits():
+    seen = []
+
+    def answer(questions, wanted):
+        seen.append([wanted(row) for row in range(len(questions))])
+        leaving.set()
+        assert left.wait(10)
+        seen.append([wanted(row) for row in range(len(questions))])
+        return questions
+
+    leaving, left = threading.Event(), threading.Event()
+
+    async def run():
+        batcher = Batcher(answer)
+        asked = [asyncio.create_task(batcher.ask(number)) for number in (1, 2)]
+        while not leaving.is_set():
+            await asyncio.sleep(0.001)
+        asked[0].cancel()
+        await asyncio.sleep(0)
+        left.set()
+        assert await asked[1] == 2
+        await batcher.close()
+
+    asyncio.run(run())
+    assert seen == [[True, True], [False, True]]

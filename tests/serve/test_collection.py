@@ -168,3 +168,36 @@ def test_an_index_that_is_taken_away_is_searched_on(collection):
     (collection.index.path / "manifest.json").write_text("nothing")
     assert len(collection.answer([Question(WORDS[0])])[0]) == NUMBER
     assert collection.stale
+
+
+def test_files_of_ones_own_in_a_folder_of_that_name_stay(collection, tmp_path, monkeypatch):
+    from selhn import photos
+
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": collection.extractor)
+    own = tmp_path / "Pictures" / "uploads" / "wedding.png"
+    own.parent.mkdir()
+    own.write_bytes(encoded(photo(5)))
+    photos.index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
+    collection.index.refresh()
+    collection.delete(str(own))
+    assert own.exists()
+    assert collection.record(str(own)) is None
+
+
+def test_a_filter_that_nobody_waits_for_is_not_evaluated(collection, monkeypatch):
+    asked = []
+    search = collection.index.search_many
+
+    def noted(queries, k, find, where=None):
+        asked.append(where)
+        return search(queries, k, find, where=where)
+
+    monkeypatch.setattr(collection.index, "search_many", noted)
+    questions = [Question(WORDS[0], where=f"stars = {number}") for number in range(5)]
+    collection.answer(questions, lambda row: row == 3)
+    assert asked == ["stars = 3"]
+
+
+def test_browsing_past_the_end_reads_nothing(collection, monkeypatch):
+    monkeypatch.setattr(collection.index, "records", lambda where=None: pytest.fail("was read"))
+    assert collection.browse(10**9, 10) == ([], NUMBER)

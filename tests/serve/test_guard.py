@@ -107,3 +107,17 @@ def test_host_names():
     assert host_name("PC:80") == "pc"
     assert host_name("user@pc:80") == "pc"
     assert host_name("[::1") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "site", "status"),
+    [
+        ("/api/v1/search?text=x", "cross-site", 403),
+        ("/metrics", "cross-site", 403),
+        ("/", "cross-site", 200),
+        ("/api/v1/search?text=x", "same-origin", 200),
+        ("/api/v1/search?text=x", "none", 200),
+    ],
+)
+def test_pages_of_others_ask_nothing(path, site, status):
+    assert client().get(path, headers={"sec-fetch-site": site}).status_code == status

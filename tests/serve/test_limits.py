@@ -133,3 +133,10 @@ def test_the_page_on_the_service_names_them():
         f"| connections | {limits.connections} |",
     ):
         assert words in page
+
+
+@pytest.mark.parametrize("name", ["content-type", "content-length"])
+def test_a_head_that_says_two_things(name):
+    answer = send(content=b"x" * 10, headers=[(name, "10"), (name, "image/png")])[0]
+    assert answer.status_code == 400
+    assert f"several {name}" in answer.json()["error"]

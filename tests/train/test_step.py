@@ -5,14 +5,7 @@ import torch
 
 from selhn.losses import InfoNCE, TripletHN, TripletSelHN
 from selhn.train import TrainConfig, train
-from selhn.train.step import choose_device, epsilon_of, make_batches
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_no_gpu():
-    assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(ValueError, match="torch sees no GPU: use device=cpu"):
-        choose_device("cuda")
+from selhn.train.step import epsilon_of, make_batches
 
 
 def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
@@ -23,12 +16,6 @@ def test_a_batch_larger_than_the_data(tiny_model, tiny_data):
 def test_told_apart_is_what_selhn_says_it_is():
     assert epsilon_of(TripletSelHN(epsilon=0.03)) == 0.03
     assert epsilon_of(InfoNCE()) == epsilon_of(None) == 0.01
-
-
-@pytest.mark.parametrize("name", ["meta", "mps", "nonsense"])
-def test_devices_that_are_not_there(name):
-    with pytest.raises(ValueError, match=f"there is no device '{name}' here"):
-        choose_device(name)
 
 
 def test_a_split_without_texts_is_refused_at_once(tiny_model, tiny_data):

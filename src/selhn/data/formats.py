@@ -77,7 +77,7 @@ def holds_pictures(source: Path | str) -> bool:
     path = Path(source)
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
         return False
-    return bool(find_pictures(path)[0])
+    return bool(find_pictures(path).pictures)
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], owner: str) -> None:

@@ -4,15 +4,16 @@ import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 256 * 2**20
-# No format that calls another program (EPS) or holds documents (PDF).
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "ICO")
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".ico"}
+# No format that calls another program (EPS), holds documents (PDF), or is decoded before its size is known (ICO).
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True)
@@ -79,19 +80,34 @@ def decode_picture(
         raise ValueError(f"{name} cannot be read as a picture ({reason}): copy or export it again") from None
 
 
-def find_pictures(folder: Path) -> tuple[list[Path], list[Path]]:
+class Found(NamedTuple):
+    """The files under a folder."""
+
+    pictures: list[Path]
+    """Those that are called like pictures."""
+    others: list[Path]
+    closed: list[tuple[Path, str]]
+    """Folders that could not be looked into, and why: what is in them is not known."""
+
+
+def find_pictures(folder: Path) -> Found:
     """The files under a folder that are called like pictures, and the others; no hidden ones, no linked folders."""
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}: give one that holds pictures")
     pictures: list[Path] = []
     others: list[Path] = []
-    for place, folders, files in os.walk(folder):
+    closed: list[tuple[Path, str]] = []
+
+    def note(error: OSError) -> None:
+        closed.append((Path(str(error.filename)), f"cannot be looked into ({error.strerror})"))
+
+    for place, folders, files in os.walk(folder, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(place) / name
             if not name.startswith(".") and path.is_file():
                 (pictures if path.suffix.lower() in SUFFIXES else others).append(path)
-    return sorted(pictures), sorted(others)
+    return Found(sorted(pictures), sorted(others), closed)
 
 
 def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

@@ -191,7 +191,10 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     kind, _, model = name.partition(":")
     if model and kind in ("timm", "transformers", "open_clip"):
         builder: Any = {"timm": Timm, "transformers": Transformers, "open_clip": OpenClip}[kind]
-        return builder(model, device)
+        try:
+            return builder(model, device)
+        except (RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f"{kind} cannot make {model!r} ({str(error)[:200]}): check its name") from error
     for number in EfficientNetLite.SIZES:
         if name == f"efficientnet_lite{number}":
             return EfficientNetLite(number, device)

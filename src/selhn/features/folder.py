@@ -100,10 +100,11 @@ def _extracted_folder(
     """Features and texts of a folder; the report names everything that was passed over."""
     known = read_picture_texts(captions) if captions is not None else {}
     others: list[Path] = []
+    closed: list[tuple[Path, str]] = []
     if extractor is None:
         extracted = collect_region_files(find_region_files(folder), cache=cache, storage=storage, root=folder)
     else:
-        paths, others = find_pictures(folder)
+        paths, others, closed = find_pictures(folder)
         if not paths:
             raise ValueError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
         extracted = extract_pictures(
@@ -133,7 +134,8 @@ def _extracted_folder(
             f"no picture in {folder} is named in {captions}: it begins with {unmatched[0]!r}, "
             f"the folder with {names[0]!r}"
         )
-    report = replace(extracted.report, refused=(*extracted.report.refused, *strange, *lost))
+    shut = [(path.relative_to(folder).as_posix(), why) for path, why in closed]
+    report = replace(extracted.report, refused=(*extracted.report.refused, *shut, *strange, *lost))
     return replace(extracted, report=report), texts
 
 

@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.data import Data, Features, Split
+from selhn.device import choose_device
 from selhn.eval import ranks, score_split
 from selhn.report.runs import RunRecord
 from selhn.train.run import open_data, open_model
-from selhn.train.step import choose_device
 
 ANSWERS = 5
 MOST_IMAGES = 500

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from selhn.data import Data, Split, load_data
+from selhn.device import choose_device
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.names import did_you_mean
@@ -28,7 +29,7 @@ from selhn.train.loop import FREE_TO_CHANGE
 from selhn.train.recipes import DATASETS, find_data
 from selhn.train.resident import on_device
 from selhn.train.run import make_model, read_config
-from selhn.train.step import choose_device, uses_bfloat16
+from selhn.train.step import uses_bfloat16
 
 
 class Runs:

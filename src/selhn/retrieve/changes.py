@@ -63,6 +63,7 @@ def changes(
                     raise ValueError(
                         f"there is an item {record.id!r} already: update it, or add with existing='skip' or 'replace'"
                     )
+            record.to_line()  # what cannot be kept is not encoded first
             seen.add(record.id)
             chosen[record.id] = item, record
         if chosen:

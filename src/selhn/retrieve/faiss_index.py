@@ -5,6 +5,7 @@ score, and it can never bring back what was deleted. It needs vectors whose prod
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ class Approximate:
 
     @classmethod
     def read(cls, folder: Path, entries: Sequence[Mapping[str, Any]], snapshot: Snapshot) -> dict[Kind, "Approximate"]:
-        """Those a manifest names; none where FAISS is not installed, and search is then exact.
+        """Those a manifest names; none where FAISS is not installed or a file is damaged, and search is then exact.
 
         FAISS trusts what it reads, so the checksum is compared before.
         """
@@ -105,16 +106,21 @@ class Approximate:
                 check_content(path, entry["written"])
                 content = faiss.deserialize_index(np.fromfile(path, np.uint8))
             except (OSError, ValueError, RuntimeError) as wrong:
-                raise ValueError(
-                    f"{path} is damaged ({str(wrong)[:200]}): remove the folder {folder} "
-                    "and call index.approximate() again"
-                ) from None
+                _left_out(path, str(wrong))
+                continue
             side: Kind = "image" if entry["side"] == "image" else "text"
             rows = snapshot.first_rows(side)
             if not 0 < entry["parts"] < len(rows) or content.ntotal != rows[entry["parts"]]:
-                raise ValueError(f"{path} is not of this index: remove the folder {folder}")
+                _left_out(path, "it is not of this index")
+                continue
             found[side] = cls(entry["kind"], side, entry["parts"], content)
         return found
+
+
+def _left_out(path: Path, reason: str) -> None:
+    """Candidates only save time: what they are found among is all there."""
+    words = f"{path} cannot be used ({reason[:200]}), so search is exact: call index.approximate() again"
+    warnings.warn(words, stacklevel=4)
 
 
 def chosen_kind(rows: int) -> ApproximateKind:

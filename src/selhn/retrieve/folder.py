@@ -11,7 +11,9 @@ What the manifest does not name is what a process left that was killed; the next
 """
 
 import os
+import re
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -43,6 +45,11 @@ MANIFEST, PARTIAL_MANIFEST = "manifest.json", ".manifest.json.partial"
 FOLDERS = ("segments", "deleted", "models", "approximate")
 OLD_FORMAT_FILE = "embeddings.safetensors"
 ATTEMPTS = 5
+_SEGMENT = re.compile(r"\d{6,}")
+_BEGUN = re.compile(
+    rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(PARTIAL_MANIFEST)}|models/\.?[0-9a-f]{{24}}(\.[0-9a-f]{{8}})?(\.previous)?"
+)
+"""What a process may leave that was killed before it wrote the first manifest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +65,8 @@ class Opened:
     """Entries of the FAISS indices."""
     candidates: Mapping[Kind, Candidates] = field(default_factory=dict)
     """The same, read."""
+    born: str = ""
+    """What tells the index from another that was built in its place: generations begin anew there."""
 
 
 def is_index(path: str | Path) -> bool:
@@ -93,14 +102,14 @@ class IndexFolder:
         """The index, or `empty` where there is none; one that cannot be opened is refused, and so never replaced."""
         return self.open() if is_index(self.path) else empty
 
-    def holds(self, snapshot: Snapshot) -> bool:
-        """Whether the folder is still at this snapshot; one that cannot be read is not."""
+    def holds(self, opened: Opened) -> bool:
+        """Whether the folder is still what was opened; one that cannot be read is not."""
         try:
             content = read_checked_json(self.path / MANIFEST)
-            known = content["model"]["digest"], content["generation"]
+            known = content["model"]["digest"], content["generation"], content.get("born", "")
         except (ValueError, OSError, LookupError, TypeError):
             return False
-        return known == (snapshot.identity.model, snapshot.generation)
+        return known == (opened.snapshot.identity.model, opened.snapshot.generation, opened.born)
 
     def _manifest_bytes(self) -> bytes | None:
         try:
@@ -123,7 +132,8 @@ class IndexFolder:
         entries = {entry["name"]: entry for entry in content["segments"]}
         parts = [self._open_part(entry, identity) for entry in content["segments"]]
         snapshot = Snapshot(identity, parts, content["generation"], content["unfinished"])
-        return Opened(snapshot, entries, content["next"], model["kept"], content["approximate"])
+        born = str(content.get("born", ""))
+        return Opened(snapshot, entries, content["next"], model["kept"], content["approximate"], born=born)
 
     def _open_part(self, entry: dict[str, Any], identity: Identity) -> Part:
         folder = self.path / "segments" / _plain(entry["name"])
@@ -150,15 +160,20 @@ class IndexFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file: an index is a folder, choose another name")
         if self.path.exists() and not is_index(self.path):
-            foreign = [name for name in os.listdir(self.path) if name not in (*FOLDERS, LOCK_FILE, PARTIAL_MANIFEST)]
+            if any(_SEGMENT.fullmatch(path.name) for path in (self.path / "segments").glob("*")):
+                raise ValueError(self._damaged(f"it has segments and no {MANIFEST}"))  # which is written before them
+            foreign = [name for name in self._names() if not _BEGUN.fullmatch(name)]
             if foreign:
                 raise ValueError(f"{self.path} exists and is no index (it holds {foreign[0]!r}): choose another name")
-            if any((self.path / "segments").glob("*")):  # a manifest is written before the first of them
-                raise ValueError(self._damaged(f"it has segments and no {MANIFEST}"))
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
         with writing(self.path, "; searching goes on meanwhile"):
             yield
+
+    def _names(self) -> list[str]:
+        """What is in the folder, and in those in it that are called like ours."""
+        inside = [f"{name}/{path.name}" for name in FOLDERS for path in (self.path / name).glob("*")]
+        return sorted([*os.listdir(self.path), *inside])
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
@@ -168,7 +183,7 @@ class IndexFolder:
             raise OSError(
                 f"the index {self.path} could not be written ({error.strerror or error}): "
                 "what it held before is untouched; make room and go on"
-            ) from None
+            ) from error
 
     def commit(
         self,
@@ -206,7 +221,8 @@ class IndexFolder:
                     before.model_kept and before.snapshot.identity.model == base.identity.model
                 )
                 after = replace(base, parts=new_parts, generation=before.snapshot.generation + 1)
-                opened = Opened(after, {entry["name"]: entry for entry in entries}, number, kept, list(approximate))
+                named, born = {entry["name"]: entry for entry in entries}, before.born or uuid.uuid4().hex
+                opened = Opened(after, named, number, kept, list(approximate), born=born)
                 write_checked_json(self.path / MANIFEST, self._manifest(opened))
         except BaseException:
             self.sweep(before)
@@ -232,6 +248,7 @@ class IndexFolder:
             "version": VERSION,
             "selhn": __version__,
             "generation": snapshot.generation,
+            "born": opened.born,
             "model": {"digest": identity.model, "name": identity.model_name, "kept": opened.model_kept},
             "width": identity.width,
             "precision": identity.precision,

@@ -285,7 +285,7 @@ class Index:
 
     def refresh(self) -> None:
         """See what other processes have written since the index was opened."""
-        if self.path is None or IndexFolder(self.path).holds(self.snapshot):
+        if self.path is None or IndexFolder(self.path).holds(self._opened):
             return
         opened = IndexFolder(self.path).open()
         if opened.snapshot.identity.model != self.snapshot.identity.model:
@@ -313,11 +313,11 @@ class Index:
     def writing(self) -> Iterator[None]:
         """Hold the lock over several changes, so that no other process writes between them."""
         with self._writing() as folder:
-            self._held = folder
+            outer, self._held = self._held, folder
             try:
                 yield
             finally:
-                self._held = None
+                self._held = outer
 
     @contextmanager
     def _writing(self) -> Iterator[IndexFolder | None]:

@@ -15,6 +15,7 @@ from selhn.data import Split
 Kind = Literal["image", "text"]
 LONGEST_ID = 4096
 LONGEST_RECORD = 2**20
+DEEPEST = 32
 SPLIT_BLOCK = 256
 
 
@@ -78,6 +79,8 @@ class Record:
             raise ValueError(f"the captions of {item.id!r} must be texts, none of them empty: got {item.captions!r}")
         if not isinstance(item.metadata, Mapping):
             raise ValueError(f"the metadata of {item.id!r} must be a mapping of names to values")
+        if _depth(item.metadata) > DEEPEST:
+            raise ValueError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: keep them flatter")
         return cls(item.id, captions, dict(item.metadata))
 
     def to_line(self) -> bytes:
@@ -102,6 +105,21 @@ class Record:
         if not isinstance(name, str) or not isinstance(metadata, dict) or not all(isinstance(c, str) for c in captions):
             raise ValueError("an item is not what was written")
         return cls(name, captions, metadata)
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and mappings are nested; not more than one more than is allowed."""
+    level, depth = [value], 0
+    while depth <= DEEPEST:
+        inner = [
+            one.values() if isinstance(one, Mapping) else one
+            for one in level
+            if isinstance(one, Mapping | list | tuple)
+        ]
+        if not inner:
+            break
+        level, depth = [value for values in inner for value in values], depth + 1
+    return depth
 
 
 def split_items(split: Split, skip: frozenset[str] = frozenset()) -> Iterator[Item]:

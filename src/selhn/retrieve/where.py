@@ -137,7 +137,7 @@ _TOKEN = re.compile(
     | (?P<word>[^\s"'<>=!(),\[\]]+) )""",
     re.VERBOSE,
 )
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?\Z", re.ASCII)
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z", re.ASCII)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 

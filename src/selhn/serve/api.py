@@ -1,7 +1,7 @@
 """The routes of the API: each a few lines that ask the collection."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -54,6 +54,9 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "Too much at a time: try again.",
     }.items()
 }
+
+MOST_CAPTIONS = 100
+"""Of an item, from the network: each is encoded."""
 
 
 def api_routes(service: Service) -> APIRouter:
@@ -163,8 +166,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> Added:
         """Add the picture that is the body; the same picture has the same id, and replaces itself."""
         collection = _written(service)
-        for text in caption or []:
-            _check_length(service, text, "a caption")
+        _check_captions(service, caption or [])
         content = await read_picture(request)
         return Added(id=await change(service, collection.add, content, service.limits.pixels, caption or [], {}))
 
@@ -172,9 +174,11 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     async def update(id: str, changed: Change) -> ItemMessage:
         """Give an item other captions or other metadata."""
         collection = await _having(service, id)
+        _check_captions(service, changed.captions or [])
         await change(service, collection.change, id, changed.captions, changed.metadata)
         record = await in_thread(service.readers, collection.record, id)
-        assert record is not None
+        if record is None:
+            raise HTTPException(404, f"there is no item {id[:200]!r} any more")
         return await _item(service, collection, record)
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
@@ -183,6 +187,13 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = await _having(service, id)
         await change(service, collection.delete, id)
         return Response(status_code=204)
+
+
+def _check_captions(service: Service, captions: Sequence[str]) -> None:
+    if len(captions) > MOST_CAPTIONS:
+        raise HTTPException(400, f"{len(captions):,} captions are too many for one item: give at most {MOST_CAPTIONS}")
+    for text in captions:
+        _check_length(service, text, "a caption")
 
 
 async def read_picture(request: Request) -> bytes:

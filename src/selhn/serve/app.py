@@ -120,4 +120,5 @@ def _failed(request: Request, wrong: Any) -> Response:
     LOGGER.error("%s: %s", request.url.path, wrong)
     if isinstance(wrong, ConnectionError):  # of Milvus: it says so itself
         return _problem(503, str(wrong), {"Retry-After": "5"})
-    return _problem(503, f"the disk does not do what is asked of it ({wrong.strerror or 'unknown'}): try again later")
+    why = wrong.strerror or getattr(wrong.__cause__, "strerror", None) or "unknown"
+    return _problem(503, f"the disk does not do what is asked of it ({why}): try again later")

@@ -16,14 +16,15 @@ class Batcher(Generic[Question, Answer]):
     So nobody waits for others to come, and the busier the service, the larger the batches.
 
     Args:
-        answer: the answers to some questions, an exception in place of an answer that cannot be given.
+        answer: the answers to some questions, an exception in place of an answer that cannot be given. It is also
+            given a function that tells whether whoever asked the question of a row is still there.
         most: questions in a batch.
         observe: told the size of every batch.
     """
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Question]], Sequence[Answer | Exception]],
+        answer: Callable[[Sequence[Question], Callable[[int], bool]], Sequence[Answer | Exception]],
         most: int = 64,
         observe: Callable[[int], object] = lambda size: None,
     ):
@@ -57,15 +58,18 @@ class Batcher(Generic[Question, Answer]):
             if not batch:  # all of them went away
                 continue
             self._observe(len(batch))
-            answers: Sequence[Answer | Exception]
-            try:
-                answers = await self.run(self._answer, [question for question, _ in batch])
-            except Exception as unexpected:
-                answers = [unexpected] * len(batch)
-            for (_, answered), answer in zip(batch, answers):
+            for (_, answered), answer in zip(batch, await self._answers(batch)):
                 if answered.done():
                     continue
                 if isinstance(answer, Exception):
                     answered.set_exception(answer)
                 else:
                     answered.set_result(answer)
+
+    async def _answers(self, batch: Sequence[tuple[Question, asyncio.Future[Answer]]]) -> Sequence[Answer | Exception]:
+        try:
+            return await self.run(
+                self._answer, [question for question, _ in batch], lambda row: not batch[row][1].done()
+            )
+        except Exception as unexpected:
+            return [unexpected] * len(batch)

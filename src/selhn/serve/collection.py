@@ -4,7 +4,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -62,8 +62,13 @@ class Collection:
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
         self._know_ids()
 
-    def answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
-        """The answers to several questions; features of all pictures are extracted together, texts encoded together."""
+    def answer(
+        self, questions: Sequence[Question], wanted: Callable[[int], bool] = lambda row: True
+    ) -> list[list[Hit] | Exception]:
+        """The answers to several questions; features of all pictures are extracted together, texts encoded together.
+
+        A filter reads what is known of every item: one whose askers have all gone, of whom `wanted` tells, is left out.
+        """
         self._refresh()
         queries = self._queries(questions)
         answers: list[list[Hit] | Exception] = [[] for _ in questions]
@@ -71,6 +76,8 @@ class Collection:
         for row, question in enumerate(questions):
             groups.setdefault((question.where, question.find), []).append(row)
         for (where, find), rows in groups.items():
+            if not any(map(wanted, rows)):
+                continue
             most = max(questions[row].k for row in rows)
             try:
                 found = self.index.search_many([queries[row] for row in rows], most, find, where=where)
@@ -101,7 +108,8 @@ class Collection:
 
     def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
         """Some items in their order, and how many there are."""
-        return list(islice(self.index.records(where), first, first + number)), self.index.count(where)
+        total = self.index.count(where)
+        return list(islice(self.index.records(where), first, first + number)) if first < total else [], total
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
         """Of every field that metadata have, the most frequent values and how many items have them."""
@@ -129,7 +137,7 @@ class Collection:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
         root = self.pictures.folders[0]
-        path = root / UPLOADS / f"{hashlib.sha256(content).hexdigest()[:24]}.{suffix}"
+        path = root / UPLOADS / f"{_name_of(content)}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise ValueError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
@@ -160,10 +168,16 @@ class Collection:
     def delete(self, name: str) -> None:
         """Take an item out of the index; the file of a picture that was sent goes too, others stay."""
         path = self.picture(name)
+        was_sent = path is not None and self._was_sent(path)
         self.index.delete([name])
         self._know_ids()
-        if path is not None and self.pictures is not None and path.parent == self.pictures.folders[0] / UPLOADS:
+        if path is not None and was_sent:
             path.unlink(missing_ok=True)
+
+    def _was_sent(self, path: Path) -> bool:
+        """Whether `add` wrote a file: someone's own may lie in a folder of the same name, but is not called so."""
+        folders = [] if self.pictures is None else [folder / UPLOADS for folder in self.pictures.folders]
+        return path.parent in folders and path.is_file() and path.stem == _name_of(path.read_bytes())
 
     def _queries(self, questions: Sequence[Question]) -> list[Query]:
         prepared = [question.picture for question in questions if question.picture is not None]
@@ -190,3 +204,8 @@ class Collection:
             self.stale = ""
         except (ValueError, OSError) as wrong:  # what is in memory is whole: it is searched on
             self.stale = str(wrong)
+
+
+def _name_of(content: bytes) -> str:
+    """What a picture that was sent is called."""
+    return hashlib.sha256(content).hexdigest()[:24]

@@ -84,9 +84,9 @@ class Guard:
             return await refuse(
                 secured, 421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE
             )
-        if not self._same_origin(scope["method"], headers):
-            return await refuse(secured, 403, "this was sent by a page of another origin", CLOSE)
         path = scope["path"]
+        if not self._same_origin(scope["method"], path, headers):
+            return await refuse(secured, 403, "this was sent by a page of another origin", CLOSE)
         if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
             right = secrets.compare_digest(given.strip().encode(), self._token)
@@ -103,9 +103,10 @@ class Guard:
             return name in self._hosts
         return True
 
-    def _same_origin(self, method: str, headers: Headers) -> bool:
+    def _same_origin(self, method: str, path: str, headers: Headers) -> bool:
         if method in SAFE_METHODS:
-            return True
+            # Pages of others cannot read what they ask for here, but asking alone may cost much.
+            return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
         origin = headers.get("origin")
         if origin is not None and origin_host(origin) != headers.get("host", "").lower():
             return False

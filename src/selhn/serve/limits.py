@@ -59,6 +59,9 @@ class Bounded:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers = dict(scope["headers"])
+        for name in (b"content-type", b"content-length"):
+            if sum(name == given for given, _ in scope["headers"]) > 1:  # others might go by the first of them
+                return await refuse(send, 400, f"there are several {name.decode()} in the head: send one", CLOSE)
         if self.answering >= self.limits.requests:
             busy = f"{self.answering} requests are being answered, which is all at a time: try again in a second"
             return await refuse(send, 503, busy, {"Retry-After": "1", **CLOSE})

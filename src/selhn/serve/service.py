@@ -1,6 +1,6 @@
 """What the routes share: the collection, who answers for it, limits and numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import anyio
@@ -98,5 +98,5 @@ class Service:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)
         return found
 
-    def _answer(self, questions: Sequence[Question]) -> list[list[Hit] | Exception]:
-        return self.searched().answer(questions)
+    def _answer(self, questions: Sequence[Question], wanted: Callable[[int], bool]) -> list[list[Hit] | Exception]:
+        return self.searched().answer(questions, wanted)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from selhn.data import Batches, Data, with_noise
+from selhn.device import choose_device
 from selhn.diagnose import StallAlarm, probe_split
 from selhn.diagnose.stall import PATIENCE
 from selhn.eval import Metrics, evaluate
@@ -24,7 +25,7 @@ from selhn.train.log import Meter
 from selhn.train.optim import make_optimizer, set_learning_rate
 from selhn.train.protocols import Protocol, make_protocol
 from selhn.train.resident import on_device
-from selhn.train.step import choose_device, make_batches, make_stepper, uses_bfloat16
+from selhn.train.step import make_batches, make_stepper, uses_bfloat16
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that a resumed run may have otherwise than when it began."""
@@ -203,7 +204,10 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
     if not isinstance(loss, AbstractLoss):
         return None
     if isinstance(loss, TripletSelHN):
-        remedy = "a larger batch of different images, less dropout, or a larger epsilon"
+        remedy = (
+            "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
+            "or a loss that has no switch (loss=tal loss.temperature=0.05)"
+        )
         # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
         epsilon = max(loss.epsilon, StallAlarm.epsilon)
         return StallAlarm(None, epsilon, patience(loss, steps_per_epoch), remedy)

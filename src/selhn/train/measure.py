@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from selhn.data.reading import read_json
+from selhn.device import choose_device
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
 from selhn.train.run import open_data, open_model, read_config
-from selhn.train.step import choose_device
 
 ENSEMBLE = "ensemble"
 

@@ -283,3 +283,23 @@ def test_a_log_without_steps_is_spoken_of_by_its_rows():
     assert str(verdict).startswith("stalled since row 1: ")
     many = [{"loss": 1.0 if row < 300 else math.nan} for row in range(500)]
     assert judge(from_rows(many)).title == "diverging since row 301"
+
+
+@pytest.mark.parametrize(("end", "kind"), [(148, "healthy"), (145, "healthy"), (138, "overfitting")])
+def test_the_best_of_many_evaluations_may_be_luck(end, kind):
+    chance = random.Random(0)
+    rows = []
+    for epoch in range(120):
+        rows.append({"step": 5 * epoch, "loss": 0.2 * math.exp(-epoch / 30)})
+        level = 150 * min(1, (epoch + 5) / 20) if epoch < 60 else 150 + (end - 150) * (epoch - 60) / 60
+        rows.append({"step": 5 * epoch, "rsum": level + chance.gauss(0, 4)})
+    rows.append({"step": 5 * 30, "rsum": 163.0})
+    assert judge(from_rows(rows)).kind == kind
+
+
+def test_a_loss_that_hovers_about_its_plateau_has_not_learnt():
+    chance = random.Random(0)
+    rows = [{"step": 10 * i, "loss": 128 * math.log(64) * chance.gauss(1.02, 0.03)} for i in range(188)]
+    verdict = judge(from_rows(rows), list(plateaus(batch=64)))
+    assert verdict.kind == "diverging"
+    assert min(row["loss"] for row in rows) < 128 * math.log(64)

@@ -249,7 +249,7 @@ def _adrift(log: Log, still: _Still | None, patience: int) -> Verdict | None:
     if still is not None and still.plateau is not None:
         long = log.steps[-1] - log.steps[0] >= LONG
         above = (long or not quiet) and min(quarters[2:]) > (1 + NEAR) * still.plateau.value
-        never_below = "delta_s" not in log.columns and half.min() > (1 - NEAR / 4) * still.plateau.value
+        never_below = "delta_s" not in log.columns and min(quarters[2:]) > (1 - NEAR / 4) * still.plateau.value
         if not (above or never_below) or quarters[3] < FALLEN * min(quarters[:2]):
             return None
         words = f"the loss stays above {still.plateau.words}, and does not fall"
@@ -267,15 +267,18 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
     if len(pairs) < 4:
         return None
     steps, values = (np.array(column) for column in zip(*pairs))
-    best = int((sign * values).argmax())
-    later = values[best + 1 :]
+    # Of many evaluations one may be the best by luck: the best tenth counts.
+    size = max(1, len(values) // 10)
+    means = np.convolve(sign * values, np.ones(size) / size, mode="valid")
+    first = int(means.argmax())
+    best, later = first + int((sign * values[first : first + size]).argmax()), values[first + size :]
     losses = smoothed(log.loss)
     at_best = losses[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or losses[-1] >= at_best:
         return None
     # The mean of what came after the best, against what evaluations differ by: one bad one decides nothing.
-    fall = sign * (values[best] - later[len(later) // 2 :].mean())
-    if fall < max(0.05 * abs(values[best]), 2 * np.median(np.abs(np.diff(later)))):
+    fall, noise = means[first] - sign * later[len(later) // 2 :].mean(), 2 * np.median(np.abs(np.diff(later)))
+    if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
         return None
     evidence = (
         f"{name}: best {values[best]:.4g} at {log.when(steps[best])}, {values[-1]:.4g} at the end",

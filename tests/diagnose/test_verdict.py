@@ -297,6 +297,13 @@ def test_the_best_of_many_evaluations_may_be_luck(end, kind):
     assert judge(from_rows(rows)).kind == kind
 
 
+def test_a_run_that_gets_better_again_has_not_overfitted():
+    levels = [150] * 40 + [135] * 60 + [149] * 20
+    rows = [{"step": s, "loss": 1 / (s + 1), "rsum": float(level)} for s, level in enumerate(levels)]
+    assert judge(from_rows(rows)).kind == "healthy"
+    assert judge(from_rows(rows[:-20])).kind == "overfitting"
+
+
 def test_a_loss_that_hovers_about_its_plateau_has_not_learnt():
     chance = random.Random(0)
     rows = [{"step": 10 * i, "loss": 128 * math.log(64) * chance.gauss(1.02, 0.03)} for i in range(188)]

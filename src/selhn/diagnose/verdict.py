@@ -276,8 +276,10 @@ def _overfitting(log: Log, still: _Still | None, patience: int) -> Verdict | Non
     at_best = losses[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or losses[-1] >= at_best:
         return None
-    # The mean of what came after the best, against what evaluations differ by: one bad one decides nothing.
-    fall, noise = means[first] - sign * later[len(later) // 2 :].mean(), 2 * np.median(np.abs(np.diff(later)))
+    # The mean of what came after the best, against what evaluations differ by: one bad one decides nothing. If it has
+    # got better again in the end, that counts.
+    noise = 2 * np.median(np.abs(np.diff(later)))
+    fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
         return None
     evidence = (

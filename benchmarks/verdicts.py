@@ -36,7 +36,7 @@ from selhn.train.diagnosis import diagnose
 FAILED_BELOW = 0.75
 """Of the RSUM of the best loss."""
 OVERFIT_BELOW, WINDOW = 0.965, 20
-"""Of the best mean RSUM of so many epochs in a row, by the last of them; on seeds 12 to 25 up to 0.953, or from 0.968."""
+"""Of the best mean RSUM of so many epochs in a row, by the last; on seeds 12 to 25 up to 0.953, or from 0.968."""
 SHARES = (0.5, 0.6, 0.7, 0.8)
 """Others at which the line might be drawn."""
 MODELS = ("vse_fc", "vse_mlp", "rvse", "scan_t2i_avg")

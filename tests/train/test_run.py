@@ -1,6 +1,8 @@
 import pytest
 
+from selhn.data import load_data
 from selhn.train.config import RunConfig, override
+from selhn.train.recipes import get_recipe
 from selhn.train.run import make_model, mean_and_deviation, open_run, read_config, resume_run, run_config, run_seeds
 
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
@@ -80,3 +82,9 @@ def test_a_damaged_configuration(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(ValueError, match="has not finished its first epoch"):
         open_run(tmp_path)
+
+
+def test_a_vocabulary_is_no_setting():
+    config = override(get_recipe("rvse_selhn_world"), ["model.tokenizer=words.json", "data.images=100"])
+    with pytest.raises(ValueError, match="model.tokenizer is no setting"):
+        make_model(config, load_data("world", images=100))

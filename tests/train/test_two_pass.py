@@ -167,14 +167,15 @@ def test_warming_up_takes_one_pass(monkeypatch):
 
 
 def test_a_step_of_the_loop_is_the_same():
-    batch, ends = make_batch(6), []
+    batch, ends = make_batch(6, dtype=torch.float64), []
     for two_pass in (False, True):
-        model = make_model("bfan_equal").train()
+        # In double precision: BFAN drops what is below the mean, and rounding may decide what that is.
+        model = make_model("bfan_equal").double().train()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
         config = TrainConfig(batch_size=6, device="cpu", two_pass=two_pass)
         numbers = [training_step(model, batch, TripletHN(), optimizer, config) for _ in range(3)]
         ends.append((numbers, model.state_dict()))
-    torch.testing.assert_close(ends[1], ends[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-6, atol=1e-8)
 
 
 def test_a_run_in_two_passes(tmp_path, tiny_model, tiny_data, tiny_config):

@@ -43,7 +43,8 @@ def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
     """The norm of the gradient of every parameter that has one, in one pass over them."""
     having = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in having if parameter.grad is not None]
-    return dict(zip(having, torch._foreach_norm(grads, dtype=torch.float32))) if grads else {}
+    wide = torch.float64 if any(grad.dtype == torch.float64 for grad in grads) else torch.float32
+    return dict(zip(having, torch._foreach_norm(grads, dtype=wide))) if grads else {}
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from selhn.data import Data, load_data
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
-from selhn.text import Vocabulary
+from selhn.text import Tokenizer, Vocabulary
 from selhn.train.config import RunConfig, override
 from selhn.train.loop import Run, train
 from selhn.train.recipes import find_data
@@ -55,7 +55,7 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
     """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
     torch.manual_seed(config.train.seed)
-    if "tokenizer" in config.model_settings:
+    if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
         raise ValueError("model.tokenizer is no setting: the vocabulary is made of the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.loss in LOSSES:

@@ -30,7 +30,7 @@ FAR = 0.1
 MANY_ROWS = 100_000
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that a run gets over: steps that a scaler of gradients left out."""
-TOLD_APART = 0.03
+TOLD_APART = 0.04
 """By which delta_s, in the end, positive and hardest negative are; runs that learn have at least 0.04 there."""
 LONG = 3 * PATIENCE
 """Steps after which they ought to be, or twice the patience with a loss, where that is more."""
@@ -213,9 +213,8 @@ def _hardly_told_apart(log: Log, still: _Still | None, long: int, remedy: str | 
         return None
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
-    if means[-1] >= TOLD_APART:  # it is just leaving
-        return None
-    above = np.flatnonzero(means >= TOLD_APART)
+    last = int(np.flatnonzero(means < TOLD_APART)[-1])  # it may be leaving with its last steps
+    above = np.flatnonzero(means[:last] >= TOLD_APART)
     since = int(log.steps[there][above[-1] + 1 if len(above) else 0])
     why = f"positives and their hardest negatives are still hardly told apart at {log.when(log.steps[-1])}"
     verdict = _verdict("stalled", since, why, _evidence(log, still or _Still(None, TOLD_APART, None, None, False)))

@@ -244,6 +244,11 @@ def test_every_slope_of_delta_s_has_a_verdict(rise, level, rows):
         assert verdict.kind == ("healthy" if in_the_end > 0.04 else "stalled")
 
 
+def test_a_mean_below_a_line_that_no_part_of_it_is_below():
+    rows = [{"step": 20 * i, "loss": 0.3 - 0.004 * i, "delta_s": 0.0 if i % 2 else 0.08} for i in range(50)]
+    assert judge(from_rows(rows)).kind == "healthy"
+
+
 def falling(rows=5000):
     return [{"step": i, "loss": 0.3 * math.exp(-i / 1000)} for i in range(1, rows + 1)]
 

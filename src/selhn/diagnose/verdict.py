@@ -213,8 +213,10 @@ def _hardly_told_apart(log: Log, still: _Still | None, long: int, remedy: str | 
         return None
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
-    last = int(np.flatnonzero(means < TOLD_APART)[-1])  # it may be leaving with its last steps
-    above = np.flatnonzero(means[:last] >= TOLD_APART)
+    below = np.flatnonzero(means < TOLD_APART)
+    if not len(below):  # scores that jump: their mean is low only by where the last tenth begins
+        return None
+    above = np.flatnonzero(means[: below[-1]] >= TOLD_APART)  # it may be leaving with its last steps
     since = int(log.steps[there][above[-1] + 1 if len(above) else 0])
     why = f"positives and their hardest negatives are still hardly told apart at {log.when(log.steps[-1])}"
     verdict = _verdict("stalled", since, why, _evidence(log, still or _Still(None, TOLD_APART, None, None, False)))

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic, Terms
 from selhn.losses import LOSSES, AbstractLoss, LossEntry
 from selhn.losses.base import hinge, mean_hinge, require_number
-from selhn.types import Reduction
 
 
 class SoftHardest(AbstractLoss):

@@ -43,11 +43,11 @@ from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
 from selhn.text import Vocabulary
-from selhn.train.capture import recording_stream
-from selhn.train.config import TrainConfig
-from selhn.train.optim import make_optimizer
-from selhn.train.resident import on_device
-from selhn.train.step import make_batches, make_stepper, uses_bfloat16
+from selhn.training.capture import recording_stream
+from selhn.training.config import TrainConfig
+from selhn.training.optim import make_optimizer
+from selhn.training.resident import on_device
+from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
 NAMES = [*list_models("scan_*"), *list_models("bfan_*"), "sgr", "saf"]
 KINDS = ["loop", "one pass", "two pass"]

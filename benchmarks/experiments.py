@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from candidates import SCREEN
 
-from selhn.train import RECIPES
+from selhn.training import RECIPES
 
 TABLE1 = tuple(name for name in RECIPES if name.startswith(("vse_", "rvse_")))
 LOSS_NAMES = ("triplet", "hn", "warmup", "shn", "sct", "selhn", "ssp", "aoq", "ncr", "meta_spn", "infonce",

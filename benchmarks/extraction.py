@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from report import environment, save, table
 
-from selhn.data.pictures import find_pictures, open_picture
-from selhn.examples import PICTURES
-from selhn.features import extract_pictures
-from selhn.ready import load_extractor
+from selhn.pictures import extract_pictures
+from selhn.pictures.examples import PICTURES
+from selhn.pictures.files import find_pictures, open_picture
+from selhn.pictures.ready import load_extractor
 
 ROUNDS = 3
 

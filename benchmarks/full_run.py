@@ -15,9 +15,9 @@ from pathlib import Path
 from report import environment, save, table
 
 from selhn.data import load_data
-from selhn.train import get_recipe, override
-from selhn.train.loop import train
-from selhn.train.run import make_loss, make_model
+from selhn.training import get_recipe, override
+from selhn.training.loop import train
+from selhn.training.run import make_loss, make_model
 
 
 def one_run(settings: list[str], dataset: str, capture: str) -> dict[str, float]:

@@ -17,7 +17,7 @@ from report import environment, save, table
 from torch.nn.functional import normalize
 
 from selhn.models import create_model
-from selhn.retrieve import Index, Item, MilvusIndex, Query
+from selhn.search import Index, Item, MilvusIndex, Query
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH = 512, 10, 64

@@ -13,20 +13,20 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from selhn.base.device import choose_device
+from selhn.base.names import require_settings
 from selhn.data import Data, Features, Split, load_data
-from selhn.device import choose_device
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
-from selhn.names import require_settings
-from selhn.train import RunConfig, get_recipe, override
-from selhn.train.capture import Stepper
-from selhn.train.config import TrainConfig
-from selhn.train.log import Meter
-from selhn.train.loop import train
-from selhn.train.recipes import find_data
-from selhn.train.resident import on_device
-from selhn.train.run import make_loss, make_model
-from selhn.train.step import uses_bfloat16
+from selhn.training import RunConfig, get_recipe, override
+from selhn.training.capture import Stepper
+from selhn.training.config import TrainConfig
+from selhn.training.log import Meter
+from selhn.training.loop import train
+from selhn.training.recipes import find_data
+from selhn.training.resident import on_device
+from selhn.training.run import make_loss, make_model
+from selhn.training.step import uses_bfloat16
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
 

@@ -21,9 +21,9 @@ from train_step import PlainRVSE, endless, make_data, make_model, synchronized_c
 
 from selhn.diagnose import Probe
 from selhn.losses import TripletHN
-from selhn.train.config import TrainConfig
-from selhn.train.resident import on_device
-from selhn.train.step import make_batches
+from selhn.training.config import TrainConfig
+from selhn.training.resident import on_device
+from selhn.training.step import make_batches
 
 EVERY = {"no probe": 0, "probe": 10, "probe, every step": 1}
 

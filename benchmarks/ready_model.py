@@ -1,7 +1,7 @@
 """Train and measure the ready model that travels with the package: RVSE++ on a frozen MiniLM, heads only.
 
     python benchmarks/ready_model.py train --data f8k_pocket --work states --loss tal --out runs/tal
-    python benchmarks/ready_model.py pack --data f8k_pocket --run runs/tal --out src/selhn/ready
+    python benchmarks/ready_model.py pack --data f8k_pocket --run runs/tal --out src/selhn/pictures/ready
     python benchmarks/ready_model.py measure --data f8k_pocket --photos f8k_test100
 
 The states of all captions are computed once and kept as float16 in a file, so that the heads train on one core in
@@ -22,13 +22,13 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from selhn.data import DenseFeatures, Split, load_data
-from selhn.data.pocket import read_projection
+from selhn.data.formats.pocket import read_projection
 from selhn.eval import Metrics, evaluate, recall_from_embeddings
-from selhn.features import extract_pictures
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model, load_model
-from selhn.ready import load_extractor, load_ready_model, load_ready_projection
-from selhn.ready.loader import write_ready
+from selhn.pictures import extract_pictures
+from selhn.pictures.ready import load_extractor, load_ready_model, load_ready_projection
+from selhn.pictures.ready.loader import write_ready
 
 REGIONS = 10
 BATCH, RATE, CLIP, DROPPED = 128, 5e-4, 2.0, 0.2

@@ -14,8 +14,8 @@ from pathlib import Path
 from report import environment, save, table
 
 from selhn.eval import Metrics, evaluate
-from selhn.retrieve import Index, Reranker, rerank_split
-from selhn.train import open_run
+from selhn.search import Index, Reranker, rerank_split
+from selhn.training import open_run
 
 REPEATS = 30
 

@@ -18,8 +18,8 @@ from train_step import PlainRVSE, make_data, make_model, synchronized_clock
 from selhn.data import Data
 from selhn.data.batches import EncodedTexts
 from selhn.eval import score_split
-from selhn.train.config import TrainConfig
-from selhn.train.resident import on_device
+from selhn.training.config import TrainConfig
+from selhn.training.resident import on_device
 
 
 def plain_scores(data: Data, dim: int, device: torch.device) -> Callable[[], object]:

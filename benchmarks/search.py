@@ -23,8 +23,8 @@ from report import environment, save, table
 from torch.nn.functional import normalize
 
 from selhn.models import create_model
-from selhn.retrieve import Index, Item, Query
-from selhn.retrieve.faiss_index import has_faiss
+from selhn.search import Index, Item, Query
+from selhn.search.faiss_index import has_faiss
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH = 1024, 10, 64

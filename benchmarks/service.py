@@ -34,7 +34,7 @@ def serve_examples(most: int) -> None:
     """The server: says its port, then answers."""
     import torch
 
-    from selhn.ready import load_extractor, load_ready_model
+    from selhn.pictures.ready import load_extractor, load_ready_model
     from selhn.serve.app import create_app
     from selhn.serve.batching import Batcher
     from selhn.serve.examples import open_examples
@@ -179,7 +179,7 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
     """The calls that a service makes, by a sentence and by a picture, each given a number that chooses."""
     import torch
 
-    from selhn.ready import load_extractor, load_ready_model
+    from selhn.pictures.ready import load_extractor, load_ready_model
     from selhn.serve.collection import Question
     from selhn.serve.examples import open_examples
 
@@ -195,7 +195,7 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
 
 def measure(seconds: float, clients: list[int]) -> list[list[str]]:
     """All rows."""
-    from selhn.examples import ANNOTATIONS, PICTURES
+    from selhn.pictures.examples import ANNOTATIONS, PICTURES
 
     entries = json.loads(ANNOTATIONS.read_text(encoding="utf-8"))
     texts = [caption for entry in entries for caption in entry["captions"]]

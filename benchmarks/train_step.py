@@ -24,11 +24,11 @@ from selhn.data import Data, DenseFeatures, Split
 from selhn.losses import TripletSelHN
 from selhn.models import AbstractMatcher, create_model
 from selhn.text import Vocabulary
-from selhn.train.capture import recording_stream
-from selhn.train.config import TrainConfig
-from selhn.train.optim import make_optimizer
-from selhn.train.resident import on_device
-from selhn.train.step import make_batches, make_stepper, uses_bfloat16
+from selhn.training.capture import recording_stream
+from selhn.training.config import TrainConfig
+from selhn.training.optim import make_optimizer
+from selhn.training.resident import on_device
+from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
 BERT_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
              "intermediate_size": 3072}  # fmt: skip

@@ -30,8 +30,8 @@ from plain_loop import BATCH, plain_run
 from report import environment, save, table
 
 from selhn.diagnose import Log, StallAlarm, from_rows
-from selhn.train import get_recipe, override, read_log, run_config
-from selhn.train.diagnosis import diagnose
+from selhn.training import get_recipe, override, read_log, run_config
+from selhn.training.diagnosis import diagnose
 
 FAILED_BELOW = 0.75
 """Of the RSUM of the best loss."""

@@ -3,7 +3,7 @@
 import torch
 from model_cases import FEATURE_DIM
 
-from selhn.retrieve import Item
+from selhn.search import Item
 
 
 def make_item(number, name=None, **changes):

@@ -5,10 +5,10 @@ import json
 import torch
 from safetensors.torch import save_file
 
+from selhn.base.types import Batch
 from selhn.layers import Bert
 from selhn.models import create_model
 from selhn.text import Vocabulary
-from selhn.types import Batch
 
 WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"word{i}" for i in range(35)), "<mask>"])
 BERT = {

@@ -13,7 +13,7 @@ import torch
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
 from selhn.reproduce import FIGURES, TABLES
-from selhn.retrieve.vectors import Vectors
+from selhn.search.vectors import Vectors
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -19,14 +19,14 @@ EXPORTS = {
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes with_noise write_native""",
-    "selhn.features": """Backbone CachedFeatures Extracted Extractor FeatureCache Form PictureReport Storage
+    "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form PictureReport Storage
         create_backbone default_cache extract_pictures grid_boxes import_pictures picture_split pool_boxes""",
-    "selhn.ready": "load_extractor load_ready_model load_ready_projection",
+    "selhn.pictures.ready": "load_extractor load_ready_model load_ready_projection",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
-    "selhn.train": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
+    "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override read_log resume_run run_config run_names run_seeds train""",
-    "selhn.retrieve": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
+    "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
         is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure from_rows gradient_norms judge
@@ -58,7 +58,7 @@ def test_unknown_name():
         selhn.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("first", ["import selhn", "from selhn.train import get_recipe"])
+@pytest.mark.parametrize("first", ["import selhn", "from selhn.training import get_recipe"])
 def test_train_can_be_called_whatever_was_imported_first(first):
     code = f"{first}\nimport selhn\ntry:\n    selhn.train()\nexcept TypeError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from selhn.examples import PICTURES
+from selhn.pictures.examples import PICTURES
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)

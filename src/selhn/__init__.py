@@ -6,10 +6,13 @@ Names are loaded when first used, so that `import selhn` does not wait for torch
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from selhn.base.names import NAMED_MODELS
+from selhn.base.version import __version__
+
+NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 
 _HOME = {
-    "Index": "selhn.retrieve",
+    "Index": "selhn.search",
     "Metrics": "selhn.eval",
     "TripletSelHN": "selhn.losses",
     "Vocabulary": "selhn.text",
@@ -21,6 +24,7 @@ _HOME = {
     "load_data": "selhn.data",
     "load_model": "selhn.models",
     "recall": "selhn.eval",
+    "train": "selhn.training",
 }
 
 __all__ = [
@@ -45,14 +49,12 @@ if TYPE_CHECKING:
     from selhn.eval import Metrics, evaluate, recall
     from selhn.losses import TripletSelHN, create_loss, list_losses
     from selhn.models import create_model, list_models, load_model
-    from selhn.retrieve import Index
+    from selhn.search import Index
     from selhn.text import Vocabulary
-    from selhn.train.loop import train
+    from selhn.training.loop import train
 
 
 def __getattr__(name: str) -> object:
-    if name == "train":  # a folder that can be called, see there
-        return import_module("selhn.train")
     if name not in _HOME:
         raise AttributeError(f"module 'selhn' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -10,7 +10,7 @@ from loss_cases import make_embeddings, make_ids, make_scores
 from loss_oracle import hinge, softplus
 
 from selhn.losses import LOSSES, TAL, create_loss
-from selhn.train.config import key_values
+from selhn.training.config import key_values
 
 FORMS = [form for form in SCREEN if form.split()[0] in CANDIDATES]
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from selhn.data import Report, check, import_data
-from selhn.data import precomp as precomp_module
+from selhn.data.formats import precomp as precomp_module
 
 RNG = np.random.default_rng(0)
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from PIL import Image
 
+from selhn.base.types import Attention
 from selhn.diagnose import attention_figure
-from selhn.types import Attention
 
 pytest.importorskip("matplotlib")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from selhn.export import Embedded, write_clip_retrieval
-from selhn.retrieve import Record
+from selhn.search import Record
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs the extra export")
 

@@ -6,9 +6,9 @@ import torch
 from model_cases import CASES, make_batch, make_model, score_batch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from selhn.base.types import Batch
 from selhn.layers import Fragments
 from selhn.models import MODELS, create_model
-from selhn.types import Batch
 
 NAMES = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 

@@ -5,7 +5,7 @@ from model_cases import CASES, make_batch, make_model, score_batch
 from selhn.data import load_data
 from selhn.eval import evaluate, pair_attention
 from selhn.models import Twins, create_model, load_model
-from selhn.retrieve import Index
+from selhn.search import Index
 from selhn.text import Vocabulary
 
 every_model = pytest.mark.parametrize("name", CASES)

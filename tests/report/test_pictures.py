@@ -7,7 +7,7 @@ from picture_cases import TinyBackbone, encoded, photo
 from PIL import Image
 
 from selhn.data import load_data, write_native
-from selhn.features import Extractor, import_pictures
+from selhn.pictures import Extractor, import_pictures
 from selhn.report.pictures import SIDE, data_address, imported_from, picture_source
 
 

@@ -1,5 +1,5 @@
 from selhn.reproduce.cost import cost
-from selhn.train import get_recipe, override
+from selhn.training import get_recipe, override
 
 
 def costs(model, *settings):

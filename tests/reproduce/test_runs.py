@@ -5,8 +5,8 @@ import pytest
 from selhn.data import load_data, write_native
 from selhn.reproduce.runs import Runs, fitting, is_done
 from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
-from selhn.train import open_run
-from selhn.train.folder import environment
+from selhn.training import open_run
+from selhn.training.folder import environment
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 FC = recipe("vse_fc_hn")
@@ -45,7 +45,7 @@ def test_a_broken_run_is_taken_up_to_the_same_end(tmp_path):
     whole.train([FC])
     broken = small_runs(tmp_path / "broken", "epochs=2")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("selhn.train.loop.RunFolder.restore_best", lambda self, model: 1 / 0)
+        patch.setattr("selhn.training.loop.RunFolder.restore_best", lambda self, model: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             broken.train([FC])
     assert broken.done(FC) == []

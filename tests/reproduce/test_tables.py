@@ -4,8 +4,8 @@ import re
 import pytest
 
 from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows, row_applies, runs_of
-from selhn.train import RECIPES, override
-from selhn.train.recipes import SYSTEMS
+from selhn.training import RECIPES, override
+from selhn.training.recipes import SYSTEMS
 
 ROWS = paper_rows()
 SHAPE = {"table1": 9, "table2": 6, "table3": 10, "table4": 8, "table5": 12, "table6": 12, "table7": 18, "table8": 4,

@@ -3,7 +3,7 @@ import torch
 from selhn.data import load_data
 from selhn.models import create_model
 from selhn.reproduce.tiny import SETTINGS, WORLD_SETTINGS, write_bert
-from selhn.train import get_recipe, override
+from selhn.training import get_recipe, override
 
 
 def test_a_small_bert_that_knows_the_words(tmp_path):

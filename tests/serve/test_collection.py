@@ -2,7 +2,7 @@ import pytest
 from picture_cases import encoded, huge_png, photo
 from tiny import NUMBER, WORDS, make_collection, small_model
 
-from selhn.retrieve import Index
+from selhn.search import Index
 from selhn.serve.collection import Collection, Question
 
 
@@ -116,7 +116,7 @@ def test_adding_changing_deleting(collection, tmp_path):
 
 
 def test_what_was_added_stays_when_the_folder_is_indexed_again(collection, tmp_path, monkeypatch):
-    from selhn import photos
+    from selhn.pictures import library as photos
 
     monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": collection.extractor)
     name = collection.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
@@ -171,7 +171,7 @@ def test_an_index_that_is_taken_away_is_searched_on(collection):
 
 
 def test_files_of_ones_own_in_a_folder_of_that_name_stay(collection, tmp_path, monkeypatch):
-    from selhn import photos
+    from selhn.pictures import library as photos
 
     monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": collection.extractor)
     own = tmp_path / "Pictures" / "uploads" / "wedding.png"

@@ -2,8 +2,8 @@ import pytest
 from picture_cases import TinyBackbone
 from tiny import small_model
 
-from selhn.features import Extractor
-from selhn.retrieve import Index
+from selhn.pictures import Extractor
+from selhn.search import Index
 from selhn.serve import examples
 from selhn.serve.examples import facts, open_examples
 
@@ -14,7 +14,7 @@ def few(monkeypatch, tmp_path):
     import json
     import shutil
 
-    from selhn.examples import ANNOTATIONS, PICTURES
+    from selhn.pictures.examples import ANNOTATIONS, PICTURES
 
     known = json.loads(ANNOTATIONS.read_text())[:3]
     (tmp_path / "pictures").mkdir()

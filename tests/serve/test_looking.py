@@ -3,9 +3,9 @@ import torch
 from picture_cases import TinyBackbone
 from tiny import small_model
 
-from selhn.data.pictures import open_picture
-from selhn.features import Extractor
 from selhn.models import create_model
+from selhn.pictures import Extractor
+from selhn.pictures.files import open_picture
 from selhn.serve.looking import FULL_FIT, KEPT, Looking
 
 

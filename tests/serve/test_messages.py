@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from selhn.retrieve import Hit
+from selhn.search import Hit
 from selhn.serve.messages import Asked, HitMessage
 
 

@@ -6,7 +6,7 @@ import pytest
 from picture_cases import encoded, photo
 from tiny import make_collection, small_model
 
-from selhn.retrieve import load_index
+from selhn.search import load_index
 from selhn.serve.service import Service
 
 

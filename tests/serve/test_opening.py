@@ -6,7 +6,7 @@ from tiny import make_collection, small_model
 
 from selhn.data import load_data
 from selhn.models import create_model
-from selhn.retrieve import Index
+from selhn.search import Index
 from selhn.serve import opening
 from selhn.serve.opening import indexed_folders, open_collection, open_service
 from selhn.text import Vocabulary
@@ -31,7 +31,7 @@ def test_an_index_of_pictures_is_opened_with_them(made, tmp_path):
 
 
 def test_the_folders_of_an_index(made, tmp_path):
-    from selhn.retrieve import Item
+    from selhn.search import Item
 
     regions = torch.rand(3, 4)
     facts = {"folder": "deep/er", "file": "x.png"}
@@ -49,7 +49,7 @@ def test_the_folders_of_an_index(made, tmp_path):
 def test_an_index_of_other_features_is_refused(made, monkeypatch):
     from picture_cases import TinyBackbone
 
-    from selhn.features import Extractor
+    from selhn.pictures import Extractor
 
     monkeypatch.setattr(opening, "load_extractor", lambda name: Extractor(TinyBackbone(), cells=2))
     with pytest.raises(ValueError, match="make it again with `selhn index`"):

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from picture_cases import TinyBackbone, encoded, photo
 
-from selhn.features import Extractor
 from selhn.models import create_model
-from selhn.photos import picture_facts
-from selhn.retrieve import Item, create_index
+from selhn.pictures import Extractor
+from selhn.pictures.library import picture_facts
+from selhn.search import Item, create_index
 from selhn.serve.collection import Collection
 from selhn.text import Vocabulary
 

@@ -4,8 +4,8 @@ from selhn.data.batches import Augmentation, Batches, TextBlocks, image_blocks
 from selhn.data.check import check
 from selhn.data.features import DenseFeatures, PocketFeatures, Projection, RaggedFeatures
 from selhn.data.formats import FORMATS, import_data, load_data
-from selhn.data.inspection import Report
-from selhn.data.native import write_native
+from selhn.data.formats.inspection import Report
+from selhn.data.formats.native import write_native
 from selhn.data.noise import with_noise
 from selhn.data.resident import FeaturePrecision, QuantizedFeatures, make_resident, resident_bytes
 from selhn.data.splits import Data, Features, Split

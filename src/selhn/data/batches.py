@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.types import Batch
 from selhn.data.splits import Split
 from selhn.data.steps import Pairs, Step, prefetched
 from selhn.text import Tokenizer, corrupt_words
-from selhn.types import Batch
 
 # Keeps the random streams of order and augmentation apart.
 ORDER, AUGMENTATION = 0, 1

@@ -8,8 +8,8 @@ import torch
 
 from selhn.data.features import blocks
 from selhn.data.formats import FORMATS, SPLITS, find_format
-from selhn.data.inspection import Inspection, Opened, Report
-from selhn.data.reading import some
+from selhn.data.formats.inspection import Inspection, Opened, Report
+from selhn.data.formats.reading import some
 from selhn.data.splits import Split
 from selhn.text import split_words
 

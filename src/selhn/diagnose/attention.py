@@ -8,8 +8,8 @@ import numpy.typing as npt
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.types import Attention
 from selhn.diagnose.figures import COLOURS, pyplot
-from selhn.types import Attention
 
 WIDTH = 11.0
 IN_A_ROW = 6

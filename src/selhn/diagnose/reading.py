@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from selhn.base.names import did_you_mean
 from selhn.diagnose.events import read_events
-from selhn.names import did_you_mean
 
 Column = npt.NDArray[np.float64]
 Clock = Literal["step", "row"]

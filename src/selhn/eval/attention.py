@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import torch
 
+from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.eval.encoded import in_eval_mode, require_width
 from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins
-from selhn.types import Attention
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.progress import Progress
 from selhn.data import Split, TextBlocks, image_blocks
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
 from selhn.layers import Fragments, within_bytes
 from selhn.models import AbstractMatcher
-from selhn.progress import Progress
 
 
 def evaluate(

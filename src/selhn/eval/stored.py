@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.files import writing
 from selhn.data import Split, image_blocks
-from selhn.lock import writing
 from selhn.models import AbstractMatcher
 
 FORMAT = 1

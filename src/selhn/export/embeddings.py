@@ -11,9 +11,9 @@ from torch import Tensor
 from selhn.data import Split
 from selhn.eval import encode_split
 from selhn.models import AbstractMatcher
-from selhn.retrieve import Index, Record
-from selhn.retrieve.encoding import require_vectors
-from selhn.retrieve.items import split_ids
+from selhn.search import Index, Record
+from selhn.search.encoding import require_vectors
+from selhn.search.items import split_ids
 
 ENCODED_AT_ONCE = 1024
 Rows = Literal["image", "pair"]

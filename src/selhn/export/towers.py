@@ -22,11 +22,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from selhn import __version__
+from selhn.base.version import __version__
 from selhn.eval.encoded import in_eval_mode
 from selhn.export.gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp
-from selhn.retrieve.encoding import digest_of, require_vectors, width_of
+from selhn.search.encoding import digest_of, require_vectors, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 
 TOLERANCE = 1e-4

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
+from selhn.base.names import did_you_mean, require_settings
 from selhn.losses.aoq import AOQ, OfflineScores
 from selhn.losses.base import AbstractLoss
 from selhn.losses.hardest import TripletHN
@@ -20,7 +21,6 @@ from selhn.losses.ssp import SSP
 from selhn.losses.tal import TAL
 from selhn.losses.triplet import Triplet
 from selhn.losses.warmup import TripletWarmUp
-from selhn.names import did_you_mean, require_settings
 
 __all__ = [
     "AOQ",

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import AbstractLoss, check_finite, check_floats, hinge, require_number
-from selhn.types import Reduction
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AOQ(AbstractLoss):
 
     It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`; so are
     `per_anchor` and `from_embeddings`. Without it this is `TripletHN`. An anchor without negatives in the batch keeps
-    its offline terms. `selhn.train` finds the offline negatives and scores them.
+    its offline terms. `selhn.training` finds the offline negatives and scores them.
 
     Args:
         margin: of the negative in the batch; `reduction`: see `AbstractLoss`.

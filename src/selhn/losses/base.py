@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic, Terms, dense_statistics, tiled_statistics
 from selhn.kernels.statistics import CANDIDATES
-from selhn.types import Reduction
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
 AverageOver = Literal["negatives", "batch"]

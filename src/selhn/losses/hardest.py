@@ -6,9 +6,9 @@ from typing import Any, get_args
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from selhn.base.types import Reduction, Variant
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import AbstractLoss, hinge, require_choice, require_number, softmax_triplet
-from selhn.types import Reduction, Variant
 
 
 class TripletHN(AbstractLoss):

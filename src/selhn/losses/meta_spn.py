@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import AbstractLoss, hinge, require_number
-from selhn.types import Reduction
 
 
 class MetaSPN(AbstractLoss):
@@ -23,8 +23,8 @@ class MetaSPN(AbstractLoss):
     similarities to weights, and is updated by meta-learning on the validation set while the matching network trains.
     All else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019): one hidden layer, the three inputs above,
     weights with mean 1 so that they cannot all fall to 0, the hinge that they multiply. No number of the paper is
-    claimed. The weights carry no gradient into the scores; `selhn.train` makes the meta step that trains the network,
-    and before its first one all weights are 1.
+    claimed. The weights carry no gradient into the scores; `selhn.training` makes the meta step that trains the
+    network, and before its first one all weights are 1.
 
     Args:
         margin, reduction: see `AbstractLoss`.

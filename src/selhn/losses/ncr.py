@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import (
     AbstractLoss,
@@ -20,7 +21,6 @@ from selhn.losses.base import (
     mean_hinge_plateau,
     require_choice,
 )
-from selhn.types import Reduction
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -46,7 +46,7 @@ class NCR(AbstractLoss):
     leave pairs out; without them all pairs are held to be true and this is `TripletHN`. True and wrong pairs are told
     apart by `pair_losses`; `predict` makes labels from scores, and `clean_labels` joins them with what is known of a
     pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss is the mean hinge over all negatives and
-    labels do not matter. `selhn.train` finds the labels.
+    labels do not matter. `selhn.training` finds the labels.
 
     Args:
         margin, reduction: see `AbstractLoss`.

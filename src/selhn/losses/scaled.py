@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from selhn.base.types import Reduction
 from selhn.kernels import Terms
 from selhn.losses.base import AbstractLoss, require_number
-from selhn.types import Reduction
 
 SHARPEST = 100.0
 """What CLIP lets 1 / temperature become at most."""

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import (
     AbstractLoss,
@@ -17,7 +18,6 @@ from selhn.losses.base import (
     require_choice,
     require_number,
 )
-from selhn.types import Reduction
 
 
 class TripletSelHN(AbstractLoss):

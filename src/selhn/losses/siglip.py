@@ -5,9 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.scaled import ScaledLoss
-from selhn.types import Reduction
 
 
 class SigLIP(ScaledLoss):

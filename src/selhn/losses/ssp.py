@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic, Terms
 from selhn.kernels.statistics import is_mined, penalty
 from selhn.losses.base import AbstractLoss, require_choice, require_number
-from selhn.types import Reduction
 
 Mining = Literal["hardest", "average"]
 

@@ -6,9 +6,9 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic, Terms
 from selhn.losses.base import AbstractLoss, hinge, require_number
-from selhn.types import Reduction
 
 
 class TAL(AbstractLoss):

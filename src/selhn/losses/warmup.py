@@ -3,9 +3,9 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import AbstractLoss, hinge
-from selhn.types import Reduction
 
 
 class TripletWarmUp(AbstractLoss):

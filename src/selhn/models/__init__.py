@@ -4,19 +4,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher
 from selhn.models.cross_attention import CrossAttention
-from selhn.models.folder import check_fits, read_config, read_weights
+from selhn.models.saved import check_fits, read_config, read_weights
 from selhn.models.twins import Twins
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
-from selhn.names import did_you_mean, require_settings
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, load_tokenizer
 
 __all__ = [
@@ -99,7 +100,10 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
 
 
 def load_model(folder: Path | str) -> AbstractMatcher:
-    """The model that `model.save(folder)` wrote, in evaluation mode, on the CPU."""
+    """A model in evaluation mode, on the CPU: the one that `model.save(folder)` wrote, or "ready", the shipped one."""
+    if folder in NAMED_MODELS and not Path(folder).exists():
+        module, function = NAMED_MODELS[str(folder)].split(":")
+        return getattr(import_module(module), function)()
     folder = Path(folder)
     config = read_config(folder)
     has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))

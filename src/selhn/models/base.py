@@ -8,10 +8,10 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
-from selhn.models.folder import write_folder
+from selhn.models.saved import write_folder
 from selhn.text import Tokenizer
-from selhn.types import Batch, Match
 
 
 class AbstractMatcher(nn.Module, ABC):

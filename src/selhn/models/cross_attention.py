@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.base import AbstractMatcher
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
-from selhn.types import Attention
 
 
 class RegionEncoder(nn.Module):

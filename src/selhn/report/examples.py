@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.device import choose_device
 from selhn.data import Data, Features, Split
-from selhn.device import choose_device
 from selhn.eval import ranks, score_split
 from selhn.report.runs import RunRecord
-from selhn.train.run import open_data, open_model
+from selhn.training.run import open_data, open_model
 
 ANSWERS = 5
 MOST_IMAGES = 500

@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import selhn
+from selhn.base.names import did_you_mean
+from selhn.base.version import __version__
 from selhn.data.formats import SPLITS
-from selhn.names import did_you_mean
 from selhn.report.chart import draw_panel, panel_data
 from selhn.report.curves import panels
 from selhn.report.examples import Examples, find_examples
@@ -98,7 +98,7 @@ def page(
         lead=together(lead(runs)),
         contents=together(*(element("a", title, href=f"#{anchor(title)}") for title in parts)),
         sections=together(*(section(title, inside) for title, inside in parts.items())),
-        version=together(selhn.__version__),
+        version=together(__version__),
         data=data_block("curve-data", [panel_data(panel) for panel in drawn]),
         style=style,
         script=script,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selhn.data import Split
-from selhn.data.pictures import open_picture
-from selhn.data.reading import read_json
-from selhn.data.render import render
+from selhn.data.formats.reading import read_json
 from selhn.data.world import WorldFeatures, world_scene
-from selhn.features.folder import REPORT_FILE
-from selhn.train.recipes import find_data
+from selhn.data.world.render import render
+from selhn.pictures.dataset import REPORT_FILE
+from selhn.pictures.files import open_picture
+from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from selhn.data.reading import read_json
+from selhn.data.formats.reading import read_json
 from selhn.diagnose.reading import Log
 from selhn.diagnose.verdict import Verdict
 from selhn.eval import Metrics
-from selhn.train import read_log, run_names
-from selhn.train.config import RunConfig
-from selhn.train.diagnosis import diagnose
-from selhn.train.run import make_loss, read_config
-from selhn.train.step import epsilon_of
+from selhn.training import read_log, run_names
+from selhn.training.config import RunConfig
+from selhn.training.diagnosis import diagnose
+from selhn.training.run import make_loss, read_config
+from selhn.training.step import epsilon_of
 
 
 @dataclass(frozen=True)

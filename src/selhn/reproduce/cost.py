@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from selhn.train import RunConfig
+from selhn.training import RunConfig
 
 STEP_COST: Mapping[str, float] = {"vse": 1, "rvse": 1, "rvsepp": 3, "scan": 3, "bfan": 6, "saf": 6, "sgr": 8}
 """Roughly, a step of a family of models."""

@@ -13,7 +13,7 @@ from selhn.eval import Metrics
 from selhn.reproduce.diagrams import draw_encoders, draw_gradients, draw_mlp
 from selhn.reproduce.runs import Runs
 from selhn.reproduce.tables import RUNS, VSEPP, Wanted, recipe
-from selhn.train.run import read_config
+from selhn.training.run import read_config
 
 LOSS_COLOURS = {"Triplet": COLOURS[2], "T-HN": COLOURS[0], "SelHN": COLOURS[1]}
 CLASSICAL = {

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from selhn.base.names import did_you_mean
 from selhn.eval import Metrics
-from selhn.names import did_you_mean
 from selhn.reproduce.figures import FIGURES
 from selhn.reproduce.runs import Runs
 from selhn.reproduce.tables import (

@@ -14,22 +14,22 @@ from typing import Any
 
 import torch
 
+from selhn.base.device import choose_device
+from selhn.base.names import did_you_mean
 from selhn.data import Data, Split, load_data
-from selhn.device import choose_device
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
-from selhn.names import did_you_mean
 from selhn.reproduce import tiny
 from selhn.reproduce.cost import cost
 from selhn.reproduce.tables import Wanted
-from selhn.train import RunConfig, get_recipe, measure_runs, override, read_log, run_config
-from selhn.train.config import key_values
-from selhn.train.folder import environment
-from selhn.train.loop import FREE_TO_CHANGE
-from selhn.train.recipes import DATASETS, find_data
-from selhn.train.resident import on_device
-from selhn.train.run import make_model, read_config
-from selhn.train.step import uses_bfloat16
+from selhn.training import RunConfig, get_recipe, measure_runs, override, read_log, run_config
+from selhn.training.config import key_values
+from selhn.training.folder import environment
+from selhn.training.loop import FREE_TO_CHANGE
+from selhn.training.recipes import DATASETS, find_data
+from selhn.training.resident import on_device
+from selhn.training.run import make_model, read_config
+from selhn.training.step import uses_bfloat16
 
 
 class Runs:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeVar
 import anyio
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-import selhn
-from selhn.retrieve import Record
-from selhn.searching import TEXT_WEIGHT
+from selhn.base.version import __version__
+from selhn.pictures.library import TEXT_WEIGHT
+from selhn.search import Record
 from selhn.serve.collection import Collection, Question
 from selhn.serve.messages import (
     About,
@@ -133,7 +133,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
         fields = {} if collection is None else await in_thread(service.readers, collection.fields)
         return About(
             name=service.name,
-            version=selhn.__version__,
+            version=__version__,
             items=0 if collection is None else await in_thread(service.readers, collection.index.count),
             can=Can(
                 search=collection is not None,
@@ -158,7 +158,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     async def health() -> Health:
         """Whether the service is well; needs no token."""
         stale = service.collection is not None and bool(service.collection.stale)
-        return Health(status="stale" if stale else "ok", version=selhn.__version__)
+        return Health(status="stale" if stale else "ok", version=__version__)
 
 
 def _writing_routes(router: APIRouter, service: Service) -> None:

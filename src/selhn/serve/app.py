@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-import selhn
+from selhn.base.version import __version__
 from selhn.serve.api import api_routes, in_thread
 from selhn.serve.guard import Guard
 from selhn.serve.limits import Bounded
@@ -44,7 +44,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
 
     app = FastAPI(
         title="selhn",
-        version=selhn.__version__,
+        version=__version__,
         description='Search pictures by sentences and by pictures. Whatever goes wrong is told as {"error": "..."}.',
         openapi_url="/api/v1/openapi.json",
         docs_url=None,

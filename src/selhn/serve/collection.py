@@ -12,12 +12,12 @@ from typing import Any
 
 from PIL import Image
 
-from selhn.data.pictures import FORMATS, decode_picture
-from selhn.features import Extractor
-from selhn.features.extractor import Prepared
-from selhn.photos import picture_facts
-from selhn.retrieve import AnyIndex, Hit, Item, Query, Record
-from selhn.retrieve.items import Kind
+from selhn.pictures import Extractor
+from selhn.pictures.extractor import Prepared
+from selhn.pictures.files import FORMATS, decode_picture
+from selhn.pictures.library import picture_facts
+from selhn.search import AnyIndex, Hit, Item, Query, Record
+from selhn.search.items import Kind
 from selhn.serve.thumbnails import PictureFolders
 
 UPLOADS = "uploads"

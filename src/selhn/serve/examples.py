@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from selhn.examples import ANNOTATIONS, PICTURES
-from selhn.features import Extractor, default_cache, picture_split
 from selhn.models import AbstractMatcher
-from selhn.retrieve import Index, Item, is_index
-from selhn.retrieve.items import split_items
+from selhn.pictures import Extractor, default_cache, picture_split
+from selhn.pictures.examples import ANNOTATIONS, PICTURES
+from selhn.search import Index, Item, is_index
+from selhn.search.items import split_items
 from selhn.serve.collection import Collection
 
 NAME = "Example pictures"

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.data import DenseFeatures, Split
-from selhn.data.pictures import decode_picture
 from selhn.eval import pair_attention
 from selhn.eval.encoded import in_eval_mode
-from selhn.features import Extractor, grid_boxes
-from selhn.features.extractor import Prepared
 from selhn.models import AbstractMatcher, CrossAttention
+from selhn.pictures import Extractor, grid_boxes
+from selhn.pictures.extractor import Prepared
+from selhn.pictures.files import decode_picture
 from selhn.serve.thumbnails import PictureFolders
 from selhn.text import split_words
 

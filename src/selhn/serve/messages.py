@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selhn.retrieve import Hit, Record
+from selhn.search import Hit, Record
 
 
 class Problem(BaseModel):

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from selhn.features import Extractor
-from selhn.ready import load_extractor, load_ready_model
-from selhn.retrieve import AnyIndex, has_index, load_index
-from selhn.searching import found_index
+from selhn.pictures import Extractor
+from selhn.pictures.library import found_index
+from selhn.pictures.ready import load_extractor, load_ready_model
+from selhn.search import AnyIndex, has_index, load_index
 from selhn.serve.collection import Collection
 from selhn.serve.examples import open_examples
 from selhn.serve.runs import Runs
 from selhn.serve.service import Service
-from selhn.train.run import open_model
+from selhn.training.run import open_model
 
 
 def open_service(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selhn.train.diagnosis import diagnose
+from selhn.training.diagnosis import diagnose
 
 LOG_FILE, RESULTS_FILE = "log.jsonl", "results.json"
 DEEPEST, MOST_RUNS = 4, 500

@@ -7,8 +7,8 @@ import anyio
 from fastapi import HTTPException
 
 from selhn.models import AbstractMatcher
-from selhn.retrieve import Hit
-from selhn.retrieve.encoding import digest_of
+from selhn.search import Hit
+from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection, Question
 from selhn.serve.limits import Limits

@@ -10,7 +10,7 @@ from threading import Lock
 
 from PIL import Image
 
-from selhn.data.pictures import MOST_BYTES, decode_picture
+from selhn.pictures.files import MOST_BYTES, decode_picture
 
 SIZES = (160, 320, 640, 1280)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""

@@ -1,0 +1,1 @@
+"""What every room stands on: axes and small types, errors, names, files, progress, devices."""

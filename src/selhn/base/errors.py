@@ -1,0 +1,27 @@
+"""The errors that selhn raises on purpose. Anything else is a bug: it keeps its traceback, or is a 500 in the log.
+
+Every message says what is wrong, where, and what to do. The command line prints it as one line, and the service maps
+each class to an HTTP status. Nobody matches on message text.
+"""
+
+
+class SelhnError(ValueError):
+    """Something the caller can correct: a wrong argument, setting or file."""
+
+
+class NotFound(SelhnError, KeyError):
+    """A path, a name or an item that does not exist."""
+
+    __str__ = Exception.__str__  # KeyError would put the sentence in quotes
+
+
+class Damaged(SelhnError):
+    """A file that is not what was written: cut off, changed, or of a version that this selhn does not read."""
+
+
+class Locked(SelhnError):
+    """Another process is writing there; the same call works once it has finished."""
+
+
+class MissingExtra(SelhnError, ImportError):
+    """An optional dependency that is not installed; the message has the `pip install` line."""

@@ -1,0 +1,179 @@
+"""`selhn demo`: one model, two losses, side by side, then a search; with `--pictures`, a search of photographs."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from selhn.cli.search import answer_tiles, describe
+from selhn.data import Data, Split, load_data
+from selhn.data.world import WorldFeatures, world_scene
+from selhn.data.world.render import render
+from selhn.diagnose import training_figure
+from selhn.eval import Metrics
+from selhn.pictures.examples import ANNOTATIONS, PICTURES
+from selhn.pictures.files import open_picture
+from selhn.pictures.library import index_pictures, picture_id, picture_query
+from selhn.pictures.sheets import SIDE, Tile, contact_sheet
+from selhn.search import AnyIndex, Hit, Index
+from selhn.training import RunConfig, get_recipe, open_run, override, read_log, run_config
+
+LOSSES = {
+    "T-HN": ("hn", "every anchor learns from its hardest negative"),
+    "SelHN": ("selhn", "an anchor learns from its hardest negative where that is told apart, else from all"),
+}
+QUERIES_ABOUT = (1, 4, 9)
+"""Scenes of the test split whose first caption is searched for."""
+PICTURE_QUERIES: tuple[tuple[str | None, str | None], ...] = (
+    ("people skiing in the snow", None),
+    ("a boy doing a trick on a skateboard", None),
+    ("two bears", None),
+    (None, "000000129648.jpg"),
+    ("two people on the beach", "000000078499.jpg"),
+)
+"""Sentences and example pictures that are asked with; the third is what the ready model is not good for."""
+
+
+def run_demo(out: Path, images: int, epochs: int) -> None:
+    """Train twice, compare, draw, search; everything lands in `out`."""
+    print(f"A generated world: {images:,} scenes to learn from, five sentences each. For example:")
+    data = load_data("world", images=images)
+    for caption in data.train.captions[:2]:
+        print(f"    {caption}")
+    print("\nOne model (RVSE) is now trained twice at the same time, with one seed and the same settings:")
+    for name, (_, words) in LOSSES.items():
+        print(f"    {name:6} {words}")
+    _train_side_by_side(images, epochs, out)
+    _compare(out)
+    _search(data, out)
+    selhn = _command()
+    print(f"""
+What to type next:
+    {selhn} search {out / "SelHN"} "a red ball"    ask for something else
+    {selhn} train rvse_selhn_world epochs=3    train by a recipe
+    {selhn} train --list    every recipe, with the paper's numbers
+    {selhn} data check FOLDER    look at your own features and captions""")
+
+
+def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
+    """Both runs at once, each on one core: their lines come as they come."""
+    small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}", "model.dim=128",
+             "model.word_dim=128", "drop_regions=0", "corrupt_words=0", "decay_at=[]", "device=cpu"]  # fmt: skip
+    configs = {name: override(get_recipe(f"rvse_{loss}_world"), small) for name, (loss, _) in LOSSES.items()}
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_train, args=(name, config, out / name)) for name, config in configs.items()]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    if any(child.exitcode for child in children):
+        raise ValueError("the training did not come to its end; what it said is above")
+
+
+def _train(name: str, config: RunConfig, folder: Path) -> None:
+    """One run in a process of its own; what a user can mend is one sentence here too."""
+    torch.set_num_threads(1)
+    if (folder / "config.yaml").exists():  # of an earlier demo
+        shutil.rmtree(folder)
+    try:
+        run_config(config, folder, label=f"{name:6} ")
+    except (ValueError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _compare(out: Path) -> None:
+    print("\nOn scenes that neither has seen (R@1, R@5, R@10 for images to texts and texts to images; their sum):")
+    for name in LOSSES:
+        results = json.loads((out / name / "results.json").read_text())
+        print(f"    {name:6} {Metrics.from_dict(results['test'])}{'   <- stalled' if results['stalled'] else ''}")
+    try:
+        figure = training_figure({name: [read_log(out / name / "log.jsonl")] for name in LOSSES}, out / "training.png")
+        print(f"Curves: {figure}")
+    except ValueError as missing:  # matplotlib
+        print(f"No curves: {missing}")
+
+
+def _search(data: Data, out: Path) -> None:
+    model, _ = open_run(out / "SelHN")
+    index = Index.build(model, data.test, path=out / "index")
+    print(f"\nSearch among the {len(index)} unseen scenes, with the model trained by SelHN:")
+    for number, scene in enumerate(QUERIES_ABOUT, 1):
+        query = data.test.captions[5 * scene]
+        hits = index.search(query, k=5)
+        place = next((i for i, hit in enumerate(hits, 1) if hit.position == scene), None)
+        path = out / f"search_{number}.png"
+        answer_sheet(query, hits, data.test, scene).save(path)
+        found = f"the scene it describes is answer {place}" if place else "the scene it describes is not among the five"
+        print(f'    "{query}"\n        {found}; pictures: {path}')
+
+
+def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int | None = None) -> Image.Image:
+    """The query and its answers in a row, best first; the scene that was described has a green frame."""
+    tiles = [
+        Tile(render(world_scene(split, hit.position), SIDE), f"{place}.  {hit.score:.3f}", hit.position == described)
+        for place, hit in enumerate(hits, 1)
+    ]
+    return contact_sheet([(f"“{query}”", tiles)])
+
+
+def run_picture_demo(out: Path) -> None:
+    """Index the example pictures with the ready model, ask for some of them, and draw the answers."""
+    print("The example pictures, none of which the model in the package has seen, go into an index:")
+    done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
+    print(f"{describe(done.index)}\n\nCaptions are printed to check the answers by; what is searched is the pictures.")
+    rows = []
+    for text, like in PICTURE_QUERIES:
+        asked = None if like is None else picture_id(PICTURES / like)
+        hits = done.index.search(picture_query(done.index, text, asked), k=5)
+        title = " and ".join(filter(None, [text and f"“{text}”", like and "a picture like the framed one"]))
+        own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
+        rows.append((title, own + answer_tiles(hits)))
+        print(f"\n    {title}")
+        for place, hit in enumerate(hits, 1):
+            print(f"        {place}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
+    contact_sheet(rows).save(out / "pictures.png")
+    first, among_five = _found_by_captions(done.index)
+    print(f"""
+Asked with each of their captions, the picture it belongs to is the first answer
+in {first:.0%}, and among five in {among_five:.0%}.
+Pictures: {out / "pictures.png"}
+What to type next:
+    {_command()} search "food on a plate" --index {out / "pictures.index"}
+    {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
+
+
+def _found_by_captions(index: AnyIndex) -> tuple[float, float]:
+    """Shares of captions whose own picture is the first answer, and among the first five."""
+    asked = [(caption, record.id) for record in index.records() for caption in record.captions]
+    found = index.search_many([caption for caption, _ in asked], k=5, find="image")
+    first = [own == hits[0].id for hits, (_, own) in zip(found, asked)]
+    among = [own in {hit.id for hit in hits} for hits, (_, own) in zip(found, asked)]
+    return sum(first) / len(asked), sum(among) / len(asked)
+
+
+def _command() -> str:
+    return "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
+
+
+def show_split(source: str, settings: Mapping[str, Any], name: str, number: int, pictures: Path | None) -> None:
+    """Print the texts of the first images of a split; draw them where the data is a generated world."""
+    split = load_data(source, **settings)[name]
+    if pictures is not None and not isinstance(split.features, WorldFeatures):
+        raise ValueError("only scenes of the generated world can be drawn: leave out --pictures")
+    for image in range(min(number, split.num_images)):
+        print(split.image_names[image])
+        for text in (split.image_of_text == image).nonzero()[:, 0].tolist():
+            print(f"    {split.captions[text]}")
+        if pictures is not None:
+            pictures.mkdir(parents=True, exist_ok=True)
+            render(world_scene(split, image)).save(pictures / f"{split.image_names[image]}.png")

@@ -1,0 +1,63 @@
+"""`selhn export`: vectors and towers for programs that know nothing of selhn."""
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+export_app = typer.Typer(
+    help="Write embeddings, or both towers of a model, for other programs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+LAYOUTS = ("clip-retrieval",)
+
+
+@export_app.command("embeddings")
+def embeddings(
+    source: Annotated[Path, typer.Argument(help="An index, or a run or a saved model, which encodes its data.")],
+    out: Annotated[Path, typer.Argument(help="A new folder.")],
+    layout: Annotated[str, typer.Option(help="clip-retrieval.")] = "clip-retrieval",
+    rows: Annotated[
+        str, typer.Option(help="image: one an image, with its first caption; pair: one a caption.")
+    ] = "image",
+    data: Annotated[str | None, typer.Option(help="Of a run: other data than its own.")] = None,
+    split: Annotated[str, typer.Option(help="Of a run.")] = "test",
+) -> None:
+    """Write the vectors of images and texts, with captions and metadata."""
+    from selhn.export.clip_retrieval import write_clip_retrieval
+    from selhn.export.embeddings import Rows, embeddings_of_index, embeddings_of_split
+    from selhn.search import Index, is_index
+    from selhn.training import open_run
+
+    if layout not in LAYOUTS:
+        raise ValueError(f"--layout is {layout!r}: there is {', '.join(LAYOUTS)}")
+    if rows not in get_args(Rows):
+        raise ValueError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
+    if is_index(source):
+        parts = embeddings_of_index(Index.load(source))
+    else:
+        model, dataset = open_run(source, data)
+        parts = embeddings_of_split(model, dataset[split])
+    number = write_clip_retrieval(parts, out, rows)  # type: ignore[arg-type]
+    typer.echo(f"{number:,} rows in {out}: img_emb, {'text_emb, ' if (out / 'text_emb').is_dir() else ''}metadata")
+
+
+@export_app.command("onnx")
+def onnx(
+    source: Annotated[str, typer.Argument(help="A run, a saved model, or ready: the model in the package.")],
+    out: Annotated[Path, typer.Argument(help="A new folder.")],
+) -> None:
+    """Write both towers as ONNX files, which onnxruntime finds equal to the model, and how to use them."""
+    from selhn.export import export_towers
+    from selhn.pictures.ready import load_extractor, load_ready_model
+    from selhn.pictures.ready.loader import READY
+    from selhn.training.run import open_model
+
+    ready = source == READY and not Path(source).exists()
+    model = load_ready_model() if ready else open_model(Path(source))
+    about = {"regions": load_extractor().identity} if ready else {}
+    told = export_towers(model, out, about)
+    largest = max(told["largest_difference"].values())
+    names = ", ".join(sorted(path.name for path in out.iterdir()))
+    typer.echo(f"{told['model']['name']}, d = {told['d']}: {names} in {out}; at most {largest:.0e} from the model")

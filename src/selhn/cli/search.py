@@ -1,0 +1,196 @@
+"""`selhn index` and `selhn search`: an index that is filled and asked from the command line."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from selhn.base.progress import Progress
+from selhn.data import Split
+from selhn.models import AbstractMatcher
+from selhn.pictures.files import open_picture
+from selhn.pictures.library import (
+    DEFAULT_INDEX,
+    TEXT_WEIGHT,
+    found_index,
+    holds_pictures,
+    index_pictures,
+    picture_id,
+    picture_query,
+)
+from selhn.pictures.sheets import Tile, contact_sheet
+from selhn.search import AnyIndex, Hit, Index, Item, create_index, has_index, is_milvus, load_index
+from selhn.search.items import Kind, split_ids, split_items
+from selhn.search.vectors import Precision
+from selhn.training import open_run
+from selhn.training.run import open_data, open_model
+
+
+def fill_index(
+    source: str | None,
+    place: Path | str | None,
+    run: Path | None,
+    split: str = "test",
+    precision: Precision = "float32",
+    **of_pictures: Any,
+) -> str:
+    """Put pictures or a split of a data set into an index, which is made where there is none; says what it holds then.
+
+    A folder of pictures needs no run and no index to be named; `of_pictures` are settings of `index_pictures`. What is
+    there already is left alone, so that the same command goes on with indexing that was stopped.
+    """
+    if source is not None and holds_pictures(Path(source).expanduser()):
+        model = None if run is None else open_model(run)
+        done = index_pictures(source, place, model=model, precision=precision, **of_pictures)
+        here = "" if place is None else f" --{'uri' if is_milvus(place) else 'index'} {place}"
+        return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
+    wrong = next((name for name in ("captions", "extractor") if of_pictures.get(name) is not None), None)
+    if wrong is not None:
+        raise ValueError(f"--{wrong} is for a folder of pictures, and {source} is none")
+    return _fill_from_data(source, place or DEFAULT_INDEX, run, split, precision)
+
+
+def _fill_from_data(source: str | None, place: Path | str, run: Path | None, split: str, precision: Precision) -> str:
+    index = load_index(place, None if run is None else open_model(run)) if has_index(place) else None
+    model = index.model if index is not None else _model_of(run, place)
+    if source is None and run is None:
+        raise ValueError(
+            "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
+        )
+    items = open_data(run or Path(place), source)[split]
+    if index is None:
+        index = create_index(place, model, precision=precision)
+    index.add(_told(items, frozenset(index.ids())), existing="skip")
+    return describe(index)
+
+
+def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
+    """The index that an option names."""
+    if uri is None:
+        return folder
+    if folder is not None:
+        raise ValueError(f"an index lies in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
+    if not is_milvus(uri):
+        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+    return uri
+
+
+def change_index(
+    place: Path | str | None,
+    delete: Sequence[str] = (),
+    compact: bool = False,
+    check: bool = False,
+    approximate: str | None = None,
+) -> str:
+    """Change or check an index; says what it holds afterwards."""
+    index = load_index(found_index(place))
+    if (compact or check) and not isinstance(index, Index):
+        raise ValueError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
+    if delete:
+        index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
+    if compact and isinstance(index, Index):
+        index.compact()
+    if approximate is not None:
+        index.approximate(approximate)  # type: ignore[arg-type]
+    if check and isinstance(index, Index):
+        index.check()
+    return describe(index) + ("; every file is what was written" if check else "")
+
+
+def ask(
+    words: Sequence[str],
+    named: Path | str | None = None,
+    k: int = 5,
+    where: str | None = None,
+    like: str | None = None,
+    data: str | None = None,
+    split: str = "test",
+    *,
+    find: Kind = "image",
+    text_weight: float = TEXT_WEIGHT,
+    model: Path | None = None,
+) -> list[Hit]:
+    """The answers to a sentence, from the index or the run named before it, else from the index `named`.
+
+    `like` is the id of an item, or the file of a picture, which need not be in the index.
+    """
+    if len(words) > 2 or (not words and like is None):
+        raise ValueError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
+    place = Path(words[0]) if len(words) == 2 else found_index(named)
+    if has_index(place):
+        index = load_index(place, None if model is None else open_model(model))
+    elif len(words) == 2:
+        own_model, dataset = open_run(Path(place), data)
+        index = Index.build(own_model, dataset[split])
+    else:
+        raise ValueError(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
+    query = picture_query(index, words[-1] if words else None, like, text_weight)
+    return index.search(query, k, find, where=where)
+
+
+def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
+    """Hits as lines of place, score, path or text, and a caption where one is known."""
+    if as_json:
+        return json.dumps([asdict(hit) for hit in hits], indent=1, ensure_ascii=False)
+    if not hits:
+        return "nothing found: the index is empty, or the filter leaves nothing"
+    return "\n".join(
+        f"{place:2}  {hit.score:6.3f}  {_shown(hit.name):24} {hit.captions[0] if hit.captions else ''}".rstrip()
+        for place, hit in enumerate(hits, 1)
+    )
+
+
+def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
+    """Draw the pictures that were found, best first."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    contact_sheet([(title, answer_tiles(hits))]).save(out)
+
+
+def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
+    """The pictures that were found with their scores."""
+    return [_tile(place, hit) for place, hit in enumerate(hits, 1)]
+
+
+def _tile(place: int, hit: Hit) -> Tile:
+    label = f"{place}.  {hit.score:.3f}"
+    try:
+        return Tile(open_picture(hit.id).image, label)
+    except ValueError:  # deleted, or changed, since it was indexed
+        return Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)")
+
+
+def _shown(name: str) -> str:
+    """A name that a screen can show; a path from here, where it is below."""
+    path = Path(name)
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        name = str(path.relative_to(Path.cwd()))
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
+def describe(index: AnyIndex) -> str:
+    """One line about an index."""
+    identity = index.identity
+    how = f", candidates by {index.found_by}" if index.found_by != "exact" else ""
+    return (
+        f"{index.place}: {len(index):,} images, {index.num_texts:,} texts, {identity.width} numbers each in "
+        f"{identity.precision}, by {identity.model_name}{how}"
+    )
+
+
+def _model_of(run: Path | None, place: Path | str) -> AbstractMatcher:
+    if run is None:
+        raise ValueError(f"there is no index {place} yet: name the run or the model that is to make it with --model")
+    return open_model(run)
+
+
+def _told(split: Split, skip: frozenset[str]) -> Iterator[Item]:
+    """The items of a split with a word on where they are from, and progress on the screen."""
+    ids = split_ids(split)
+    shown = Progress(len(ids), sum(name in skip for name in ids))
+    for item in split_items(split, skip):
+        yield replace(item, metadata={"split": split.name})
+        shown.step("images encoded")
+    shown.clear()

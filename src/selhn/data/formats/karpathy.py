@@ -1,0 +1,151 @@
+"""Karpathy's split files (`dataset_flickr30k.json`, `dataset_coco.json`) joined with features in the same order.
+
+Reference: Karpathy and Fei-Fei, "Deep Visual-Semantic Alignments for Generating Image Descriptions", CVPR 2015.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.data.features import DenseFeatures
+from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.formats.precomp import COCO_FOLDS, DEV_IMAGES
+from selhn.data.formats.reading import open_array, read_json, require_file
+from selhn.data.splits import Features, Split
+
+# restval is the part of COCO's validation images that everyone trains on.
+SPLIT_NAMES = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
+# Official: images of COCO with six or seven captions count with their first five.
+MAX_CAPTIONS = 5
+COCO_TEST_IMAGES = 5000
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """An entry of the file."""
+
+    split: str
+    filename: str
+    imgid: str
+    cocoid: str
+    captions: tuple[str, ...]
+
+
+def read_karpathy(
+    path: Path,
+    inspection: Inspection,
+    *,
+    features: Path | str | None = None,
+    max_captions: int | None = MAX_CAPTIONS,
+    cut_dev: bool = True,
+) -> Opened:
+    """The splits of a Karpathy file and a features array.
+
+    Args:
+        features: the .npy file with row i for image i of the file; by default the only one beside it.
+        max_captions: how many captions of an image count; None keeps all.
+        cut_dev: keep the first 1,000 images of dev only, as every public program does.
+    """
+    json_path = inspection.attempt(only_file, path, "*.json", "captions")
+    images = inspection.attempt(read_captioned_images, json_path, max_captions) if json_path else None
+    array_path = inspection.attempt(find_features, path, features)
+    array = inspection.attempt(open_array, array_path) if array_path else None
+    if images is None or array is None or array_path is None or json_path is None:
+        return Opened(path.stem, {})
+    if len(array) != len(images):
+        inspection.refuse(
+            f"{array_path} has {len(array)} rows and {json_path} {len(images)} images: "
+            "features must have one row for each image of the file, in its order, whatever its split"
+        )
+        return Opened(path.stem, {})
+    inspection.say(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
+    splits = {}
+    for name, numbers in numbers_of_splits(images, inspection, cut_dev).items():
+        stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
+        inspection.where[name] = stored.where
+        splits[name] = make_split(name, stored, [images[number] for number in numbers])
+    return Opened(json_path.stem.removeprefix("dataset_"), splits, usual_folds(json_path, splits))
+
+
+def only_file(path: Path, pattern: str, what: str) -> Path:
+    """The path itself if it is a file, else the only file of that pattern in the folder."""
+    if not path.is_dir():
+        require_file(path)
+        return path
+    found = sorted(path.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        raise ValueError(f"{path} should hold one {pattern} file with {what}, found {names}: give the path of the file")
+    return found[0]
+
+
+def find_features(path: Path, features: Path | str | None) -> Path:
+    """The features file that was named, or the only one beside the captions."""
+    if features is not None:
+        return Path(features)
+    return only_file(path if path.is_dir() else path.parent, "*.npy", "features")
+
+
+def read_captioned_images(path: Path, max_captions: int | None = MAX_CAPTIONS) -> list[CaptionedImage]:
+    """The images of the file in its order, with their captions."""
+    if max_captions is not None and max_captions < 1:
+        raise ValueError(f"max_captions is {max_captions}: keep at least one, or None for all")
+    entries = read_json(path).get("images")
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"{path} has no list 'images': give a file such as dataset_flickr30k.json")
+    return [captioned_image(entry, f"{path}, image {n}", max_captions) for n, entry in enumerate(entries)]
+
+
+def captioned_image(entry: Any, place: str, max_captions: int | None) -> CaptionedImage:
+    """One entry, once it is known to have what is needed."""
+    if not isinstance(entry, dict) or str(entry.get("split")) not in SPLIT_NAMES:
+        raise ValueError(f"{place}: needs a field 'split' that is one of {', '.join(SPLIT_NAMES)}")
+    sentences = entry.get("sentences")
+    if not isinstance(sentences, list) or not sentences:
+        raise ValueError(f"{place}: has no sentences: remove the image")
+    captions = tuple(" ".join(str(s.get("raw", "")).split()) if isinstance(s, dict) else "" for s in sentences)
+    captions = captions[:max_captions]
+    if "" in captions:
+        raise ValueError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write one, or remove it")
+    filename, imgid, cocoid = (str(entry.get(key, "")) for key in ("filename", "imgid", "cocoid"))
+    return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
+
+
+def numbers_of_splits(images: Sequence[CaptionedImage], inspection: Inspection, cut_dev: bool) -> dict[str, list[int]]:
+    """For each split, the numbers of its images in the order of the file."""
+    numbers: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
+    for number, image in enumerate(images):
+        numbers[image.split].append(number)
+    if cut_dev and len(numbers["dev"]) > DEV_IMAGES:
+        inspection.say(
+            f"dev: the first {DEV_IMAGES:,} of {len(numbers['dev']):,} images are used, as in every public program "
+            "(cut_dev=False keeps all)"
+        )
+        numbers["dev"] = numbers["dev"][:DEV_IMAGES]
+    return {name: found for name, found in numbers.items() if found}
+
+
+def make_split(
+    name: str, features: Features, images: Sequence[CaptionedImage], boxes: Float[Tensor, "I M 4"] | None = None
+) -> Split:
+    """A split of these images in this order."""
+    counts = torch.tensor([len(image.captions) for image in images])
+    return Split(
+        name,
+        features,
+        [caption for image in images for caption in image.captions],
+        torch.arange(len(images)).repeat_interleave(counts),
+        [image.filename or image.imgid or f"{name} image {n}" for n, image in enumerate(images)],
+        boxes,
+    )
+
+
+def usual_folds(json_path: Path, splits: dict[str, Split]) -> int:
+    """Five for the test images of COCO, else one."""
+    is_coco = "coco" in json_path.stem and "test" in splits and splits["test"].num_images == COCO_TEST_IMAGES
+    return COCO_FOLDS if is_coco else 1

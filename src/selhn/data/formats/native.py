@@ -1,0 +1,214 @@
+"""Our own folder, which any program can write.
+
+data.json                what is there: version, name, folds, and for each split the names of its files
+{split}_features.npy     (images, regions, F), or (regions of all images, F) together with
+{split}_offsets.npy      (images + 1): image i has the rows offsets[i] to offsets[i + 1]
+{split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one a line, any number an image, in any order
+{split}_images.jsonl     {"name": "dog.jpg"}                   one a line
+{split}_boxes.npy        (images, regions, 4): x1, y1, x2, y2 as shares of width and height; may be missing
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from selhn.data.features import DenseFeatures, RaggedFeatures, blocks
+from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.formats.reading import open_array, read_json, read_json_lines, some
+from selhn.data.splits import Data, Features, Split
+
+FORMAT, VERSION = "selhn-data", 1
+HEADER_BYTES = 128
+
+FeatureDtype = Literal["float32", "float16"]
+
+
+def write_native(data: Data, destination: Path | str, *, dtype: FeatureDtype = "float32") -> Path:
+    """Write a data set; the folder appears only when it is complete."""
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f'dtype is {dtype!r}: choose "float32" or "float16"')
+    destination = Path(destination)
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise ValueError(f"{destination} is there already: choose another name, or remove it first")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        splits = {split.name: write_split(partial, split, dtype) for split in (data.train, data.dev, data.test)}
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": data.name,
+            "folds": data.folds,
+            "feature_dtype": dtype,
+            "splits": splits,
+        }
+        (partial / "data.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        # A temporary folder is for its owner only; a data set has the rights of any new folder.
+        mask = os.umask(0)
+        os.umask(mask)
+        partial.chmod(0o777 & ~mask)
+        partial.rename(destination)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return destination
+
+
+def write_split(folder: Path, split: Split, dtype: FeatureDtype) -> dict[str, Any]:
+    """Write the files of one split; returns its entry in data.json."""
+    mask = write_features(folder / f"{split.name}_features.npy", split, dtype)
+    counts = mask.sum(1)
+    entry: dict[str, Any] = {
+        "num_images": split.num_images,
+        "num_texts": split.num_texts,
+        "features": f"{split.name}_features.npy",
+        "texts": f"{split.name}_texts.jsonl",
+        "images": f"{split.name}_images.jsonl",
+    }
+    if counts.min() != counts.max():
+        entry["offsets"] = f"{split.name}_offsets.npy"
+        np.save(folder / entry["offsets"], np.append(0, counts.cumsum()))
+    if split.boxes is not None:
+        entry["boxes"] = f"{split.name}_boxes.npy"
+        # As the features, without the places that are padding in the middle or in all images.
+        first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)[:, : counts.max(), None]
+        boxes = split.boxes.cpu().take_along_dim(first, dim=1)
+        np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
+    owners = split.image_of_text.tolist()
+    write_json_lines(folder / entry["texts"], ({"image": i, "text": t} for i, t in zip(owners, split.captions)))
+    write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
+    return entry
+
+
+def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
+    """One object a line."""
+    # Half a character, which JSON files may contain, is written as the escape it came from.
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+        file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
+
+
+def write_features(path: Path, split: Split, dtype: FeatureDtype) -> npt.NDArray[np.bool_]:
+    """Write features block by block, images without padding; returns the mask (I, M) of what was written."""
+    features, largest = split.features, float(np.finfo(dtype).max)
+    masks = []
+    with path.open("wb") as file:
+        file.write(b"\0" * HEADER_BYTES)
+        for block in blocks(features.num_images, 4 * features.num_regions * features.width):
+            regions, mask = features.gather(torch.arange(block.start, block.stop))
+            peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
+            wrong = (~(peak <= largest)).nonzero().flatten()
+            if len(wrong):
+                image = block.start + int(wrong[0])
+                raise ValueError(
+                    f"{split.name}: image {image} ({split.image_names[image]}) "
+                    f"has a feature that is NaN or past {largest:g}: mend it, or write float32 if this was float16"
+                )
+            file.write(regions[mask].cpu().numpy().astype(dtype).tobytes())
+            masks.append(mask.cpu().numpy())
+        number = np.concatenate(masks).sum(1)
+        dense = number.min() == number.max()
+        shape = (len(number), int(number[0]), features.width) if dense else (int(number.sum()), features.width)
+        # Only now is it known which shape the file has.
+        file.seek(0)
+        file.write(npy_header(shape, dtype))
+    return np.concatenate(masks)
+
+
+def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The head of a .npy file of version 1.0, always of the same length."""
+    content = repr({"descr": np.dtype(dtype).newbyteorder("<").str, "fortran_order": False, "shape": shape})
+    text = content.encode().ljust(HEADER_BYTES - 11) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def read_native(folder: Path, inspection: Inspection) -> Opened:
+    """The splits of our own folder."""
+    content = inspection.attempt(read_contents, folder / "data.json")
+    if content is None:
+        return Opened(folder.name, {})
+    splits = {}
+    for name, entry in content["splits"].items():
+        split = inspection.attempt(open_native_split, folder, name, entry, inspection)
+        if split is not None:
+            splits[name] = split
+    return Opened(str(content.get("name", folder.name)), splits, content["folds"])
+
+
+def read_contents(path: Path) -> dict[str, Any]:
+    """data.json, once it is known to be ours."""
+    content = read_json(path)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise ValueError(
+            f"{path}: format {content.get('format')!r}, version {content.get('version')!r} are not "
+            f"{FORMAT!r}, {VERSION}: import the data again with this selhn"
+        )
+    folds = content.setdefault("folds", 1)
+    if not isinstance(content.get("splits"), dict) or not isinstance(folds, int) or folds < 1:
+        raise ValueError(f"{path}: needs 'splits', an object, and 'folds', a whole number from 1 up")
+    return content
+
+
+def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspection) -> Split | None:
+    """One split, or None where the inspection has written down why not."""
+    paths = {}
+    for kind in ("features", "texts", "images", "offsets", "boxes"):
+        file = entry.get(kind) if isinstance(entry, dict) else None
+        if file is None and kind in ("offsets", "boxes"):
+            continue
+        # A name that leads out of the folder would read a file nobody meant.
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ValueError(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
+        paths[kind] = folder / file
+    features = inspection.attempt(open_features, paths)
+    texts = inspection.attempt(read_json_lines, paths["texts"], image=int, text=str)
+    images = inspection.attempt(read_json_lines, paths["images"], name=str)
+    if features is None or texts is None or images is None:
+        return None
+    inspection.where[name] = features.where
+    empty = [number for number, text in enumerate(texts, 1) if not text["text"].strip()]
+    if empty:
+        inspection.refuse(f"{paths['texts']}: empty texts in line {some(empty)}: remove the lines")
+    owners = [text["image"] for text in texts]
+    outside = [n for n, image in enumerate(owners, 1) if not 0 <= image < features.num_images]
+    if outside:
+        inspection.refuse(
+            f"{paths['texts']}, line {outside[0]}: texts need an image from 0 to "
+            f"{features.num_images - 1}: write it again"
+        )
+        return None
+    if len(images) != features.num_images:
+        inspection.refuse(
+            f"{paths['images']} has {len(images)} lines for {features.num_images} images: write one an image"
+        )
+        return None
+    boxes = inspection.attempt(open_boxes, paths["boxes"], features) if "boxes" in paths else None
+    captions, names = [text["text"] for text in texts], [image["name"] for image in images]
+    return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)
+
+
+def open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:
+    """Features with or without offsets."""
+    if "offsets" not in paths:
+        return DenseFeatures(open_array(paths["features"]), path=paths["features"])
+    offsets = torch.from_numpy(open_array(paths["offsets"], "iu", (1,)).astype(np.int64))
+    return RaggedFeatures.of(open_array(paths["features"], dims=(2,)), offsets, paths["features"])
+
+
+def open_boxes(path: Path, features: Features) -> torch.Tensor:
+    """Boxes that fit the features."""
+    boxes = torch.from_numpy(open_array(path, "f", (3,)).astype(np.float32))
+    if boxes.shape != (features.num_images, features.num_regions, 4):
+        raise ValueError(
+            f"{path} has shape {tuple(boxes.shape)} for {features.num_images} images of "
+            f"{features.num_regions} regions: give four numbers for each region, "
+            "or remove the file and its name in data.json"
+        )
+    return boxes

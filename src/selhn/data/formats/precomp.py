@@ -1,0 +1,254 @@
+"""The field's `*_precomp` folders (SCAN, VSE-infinity): `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`.
+
+What differs between the folders that go around is found out here: whether an image has one row or a row for each of its
+captions, how many captions an image has, and whether ids are given by image or by caption. Nothing is copied: features
+stay in their file and each image is read once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from selhn.data.features import DenseFeatures
+from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.formats.reading import open_array, read_captions, read_integers, read_json, read_lines
+from selhn.data.splits import Features, Split
+
+# Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
+DEV_IMAGES = 1000
+COCO_FOLDS = 5
+# Rows that are compared to find out how often an image is repeated, and groups that are compared to confirm it.
+COMPARED_ROWS = 60
+COMPARED_GROUPS = 40
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which row of the features is image i, and which image text j belongs to."""
+
+    rows: Int[Tensor, " I"]
+    image_of_text: Int[Tensor, " T"]
+    words: str
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of one split."""
+
+    folder: Path
+    stem: str
+
+    def path(self, kind: str) -> Path:
+        """Such as `train_ims.npy` for the kind `ims.npy`."""
+        return self.folder / f"{self.stem}_{kind}"
+
+
+FeaturesOf = Callable[[npt.NDArray[Any], Int[Tensor, " I"], Path], Features]
+
+
+def read_precomp(folder: Path, inspection: Inspection, *, cut_dev: bool = True, test: str | None = None) -> Opened:
+    """The splits of a precomp folder.
+
+    Args:
+        cut_dev: keep the first 1,000 images of dev only, as every public program does.
+        test: which files are the test split; by default `testall` (COCO 5K, in five folds 1K) where it is, else `test`.
+    """
+    folder = precomp_folder(folder)
+    stem = test or ("testall" if any(folder.glob("testall_*")) else "test")
+    splits = {}
+    for name, files in (("train", "train"), ("dev", "dev"), ("test", stem)):
+        split = open_split(SplitFiles(folder, files), name, inspection, mapped_features, cut_dev and name == "dev")
+        if split is not None:
+            splits[name] = split
+    if stem == "testall" and (folder / "test_ims.npy").exists():
+        inspection.say("test_*: there too, but not used: it is the first fifth of testall_*")
+    in_folds = stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0
+    return Opened(
+        folder.name if folder.name != "precomp" else folder.parent.name, splits, COCO_FOLDS if in_folds else 1
+    )
+
+
+def precomp_folder(folder: Path) -> Path:
+    """The folder itself or, as VSE-infinity has it, the folder `precomp` in it."""
+    inner = folder / "precomp"
+    return inner if inner.is_dir() and not any(folder.glob("*_ims.npy")) else folder
+
+
+def mapped_features(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> DenseFeatures:
+    """Features as they are in the file."""
+    return DenseFeatures(array, rows, path=path)
+
+
+def open_split(
+    files: SplitFiles,
+    name: str,
+    inspection: Inspection,
+    features_of: FeaturesOf,
+    cut: bool = False,
+    kinds: str = "f",
+) -> Split | None:
+    """One split, or None where the inspection has written down why not."""
+    array = inspection.attempt(open_array, files.path("ims.npy"), kinds)
+    captions = inspection.attempt(read_captions, files.path("caps.txt"))
+    ids = inspection.attempt(read_ids, files, inspection)
+    if array is None or captions is None:
+        return None
+    inspection.say(f"{files.path('ims.npy').name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
+    layout = inspection.attempt(find_layout, files, array, len(captions), ids)
+    if layout is None:
+        return None
+    inspection.say(f"{files.path('ims.npy').name}: {layout.words}")
+    names = inspection.attempt(names_of_images, files, layout, ids, len(array))
+    kept = len(layout.rows)
+    if cut and kept > DEV_IMAGES:
+        inspection.say(
+            f"{name}: the first {DEV_IMAGES:,} of {kept:,} images are used, as in every public program "
+            "(cut_dev=False keeps all)"
+        )
+        kept = DEV_IMAGES
+    features = inspection.attempt(features_of, array, layout.rows[:kept], files.path("ims.npy"))
+    if features is None:
+        return None
+    boxes = inspection.attempt(read_boxes, files, layout, features.num_regions, len(array), inspection)
+    inspection.where[name] = DenseFeatures(array, layout.rows, path=files.path("ims.npy")).where
+    texts = (layout.image_of_text < kept).nonzero().flatten()
+    return Split(
+        name,
+        features,
+        [captions[text] for text in texts.tolist()],
+        layout.image_of_text[texts],
+        (names or [f"{files.stem} row {row}" for row in layout.rows.tolist()])[:kept],
+        None if boxes is None else boxes[:kept],
+    )
+
+
+def read_ids(files: SplitFiles, inspection: Inspection) -> list[str]:
+    """The ids as they are written; none, with a warning, where there is no such file."""
+    path = files.path("ids.txt")
+    if not path.exists():
+        inspection.warn(f"{path} is missing: images are called by their row, and overlap of splits cannot be seen")
+        return []
+    return read_lines(path)
+
+
+def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str] | None) -> Layout:
+    """How rows, images and captions belong together."""
+    rows, given = len(array), files.path("image_of_text.txt")
+    if given.exists():
+        owners = read_integers(given)
+        if len(owners) != num_captions or max(owners) >= rows:
+            raise ValueError(
+                f"{given} has {len(owners)} lines up to image {max(owners, default=0)}, but there are {num_captions} "
+                f"captions and {rows} rows of features: give for each caption its row, counted from 0"
+            )
+        return Layout(torch.arange(rows), torch.tensor(owners), f"one row an image; captions follow {given.name}")
+    if rows == num_captions:
+        return layout_of_repeated_rows(files, array, ids or [])
+    if num_captions % rows == 0:
+        each = num_captions // rows
+        owner = torch.arange(num_captions) // each
+        return Layout(torch.arange(rows), owner, f"one row an image, {each} consecutive captions each")
+    raise ValueError(
+        f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions, which is "
+        f"neither one row a caption nor the same number of captions for each row: complete the shorter file, or write "
+        f"{given.name} with the row of each caption, counted from 0"
+    )
+
+
+def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> Layout:
+    """As many rows as captions: each image stands there once for each of its captions, or has one caption only."""
+    total = len(array)
+    head = np.asarray(array[:COMPARED_ROWS])
+    changes = [row for row in range(1, len(head)) if not np.array_equal(head[row], head[row - 1])]
+    # Neighbouring images may be copies of each other; the changes still fall on multiples of the number of captions.
+    each = gcd(*changes, total) if changes else total
+    starts = np.arange(0, total, each)
+    if len(ids) == total:
+        by_id = np.flatnonzero([True, *(ids[row] != ids[row - 1] for row in range(1, total))])
+        starts = by_id if len(by_id) < total else starts
+    if len(starts) == total and len(changes) < len(head) - 1:
+        alike = next(row for row in range(1, len(head)) if row not in changes)
+        raise ValueError(
+            f"{files.path('ims.npy')}, row {alike}: is that of row {alike - 1} again, but not every image is there "
+            f"equally often, and the ids do not tell them apart: write {files.stem}_image_of_text.txt with the row of "
+            "each caption, counted from 0"
+        )
+    counts = np.diff(np.append(starts, total))
+    sample = np.unique(np.linspace(0, len(starts) - 1, COMPARED_GROUPS).astype(int))
+    for first, count in zip(starts[sample], counts[sample]):
+        group = np.asarray(array[first : first + min(count, COMPARED_ROWS)])
+        different = [row for row in range(1, len(group)) if not np.array_equal(group[row], group[0])]
+        if different:
+            raise ValueError(
+                f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, though there are "
+                f"as many rows as captions and the ids or the first rows say that both are one image: repeat "
+                f"each image for each caption, or keep one row an image and write {files.stem}_image_of_text.txt"
+            )
+    owner = torch.from_numpy(np.repeat(np.arange(len(starts)), counts))
+    if len(starts) == total:
+        words = "one row and one caption an image"
+    elif counts.min() == counts.max():
+        words = f"one row a caption: each image is there {counts[0]} times and is read once"
+    else:
+        words = f"one row a caption: each image is there {counts.min()} to {counts.max()} times and is read once"
+    return Layout(torch.from_numpy(starts), owner, words)
+
+
+def names_of_images(files: SplitFiles, layout: Layout, ids: list[str] | None, num_rows: int) -> list[str]:
+    """The id of each image, as a file name where `id_mapping.json` knows it."""
+    if not ids:
+        return []
+    images, texts = len(layout.rows), len(layout.image_of_text)
+    if len(ids) == num_rows:
+        ids = [ids[row] for row in layout.rows.tolist()]
+    elif len(ids) == texts:
+        first_text = torch.full((images,), texts).scatter_reduce(0, layout.image_of_text, torch.arange(texts), "amin")
+        ids = [ids[text] if text < texts else f"row {row}" for row, text in enumerate(first_text.tolist())]
+    elif len(ids) != images:
+        raise ValueError(
+            f"{files.path('ids.txt')} has {len(ids)} lines for {images} images and {texts} captions: "
+            "give one id an image, or one a caption"
+        )
+    for folder in (files.folder, files.folder.parent):
+        if (folder / "id_mapping.json").is_file():
+            known = read_json(folder / "id_mapping.json")
+            return [str(known.get(name, name)) for name in ids]
+    return ids
+
+
+def read_boxes(
+    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, inspection: Inspection
+) -> Float[Tensor, "I M 4"] | None:
+    """The boxes as shares of width and height, where they are there and can be made such."""
+    path = files.path("boxes.npy")
+    if not path.exists():
+        return None
+    array = open_array(path, "fiu", (3,))
+    if len(array) not in (num_rows, len(layout.rows)) or array.shape[1] < num_regions or array.shape[2] < 4:
+        raise ValueError(
+            f"{path} has shape {array.shape} beside features of {num_rows} rows and {num_regions} regions: "
+            "give (rows, regions, 4 or more), x1 y1 x2 y2 first, or remove the file"
+        )
+    rows = layout.rows.numpy() if len(array) == num_rows else np.arange(len(layout.rows))
+    boxes = array[rows, :num_regions, :4].astype(np.float32)
+    if array.dtype == np.uint8:
+        return torch.from_numpy(boxes / 255)
+    if boxes.max() <= 1:
+        return torch.from_numpy(boxes)
+    sizes_path = files.path("img_sizes.npy")
+    if not sizes_path.exists():
+        inspection.warn(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
+        return None
+    sizes = open_array(sizes_path, "fiu", (2,))
+    if len(sizes) != len(array) or sizes.shape[1] < 2:
+        raise ValueError(f"{sizes_path} has shape {sizes.shape}: give width and height for each row of {path.name}")
+    width_height = sizes[rows, :2].astype(np.float32)
+    return torch.from_numpy(boxes / np.maximum(1, np.tile(width_height, 2))[:, None, :])

@@ -1,0 +1,306 @@
+"""Checkpoints written by the authors' public code, read into our models: one line of `LAYOUTS` a model.
+
+A file is opened with `torch.load(weights_only=True)`, which runs no code out of it.
+"""
+
+import pickle
+import re
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from selhn.base.names import did_you_mean
+from selhn.layers import bert_weights
+from selhn.models import AbstractMatcher, create_model
+from selhn.models.saved import check_fits
+from selhn.models.vse import VSE
+
+State = dict[str, Tensor]
+Settings = dict[str, Any]
+
+_BERT = "text.words.bert."
+_GRU = [(r"(rnn|gru)\.(\w+)_reverse$", r"\1.back.\2"), (r"(rnn|gru)\.(\w+_l0)$", r"\1.ahead.\2")]
+_VSEPP_NAMES = [(r"^img_enc\.fc\.", "fc."), (r"^txt_enc\.(embed|rnn)\.", r"\1.")]
+_VSE_NAMES = [
+    *_GRU,
+    (r"^img_enc\.(fc|mlp)\.", r"image.\1."),
+    (r"^img_enc\.gpool\.", "image.gpo."),
+    (r"^txt_enc\.(embed|rnn)\.", r"text.words.\1."),
+    (r"^txt_enc\.bert\.", "text.words.bert."),
+    (r"^txt_enc\.linear\.", "text.fc."),
+    (r"^txt_enc\.gpool\.", "text.gpo."),
+]
+_FRAGMENT_NAMES = [
+    (r"\.cap_rnn\.", ".rnn."),
+    *_GRU,
+    (r"^img_enc\.", "image."),
+    (r"^txt_enc\.", "text.words."),
+]
+_SGRAF_NAMES = [
+    *_FRAGMENT_NAMES,
+    (r"^sim_enc\.v_global_w\.", "image.pool."),
+    (r"^sim_enc\.t_global_w\.", "text.pool."),
+    (r"\.embedding_local\.", ".local."),
+    (r"\.embedding_global\.", ".mean."),
+    (r"\.embedding_common\.0\.", ".common."),
+    (r"^sim_enc\.sim_tranloc_w\.", "head.local."),
+    (r"^sim_enc\.sim_tranglo_w\.", "head.whole."),
+    (r"^sim_enc\.sim_eval_w\.", "head.last."),
+    (r"^sim_enc\.SGR_module\.", "head.reasoning.steps."),
+    (r"\.graph_(query|key)_w\.", r".\1."),
+    (r"\.sim_graph_w\.", ".value."),
+    (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
+    (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
+]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the authors name and order the parts of a model."""
+
+    parts: tuple[str, ...]
+    """The prefixes of the state dicts in the list that their checkpoint holds."""
+    names: list[tuple[str, str]]
+    """Their names to ours: patterns and replacements, all applied in this order."""
+    sizes: Callable[[State], Settings]
+    """Settings of `create_model` from the shapes."""
+    options: Callable[[str, Settings], Settings]
+    """Options of their programs to settings of ours; an error where we have no such thing."""
+
+
+def load_official(
+    name: str, source: Path | str | Mapping[str, Tensor | np.ndarray], **settings: Any
+) -> AbstractMatcher:
+    """A model in evaluation mode with the authors' weights.
+
+    `source` is their .pth file, or a flat state dict with their names behind the prefixes `img_enc.` and `txt_enc.`.
+    Sizes are read from the shapes, settings default to the authors', and their own names for them are understood
+    (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state dict of one side only gives a
+    model that encodes that side, and with `bert=` the BERT may be left out.
+    """
+    if name not in LAYOUTS:
+        raise ValueError(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
+    layout = LAYOUTS[name]
+    if isinstance(source, (str, Path)):
+        where = str(source)
+        state, options = _read_checkpoint(Path(source), layout.parts)
+    else:
+        where, state, options = "the state dict", _flat(source), {}
+    options.update({key: settings.pop(key) for key in _THEIR_OPTIONS if key in settings})
+    own_bert = "bert" in settings
+    settings = {**layout.sizes(state), **layout.options(name, options), **_with_bert(layout.sizes(state), settings)}
+    model = create_model(name, **settings)
+    _fill(model, state, layout, where, own_bert)
+    return model.eval()
+
+
+def _fill(model: AbstractMatcher, state: State, layout: Layout, where: str, own_bert: bool) -> None:
+    wanted = model.state_dict()
+    found = {_our_name(key, layout.names): value for key, value in state.items()}
+    bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
+    found.update({_BERT + key: value for key, value in bert.items()})
+    absent = _absent_side(model, found)
+    spared = [key for key in wanted if (absent and key.startswith(absent)) or (own_bert and not bert and _BERT in key)]
+    check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
+    model.load_state_dict({**{key: wanted[key] for key in spared}, **found})
+    if absent:
+        # Random weights would answer as if they knew something.
+        model.register_module(absent.removesuffix("."), _Absent())
+        model.name = None
+
+
+def _absent_side(model: AbstractMatcher, found: State) -> str | None:
+    sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
+    return sides[0] if isinstance(model, VSE) and len(sides) == 1 else None
+
+
+def _with_bert(sizes: Settings, settings: Settings) -> Settings:
+    """The settings, where a `bert` of a few values adds to what the shapes tell."""
+    bert = settings.get("bert")
+    return (
+        {**settings, "bert": {**sizes["bert"], **bert}} if isinstance(bert, Mapping) and "bert" in sizes else settings
+    )
+
+
+def _our_name(key: str, names: list[tuple[str, str]]) -> str:
+    for pattern, replacement in names:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+class _Absent(nn.Module):
+    """Stands where the weights had nothing."""
+
+    def forward(self, *inputs: Any) -> Any:
+        """Refuse."""
+        raise ValueError("the weights this model was made from had no such encoder: load both sides")
+
+
+def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
+    """Weights and options of a file such as `model_best.pth.tar`."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        # The authors' programs store their command line beside the weights: plain values in a Namespace.
+        with warnings.catch_warnings(), torch.serialization.safe_globals([Namespace]):
+            warnings.simplefilter("ignore", UserWarning)  # remarks on pickle protocols, before the same is an error
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than weights, or is no checkpoint, and was not opened: such a file can run any "
+            f"program on your machine ({_first_line(error)})"
+        ) from error
+    except Exception as error:  # a damaged archive can raise nearly anything
+        raise ValueError(f"{path} is cut off or no checkpoint ({_first_line(error)}): copy it again") from error
+    options = content.get("opt") if isinstance(content, dict) else None
+    content = content.get("model", content) if isinstance(content, dict) else content
+    if (
+        isinstance(content, (list, tuple))
+        and len(content) == len(parts)
+        and all(isinstance(state, Mapping) for state in content)
+    ):
+        content = {
+            part + key: value for part, state in zip(parts, content, strict=True) for key, value in state.items()
+        }
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
+    return _flat(content), vars(options) if isinstance(options, Namespace) else {}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _flat(state: Mapping[str, Any]) -> State:
+    """Tensors, under names without the `module.` of nn.DataParallel."""
+    for key, value in state.items():
+        if not isinstance(key, str) or not isinstance(value, (Tensor, np.ndarray, np.generic, float, int)):
+            raise ValueError(
+                f"{key!r} is no weight ({type(value).__name__}): give names and tensors, as in a state dict"
+            )
+    return {
+        re.sub(r"(^|\.)module\.", r"\1", key): value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        for key, value in state.items()
+    }
+
+
+def _sizes(state: State, shapes: dict[str, tuple[str, int]]) -> Settings:
+    """Settings from the axes of weights; a weight that is not there is reported later, with all others."""
+    return {
+        setting: state[key].shape[axis]
+        for setting, (key, axis) in shapes.items()
+        if key in state and axis < state[key].ndim
+    }
+
+
+_IMAGE_SIZES = {"feature_dim": ("img_enc.fc.weight", 1), "dim": ("img_enc.fc.weight", 0)}
+
+
+def _gru_sizes(state: State) -> Settings:
+    text = {
+        "vocab_size": ("txt_enc.embed.weight", 0),
+        "word_dim": ("txt_enc.embed.weight", 1),
+        "dim": ("txt_enc.rnn.weight_hh_l0", 1),
+    }
+    return {"vocab_size": 1, **_sizes(state, text), **_sizes(state, _IMAGE_SIZES)}
+
+
+def _sgraf_sizes(state: State) -> Settings:
+    shapes = {
+        "num_regions": ("sim_enc.v_global_w.embedding_local.1.weight", 0),
+        "sim_dim": ("sim_enc.sim_eval_w.weight", 1),
+    }
+    steps = {key.split(".")[2] for key in state if key.startswith("sim_enc.SGR_module.")}
+    return {**_gru_sizes(state), **_sizes(state, shapes), **({"steps": len(steps)} if steps else {})}
+
+
+def _bert_sizes(state: State) -> Settings:
+    text = "txt_enc.bert.embeddings.{}_embeddings.weight"
+    bert = {
+        "vocab_size": (text.format("word"), 0),
+        "max_position_embeddings": (text.format("position"), 0),
+        "type_vocab_size": (text.format("token_type"), 0),
+        "hidden_size": ("txt_enc.linear.weight", 1),
+        "intermediate_size": ("txt_enc.bert.encoder.layer.0.intermediate.dense.weight", 0),
+    }
+    config = _sizes(state, bert)
+    config["num_hidden_layers"] = len({key.split(".")[4] for key in state if ".bert.encoder.layer." in key})
+    # The shapes do not tell the number of heads; a head of BERT is 64 wide.
+    config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
+    return {"bert": config, **_sizes(state, {"dim": ("txt_enc.linear.weight", 0)}), **_sizes(state, _IMAGE_SIZES)}
+
+
+def _vsepp_options(name: str, options: Settings) -> Settings:
+    measure = "order" if name == "vsepp_order" else "cosine"
+    if options.get("measure", measure) != measure:
+        right = "vsepp_order" if measure == "cosine" else "vsepp"
+        raise ValueError(f"these weights were trained with measure={options['measure']!r}: load them as {right!r}")
+    if options.get("use_abs", measure == "order") != (measure == "order"):
+        raise ValueError(
+            "absolute values go with order scores and with nothing else here: use_abs does not fit measure"
+        )
+    return {"normalise_images": not options.get("no_imgnorm", False)}
+
+
+def _vse_infty_options(name: str, options: Settings) -> Settings:
+    for option in ("no_imgnorm", "no_txtnorm"):
+        if options.get(option):
+            raise ValueError(f"{name} always gives unit vectors: weights trained with {option} cannot be used")
+    return {}
+
+
+def _fragment_options(name: str, options: Settings) -> Settings:
+    """Settings of SCAN, BFAN and SGRAF; an option that says another model is an error."""
+    family, *parts = name.split("_")
+    direction, pooling = parts if family == "scan" else (None, None)
+    ours = {
+        "cross_attn": direction,
+        "agg_func": {"avg": "Mean", "lse": "LogSumExp"}.get(pooling or ""),
+        "raw_feature_norm": "clipped_l2norm",
+        "focal_type": parts[0] if family == "bfan" else None,
+        "module_name": name.upper() if family in ("sgr", "saf") else None,
+        "no_imgnorm": False,
+        "no_txtnorm": False,
+    }
+    for option, value in ours.items():
+        if value is not None and options.get(option, value) != value:
+            raise ValueError(
+                f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there"
+            )
+    settings = {"smooth": "lambda_softmax"} if family in ("scan", "bfan") else {}
+    settings.update({"lambda_lse": "lambda_lse"} if pooling == "lse" else {})
+    return {ours: float(options[theirs]) for ours, theirs in settings.items() if options.get(theirs) is not None}
+
+
+_THEIR_OPTIONS = (
+    "measure",
+    "use_abs",
+    "no_imgnorm",
+    "no_txtnorm",
+    "cross_attn",
+    "agg_func",
+    "raw_feature_norm",
+    "lambda_softmax",
+    "focal_type",
+    "module_name",
+)
+_SIDES = ("img_enc.", "txt_enc.")
+
+LAYOUTS: Mapping[str, Layout] = {
+    "vsepp": Layout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
+    "vsepp_order": Layout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
+    "vse_infty": Layout(_SIDES, _VSE_NAMES, _gru_sizes, _vse_infty_options),
+    "vse_infty_bert": Layout(_SIDES, _VSE_NAMES, _bert_sizes, _vse_infty_options),
+    **{
+        name: Layout(_SIDES, _FRAGMENT_NAMES, _gru_sizes, _fragment_options)
+        for name in ("scan_t2i_avg", "scan_t2i_lse", "scan_i2t_avg", "scan_i2t_lse", "bfan_equal", "bfan_prob")
+    },
+    **{name: Layout((*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, _fragment_options) for name in ("sgr", "saf")},
+}

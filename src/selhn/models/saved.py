@@ -1,0 +1,159 @@
+"""A model on disk: config.json, model.safetensors, the tokenizer's file, and a README.md for whoever finds it."""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from selhn.base.version import __version__
+from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
+
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+FORMAT = 1
+_OURS = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, VOCABULARY_FILE, PIECES_FILE}
+
+
+def write_folder(
+    folder: Path, name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
+) -> None:
+    """Write a model beside its place and move it there when it is whole."""
+    folder = folder.absolute()
+    _check_replaceable(folder)
+    config = {
+        "format": FORMAT,
+        "name": name,
+        "settings": dict(settings),
+        "versions": {"selhn": __version__, "torch": str(torch.__version__)},
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        partial.mkdir()
+        save_file(_unshared(state), partial / WEIGHTS_FILE)
+        (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
+        if tokenizer is not None:
+            tokenizer.save(partial)
+        # safetensors makes its file readable for the owner alone; a model is for all who may read the folder.
+        (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
+        _replace(partial, folder)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # how safetensors reports a full disk
+            raise OSError(f"{folder} could not be written ({error}); what was there before is untouched") from None
+        raise
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Name and settings of a saved model."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}: give one that model.save wrote")
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / file).is_file():
+            raise ValueError(f"{folder} is no saved model: {file} is missing; copy the whole folder")
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
+    kinds = {"format": int, "name": str, "settings": dict}
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
+        raise ValueError(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
+    if config["format"] != FORMAT:
+        raise ValueError(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The state dict of a saved model."""
+    try:
+        return load_file(folder / WEIGHTS_FILE)
+    except SafetensorError as error:
+        raise ValueError(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
+
+
+def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights that are not those of this model, and say which differ."""
+    missing = [key for key in wanted if key not in found]
+    unexpected = [key for key in found if key not in wanted]
+    shapes = [
+        f"{key} {tuple(found[key].shape)} instead of {tuple(wanted[key].shape)}"
+        for key in wanted
+        if key in found and found[key].shape != wanted[key].shape
+    ]
+    problems = [("missing", missing), ("unexpected", unexpected), ("other shapes", shapes)]
+    told = [f"{what}: {', '.join(keys[:5])}{_and_more(keys)}" for what, keys in problems if keys]
+    if told:
+        raise ValueError(f"{where} holds the weights of another model; {'; '.join(told)}")
+
+
+def _and_more(keys: list[str], shown: int = 5) -> str:
+    return f" and {len(keys) - shown} more" if len(keys) > shown else ""
+
+
+def _check_replaceable(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: a model is saved as a folder, give another name")
+    foreign = _foreign(folder)
+    if foreign and not all((folder / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
+        raise ValueError(
+            f"{folder} holds {foreign[0].name!r}, which is no part of a model: save into a folder of its own"
+        )
+
+
+def _foreign(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    if not folder.exists():
+        os.rename(partial, folder)
+        return
+    previous = partial.with_name(partial.name + ".previous")
+    os.rename(folder, previous)
+    try:
+        os.rename(partial, folder)
+    except BaseException:
+        os.rename(previous, folder)
+        raise
+    for path in _foreign(previous):  # someone's notes, or what a file manager leaves where it has looked
+        os.rename(path, folder / path.name)
+    shutil.rmtree(previous, ignore_errors=True)
+
+
+def _unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, each with memory of its own: safetensors refuses views of one storage."""
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for key, value in state.items():
+        tensor = value.detach().cpu().contiguous()
+        if tensor.untyped_storage().data_ptr() in storages:
+            tensor = tensor.clone()
+        storages.add(tensor.untyped_storage().data_ptr())
+        tensors[key] = tensor
+    return tensors
+
+
+def _card(name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> str:
+    shown = "\n".join(f"- {key}: {value}" for key, value in settings.items() if not isinstance(value, Mapping))
+    words = "no tokenizer" if tokenizer is None else f"{type(tokenizer).__name__} of {tokenizer.size} tokens"
+    return f"""# {name}
+
+An image-text matching model saved by selhn {__version__}: {sum(x.numel() for x in state.values()):,} numbers, {words}.
+
+```python
+import selhn
+model = selhn.load_model("this/folder")
+```
+
+Settings:
+
+{shown}
+"""

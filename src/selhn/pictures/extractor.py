@@ -1,0 +1,112 @@
+"""From a picture to the features of its regions: backbone, boxes, and the form in which a model takes them."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from selhn.data import Projection
+from selhn.pictures.backbones import Backbone
+from selhn.pictures.regions import grid_boxes, pool_boxes
+
+Form = Literal["raw", "full", "pca"]
+Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
+CODES = 127
+"""The largest code of a pocket folder; a coordinate beyond it is cut there, as in the features models train on."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A picture ready for the backbone."""
+
+    pixels: Float[Tensor, "3 H W"]
+    boxes: Float[Tensor, "M 4"]
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """Pictures to region features: whole picture, cells of a grid, and boxes where a detector is given.
+
+    raw:   x = mean of the map over the box
+    pca:   z = clip((sqrt(x) - mean) @ components)
+    full:  relu(mean + z @ components')
+
+    Args:
+        backbone: the vision model.
+        cells: cells of the grid along each side; 3 makes 1 + 9 regions.
+        projection: of a pocket folder, for the forms pca and full.
+        detector: further boxes of a picture, always as many: x1, y1, x2, y2 as shares of width and height.
+        detector_name: says which detector it is, so that the features of two are never mixed.
+    """
+
+    backbone: Backbone
+    cells: int = 3
+    form: Form = "raw"
+    projection: Projection | None = None
+    detector: Detector | None = None
+    detector_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.form not in ("raw", "full", "pca"):
+            raise ValueError(f'form is {self.form!r}: choose "raw", "full" or "pca"')
+        if self.form != "raw" and self.projection is None:
+            raise ValueError(f'form="{self.form}" needs a projection: pass one, or take form="raw"')
+        if self.projection is not None and len(self.projection.mean) != self.backbone.width:
+            raise ValueError(
+                f"the projection is for {len(self.projection.mean)} channels and {self.backbone.name} has "
+                f"{self.backbone.width}: take the projection that was made with it"
+            )
+        if (self.detector is None) != (self.detector_name == ""):
+            raise ValueError("a detector and its name go together: give both, or neither")
+
+    @property
+    def width(self) -> int:
+        """F."""
+        if self.form == "pca":
+            assert self.projection is not None
+            return len(self.projection.scale)
+        return self.backbone.width
+
+    @property
+    def identity(self) -> str:
+        """Changes with all that changes the features."""
+        parts = [self.backbone.name, f"grid {self.cells}", self.form, self.detector_name]
+        if self.projection is not None and self.form != "raw":
+            kept = (self.projection.mean, self.projection.components, self.projection.scale)
+            digest = hashlib.sha256(b"".join(x.float().cpu().numpy().tobytes() for x in kept))
+            parts.append(digest.hexdigest()[:16])
+        return ", ".join(parts)
+
+    def prepare(self, image: Image.Image) -> Prepared:
+        """What can be done ahead, by a thread of its own."""
+        boxes = grid_boxes(self.cells)
+        if self.detector is not None:
+            boxes = torch.cat([boxes, self.detector(image)])
+        return Prepared(self.backbone.prepare(image), boxes)
+
+    @torch.inference_mode()
+    def extract(self, pictures: Sequence[Prepared]) -> Float[Tensor, "B M F"]:
+        """The features of some pictures, on the CPU."""
+        maps = self.backbone.maps(torch.stack([picture.pixels for picture in pictures]))
+        boxes = torch.stack([picture.boxes for picture in pictures]).to(maps.device)
+        return self._formed(pool_boxes(maps.float(), boxes).cpu())
+
+    def __call__(self, images: Sequence[Image.Image]) -> Float[Tensor, "B M F"]:
+        """The same from RGB pictures."""
+        return self.extract([self.prepare(image) for image in images])
+
+    def _formed(self, means: Float[Tensor, "B M C"]) -> Float[Tensor, "B M F"]:
+        if self.form == "raw" or self.projection is None:
+            return means
+        projection = self.projection
+        # A backbone that ends in a ReLU gives nothing below zero but rounding.
+        coordinates = (means.clamp(min=0).sqrt() - projection.mean) @ projection.components
+        coordinates = coordinates.clamp(-CODES * projection.scale, CODES * projection.scale)
+        if self.form == "pca":
+            return coordinates
+        return (projection.mean + coordinates @ projection.components.T).relu()

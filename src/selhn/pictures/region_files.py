@@ -1,0 +1,77 @@
+"""Features that another program wrote, one file a picture: `.npy`, or `.npz` as bottom-up attention tools do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.data.formats.reading import open_array, read_archive
+from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, content_key, default_cache
+from selhn.pictures.extraction import Extracted, PictureReport
+from selhn.pictures.files import read_bytes
+
+SUFFIXES = (".npy", ".npz")
+ARRAYS = ("features", "x", "feat")
+"""Names under which an archive may hold its features."""
+
+
+def find_region_files(folder: Path) -> list[Path]:
+    """The arrays below a folder."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    if not found:
+        raise ValueError(f"{folder} holds no .npy or .npz files: give a folder with one for each picture")
+    return found
+
+
+def read_regions(path: Path) -> Float[Tensor, "M F"]:
+    """Regions of one picture; one vector is one region."""
+    if path.suffix == ".npy":
+        array = np.asarray(open_array(path, dims=(1, 2)), dtype=np.float32)
+    else:
+        array = _from_archive(path)
+    if array.ndim not in (1, 2) or not np.isfinite(array).all():
+        raise ValueError(f"{path} has shape {array.shape} or numbers that are not finite: give (regions, width)")
+    return torch.from_numpy(np.atleast_2d(array).copy())
+
+
+def collect_region_files(
+    paths: Sequence[Path], *, cache: Path | None = None, storage: Storage = "float16", root: Path
+) -> Extracted:
+    """All files as wide as the first that can be read; others are left out and named, as pictures would be."""
+    store: FeatureCache | None = None
+    used: list[tuple[Path, bytes, int]] = []
+    refused = []
+    for path in paths:
+        try:
+            key, regions = content_key(read_bytes(path)), read_regions(path)
+            if store is None:
+                width = regions.shape[1]
+                store = FeatureCache(cache or default_cache(), f"files, {width}", width, storage)
+            if regions.shape[1] != store.width:
+                raise ValueError(f"its features are {regions.shape[1]} wide, those before it {store.width}")
+        except ValueError as error:
+            refused.append((path.relative_to(root).as_posix(), str(error)))
+            continue
+        if key not in store:
+            store.put({key: regions})
+        used.append((path, key, len(regions)))
+    if store is None:
+        raise ValueError(f"no array in {root} can be read; of the first, {refused[0][0]}: {refused[0][1]}")
+    keys = tuple(key for _, key, _ in used)
+    features = CachedFeatures(store, keys, max(number for _, _, number in used))
+    report = PictureReport(len(used), 0, (), tuple(refused))
+    return Extracted(tuple(path for path, _, _ in used), keys, features, report)
+
+
+def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    for name in ARRAYS:
+        try:
+            return read_archive(path, (name,))[0]
+        except ValueError as error:
+            problem = error
+            if "lacks an array" not in str(error):
+                raise
+    raise ValueError(f"{path} has none of {', '.join(ARRAYS)} ({problem})")

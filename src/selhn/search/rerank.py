@@ -1,0 +1,126 @@
+"""Two stages: vectors find the k best of all; a model that compares regions with words has a say in their order."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from selhn.data import Features, Split
+from selhn.eval import Metrics, recall, require_width, score_split
+from selhn.eval.encoded import encode_split, in_eval_mode
+from selhn.layers import Fragments
+from selhn.models import AbstractMatcher
+from selhn.search.index import Index
+from selhn.search.items import Hit, split_ids
+from selhn.search.where import Where
+
+PAIRS_AT_ONCE = 1024
+FIRST_SHARE = 0.5
+"""How much the first stage still counts: two models of one strength err in different places."""
+
+
+class Reranker:
+    """Scores the hits of a search anew with a model that looks at every pair of regions and words.
+
+    Args:
+        model: usually a cross-attention model; any matcher will do.
+        features: the regions of the images.
+        ids: what the images are called in the index, in the order of `features`.
+    """
+
+    def __init__(self, model: AbstractMatcher, features: Features, ids: Sequence[str]):
+        if len(ids) != features.num_images:
+            raise ValueError(f"there are {features.num_images} images and {len(ids)} ids: give one each")
+        self.model, self.features = model, features
+        self.row_of_id = {name: row for row, name in enumerate(ids)}
+
+    @classmethod
+    def of_split(cls, model: AbstractMatcher, split: Split) -> "Reranker":
+        """For an index that was built from a split."""
+        require_width(model, split)
+        return cls(model, split.features, split_ids(split))
+
+    def search(
+        self, index: Index, text: str, k: int = 5, depth: int = 50, where: Where | None = None,
+        first_share: float = FIRST_SHARE,
+    ) -> list[Hit]:  # fmt: skip
+        """The k best images for a text: the `depth` best of an index, put in order by both stages, see `rerank`."""
+        return self.rerank(text, index.search(text, max(k, depth), "image", where=where), first_share)[:k]
+
+    def rerank(self, text: str, hits: Sequence[Hit], first_share: float = FIRST_SHARE) -> list[Hit]:
+        """The images that a text found, in the order of `blend`; scores are on the scale of this model."""
+        unknown = next((hit.id for hit in hits if hit.kind != "image" or hit.id not in self.row_of_id), None)
+        if unknown is not None:
+            raise ValueError(f"the re-ranker has no regions of {unknown!r}: give it those of all images of the index")
+        if not hits:
+            return []
+        device = next(self.model.parameters()).device
+        with in_eval_mode(self.model):
+            regions, mask = self.features.gather(torch.tensor([self.row_of_id[hit.id] for hit in hits]))
+            images = self.model.encode_images(regions.to(device), mask.to(device))
+            tokens, token_mask = self.model.tokenize([text])
+            texts = self.model.encode_texts(tokens.to(device), token_mask.to(device))
+            numbers = self.model.rank_scores(images, texts)[:, 0].float().cpu()
+            numbers = blend(torch.tensor([hit.score for hit in hits]), numbers, first_share)
+            scores = self.model.to_scores(numbers[:, None])[:, 0].tolist()
+        order = numbers.argsort(descending=True, stable=True).tolist()
+        return [replace(hits[place], score=scores[place]) for place in order]
+
+
+def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_share: float) -> Float[Tensor, "*Q k"]:
+    """The scores of two stages for the k best of a query, on the scale of the second.
+
+    Those of the first are given the mean and the deviation that the second has over the same k, and weigh
+    `first_share`: 0 is the second stage alone, 1 the first.
+    """
+    if not 0 <= first_share <= 1:
+        raise ValueError(f"first_share must be between 0 (the second stage alone) and 1 (the first), got {first_share}")
+    mean, deviation = first.mean(-1, keepdim=True), first.std(-1, correction=0, keepdim=True)
+    level, width = second.mean(-1, keepdim=True), second.std(-1, correction=0, keepdim=True)
+    alike = deviation == 0  # the first stage has no opinion
+    as_second = level + width * (first - mean) / deviation.masked_fill(alike, 1.0)
+    return (1 - first_share) * second + first_share * as_second
+
+
+def rerank_split(
+    recaller: AbstractMatcher, reranker: AbstractMatcher, split: Split, k: int, first_share: float = FIRST_SHARE
+) -> Metrics:
+    """Recall of both stages on a split: the k best of every query by `recaller`, in the order of `blend`."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    scores = score_split(recaller, split, for_ranking=True).cpu()
+    images, texts = encode_split(reranker, split)
+    measured = []
+    for by_text in (False, True):
+        table = scores.T if by_text else scores
+        first = table.topk(min(k, table.shape[1]), dim=1).indices
+        query = torch.arange(len(first))[:, None].expand_as(first)
+        image, text = (first, query) if by_text else (query, first)
+        numbers = score_chosen(reranker, images, texts, image.flatten(), text.flatten()).reshape(first.shape)
+        numbers = blend(table.gather(1, first).to(numbers), numbers, first_share)
+        # Above everything that was not looked at, in the order of both; ties stay ties.
+        above = table.max() + 1 + (numbers - numbers.min()).double()
+        combined = table.double().scatter(1, first, above)
+        measured.append(recall(combined.T if by_text else combined, split.image_of_text))
+    return Metrics(measured[0].i2t, measured[1].t2i)
+
+
+def score_chosen(
+    model: AbstractMatcher, images: Any, texts: Any, image: Int[Tensor, " P"], text: Int[Tensor, " P"]
+) -> Float[Tensor, " P"]:
+    """The scores of some pairs alone, by `rank_pairs`; on the CPU."""
+    device = next(model.parameters()).device
+    # Texts of like length together: little padding is looked at.
+    order = (
+        texts.mask.sum(1).cpu()[text].argsort(stable=True) if isinstance(texts, Fragments) else torch.arange(len(text))
+    )
+    found = torch.empty(len(text))
+    with in_eval_mode(model):
+        for some in order.split(PAIRS_AT_ONCE):
+            own_texts = texts[text[some].to(device)]
+            own_texts = own_texts.trimmed() if isinstance(own_texts, Fragments) else own_texts
+            found[some] = model.rank_pairs(images[image[some].to(device)], own_texts).float().cpu()
+    return found

@@ -1,0 +1,240 @@
+"""Filters on metadata: `folder = "holiday" and year >= 2020 and not tags contains "blurred"`.
+
+    choice      = all { "or" all }
+    all         = one { "and" one }
+    one         = "not" one | "(" choice ")" | field comparison
+    comparison  = sign value | "in" "(" value { "," value } ")"
+    sign        = "=" | "!=" | "<" | "<=" | ">" | ">=" | "contains" | "like"
+    value       = "text" | 'text' | number | true | false | null | word
+
+`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own. What an item
+does not have compares as false, but with `!=`. Nothing is ever run: a filter is read into three small classes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from selhn.search.items import Record
+
+LONGEST, DEEPEST = 10_000, 50
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A field against a value."""
+
+    field: str
+    operator: str
+    value: Any
+
+    def __call__(self, record: Record) -> bool:
+        """Whether it holds for an item."""
+        return OPERATORS[self.operator](look_up(record, self.field), self.value)
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite."""
+
+    inner: "Filter"
+
+    def __call__(self, record: Record) -> bool:
+        """Whether it holds for an item."""
+        return not self.inner(record)
+
+
+@dataclass(frozen=True)
+class Several:
+    """All of some filters, or any of them."""
+
+    filters: tuple["Filter", ...]
+    every: bool = True
+
+    def __call__(self, record: Record) -> bool:
+        """Whether it holds for an item."""
+        return (all if self.every else any)(one(record) for one in self.filters)
+
+
+Filter: TypeAlias = Comparison | Not | Several
+Where: TypeAlias = str | Mapping[str, Any]
+
+
+def _same(found: Any, value: Any) -> bool:
+    # In Python true equals 1, which nobody means.
+    return found is not MISSING and isinstance(found, bool) == isinstance(value, bool) and bool(found == value)
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def test(found: Any, value: Any) -> bool:
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (found, value))
+        return (numbers or (isinstance(found, str) and isinstance(value, str))) and compare(found, value)
+
+    return test
+
+
+def _contains(found: Any, value: Any) -> bool:
+    if isinstance(found, str):
+        return isinstance(value, str) and value in found
+    return isinstance(found, list) and any(_same(one, value) for one in found)
+
+
+OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": _same,
+    "!=": lambda found, value: not _same(found, value),
+    "<": _ordered(lambda a, b: a < b),
+    "<=": _ordered(lambda a, b: a <= b),
+    ">": _ordered(lambda a, b: a > b),
+    ">=": _ordered(lambda a, b: a >= b),
+    "in": lambda found, values: any(_same(found, value) for value in values),
+    "contains": _contains,
+    "like": lambda found, pattern: isinstance(found, str) and fnmatchcase(found, str(pattern)),
+}
+
+
+def look_up(record: Record, field: str) -> Any:
+    """The value of a field, `MISSING` where there is none."""
+    if field in record.metadata:
+        return record.metadata[field]
+    if field == "id":
+        return record.id
+    found: Any = record.metadata
+    for name in field.split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            return MISSING
+        found = found[name]
+    return found
+
+
+def read_filter(where: Where) -> Filter:
+    """A filter from words, or from a mapping of fields to a value, a list of values, or {operator: value}."""
+    if isinstance(where, str):
+        return _Reader(where).read()
+    if not isinstance(where, Mapping) or not where:
+        raise ValueError(f'where is {where!r}: give words such as \'folder = "holiday"\', or {{"folder": "holiday"}}')
+    return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
+
+
+def _of_field(field: str, value: Any) -> Iterable[Filter]:
+    if not isinstance(value, Mapping):
+        several = isinstance(value, list | tuple)
+        yield Comparison(field, "in" if several else "=", tuple(value) if several else value)
+        return
+    for operator, operand in value.items():
+        if operator not in OPERATORS:
+            raise ValueError(f"where has the operator {operator!r} for {field}: there are {' '.join(OPERATORS)}")
+        if operator == "in" and not isinstance(operand, list | tuple):
+            raise ValueError(f"where: `in` takes a list of values for {field}, got {operand!r}")
+        yield Comparison(field, operator, tuple(operand) if operator == "in" else operand)
+
+
+_TOKEN = re.compile(
+    r"""\s*(?: (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*') | (?P<sign><=|>=|!=|==|=|<|>|\(|\)|,|\[|\])
+    | (?P<word>[^\s"'<>=!(),\[\]]+) )""",
+    re.VERBOSE,
+)
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z", re.ASCII)
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+class _Reader:
+    """Reads a filter from left to right, one look ahead."""
+
+    def __init__(self, words: str):
+        if len(words) > LONGEST:
+            raise ValueError(f"the filter has {len(words):,} characters: at most {LONGEST:,} are read")
+        self.words, self.at, self.depth = words, 0, 0
+        self.kind, self.token = "", ""
+        self._next()
+
+    def read(self) -> Filter:
+        found = self._choice()
+        if self.kind:
+            raise self._wrong("`and` or `or`")
+        return found
+
+    def _choice(self) -> Filter:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError(f"the filter goes more than {DEEPEST} brackets deep: write it flatter")
+        filters = [self._all()]
+        while self._takes("or"):
+            filters.append(self._all())
+        self.depth -= 1
+        return filters[0] if len(filters) == 1 else Several(tuple(filters), every=False)
+
+    def _all(self) -> Filter:
+        filters = [self._one()]
+        while self._takes("and"):
+            filters.append(self._one())
+        return filters[0] if len(filters) == 1 else Several(tuple(filters))
+
+    def _one(self) -> Filter:
+        opposite = False
+        while self._takes("not"):
+            opposite = not opposite
+        if self._takes("("):
+            found = self._choice()
+            self._must(")")
+        else:
+            found = self._comparison()
+        return Not(found) if opposite else found
+
+    def _comparison(self) -> Filter:
+        if self.kind not in ("word", "text"):
+            raise self._wrong("the name of a field")
+        field = self._value() if self.kind == "text" else self._next()
+        operator = "=" if self.token == "==" else self.token
+        if operator not in OPERATORS:
+            raise self._wrong(f"one of {' '.join(OPERATORS)}")
+        self._next()
+        if operator != "in":
+            return Comparison(str(field), operator, self._value())
+        closing = "]" if self.token == "[" else ")"
+        if not self._takes("["):
+            self._must("(")
+        values = [self._value()]
+        while self._takes(","):
+            values.append(self._value())
+        self._must(closing)
+        return Comparison(str(field), "in", tuple(values))
+
+    def _value(self) -> Any:
+        if self.kind not in ("word", "text"):
+            raise self._wrong("a value")
+        kind, token = self.kind, self._next()
+        if kind == "text":
+            return re.sub(r"\\(.)", r"\1", token[1:-1], flags=re.DOTALL)
+        if _NUMBER.match(token):
+            return json.loads(token) if len(token) < 300 else token
+        return _CONSTANTS.get(token, token)
+
+    def _takes(self, token: str) -> bool:
+        takes = self.kind != "text" and self.token == token
+        if takes:
+            self._next()
+        return takes
+
+    def _must(self, token: str) -> None:
+        if not self._takes(token):
+            raise self._wrong(f"`{token}`")
+
+    def _next(self) -> str:
+        """Go on to the next token; gives the one before it."""
+        before = self.token
+        found = _TOKEN.match(self.words, self.at)
+        if found is None and self.words[self.at :].strip():
+            raise ValueError(
+                f"the filter cannot be read from {self.words[self.at :].strip()[:40]!r} on: close the quotes"
+            )
+        self.kind, self.token = ("", "") if found is None else (str(found.lastgroup), found[str(found.lastgroup)])
+        self.at = len(self.words) if found is None else found.end()
+        return before
+
+    def _wrong(self, expected: str) -> ValueError:
+        here = f"at {self.token[:40]!r}" if self.kind else "at its end"
+        return ValueError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} should stand there")

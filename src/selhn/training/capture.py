@@ -1,0 +1,92 @@
+"""A training step recorded once as a CUDA graph and replayed: hundreds of small kernels become one launch.
+
+Nothing else in the package knows about recording. A step is recorded for every number of tokens and every phase of
+the loss that it meets, the second time it meets it; the first time it runs as it is, which is a step like any other
+and all the warming up that a recording needs.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selhn.data import Pairs, Step
+from selhn.training.log import Numbers
+
+Compute = Callable[[Pairs, int], dict[str, Tensor]]
+"""A whole step: batch, forward, backward, update; returns its numbers, on the device."""
+
+
+class Stepper:
+    """Runs training steps, replaying a recording where there is one.
+
+    Args:
+        compute: the step; its shapes may depend on nothing but the number of tokens.
+        generator: what it draws random numbers from, beside torch's own generator.
+        record: whether to record at all; else every step runs as it is written.
+    """
+
+    def __init__(self, compute: Compute, generator: torch.Generator, record: bool):
+        self.compute = compute
+        self.generator = generator
+        self.record = record
+        self._met: set[Hashable] = set()
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle() if record else None
+
+    def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
+        """One step. `phase` is whatever changes the computation while the shapes stay, such as that of a loss."""
+        self.generator.manual_seed(step.seed)
+        shape = (step.num_tokens, phase, step.pairs.regions is None)
+        if shape in self._recordings:
+            return self._recordings[shape].replay(step.pairs)
+        if not self.record or shape not in self._met:
+            self._met.add(shape)
+            return Numbers.of(self.compute(step.pairs, step.num_tokens))
+        try:
+            recording = _Recording(self.compute, step, self.generator, self._pool)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
+                "a model or loss that looks at its numbers on the host cannot be. Train with capture=never, "
+                "or set capturable = False in the model"
+            ) from error
+        self._recordings[shape] = recording
+        return recording.replay(step.pairs)
+
+
+class _Recording:
+    """The CUDA graph of one step, and the tensors it reads its pairs from and leaves its numbers in."""
+
+    def __init__(self, compute: Compute, step: Step, generator: torch.Generator, pool: Any):
+        self.pairs = step.pairs.each(Tensor.clone)
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.register_generator_state(generator)
+        # All recordings share their memory: each uses it from start to end, and no two run at once. Only this thread
+        # is recorded: another one may be bringing features over.
+        here = torch.cuda.current_stream()
+        with torch.cuda.graph(self.graph, pool=pool, stream=here, capture_error_mode="thread_local"):
+            self.numbers = Numbers.of(compute(self.pairs, step.num_tokens))
+
+    def replay(self, pairs: Pairs) -> Numbers:
+        """The step for other pairs."""
+        for own, new in zip(self.pairs, pairs):
+            if own is not None and new is not None:
+                own.copy_(new)
+        self.graph.replay()
+        return Numbers(self.numbers.names, self.numbers.values.clone())
+
+
+@contextmanager
+def recording_stream(device: torch.device) -> Iterator[None]:
+    """Everything in here runs on a stream of its own: the default stream cannot be recorded."""
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)

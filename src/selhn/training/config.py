@@ -1,0 +1,199 @@
+"""The settings of a run: frozen dataclasses, and `key=value` to change them."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import yaml
+
+from selhn.base.names import did_you_mean
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained, whatever the model, the loss and the data are."""
+
+    epochs: int = 20
+    batch_size: int = 128
+    lr: float = 5e-4
+    weight_decay: float = 0.01
+    decay_at: tuple[int, ...] = ()
+    """Epochs (from 0) at whose start the learning rate is multiplied by `decay_by`."""
+    decay_by: float = 0.1
+    text_lr_factor: float = 0.1
+    """A pre-trained text encoder learns at this share of the learning rate."""
+    clip: float = 2.0
+    """Largest norm of the gradient; 0 turns clipping off."""
+    drop_regions: float = 0.2
+    """Share of an image's regions that is left out at random, in training only."""
+    corrupt_words: float = 0.2
+    """Share of a text's words that is masked, replaced or deleted at random, in training only."""
+    mask_same_image: bool = True
+    """Whether captions of one image in a batch are kept from being negatives of each other."""
+    noise: float = 0.0
+    """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
+    seed: int = 0
+    device: str = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    features: Literal["auto", "fp32", "fp16", "bf16", "int8"] = "auto"
+    """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
+    feature_bytes: int = 0
+    """Most memory of the GPU that features may take; 0 means half of what is free. What does not fit stays outside."""
+    capture: Literal["auto", "always", "never"] = "auto"
+    """Whether steps are recorded as a CUDA graph and replayed; auto does so on a GPU for losses and models of ours."""
+    two_pass: bool = False
+    """Whether all pairs are scored without a gradient and only those that the loss pulls at with one: the same step in
+    less time, for cross-attention and losses of hardest negatives."""
+    checkpoint_every: int = 0
+    """Steps between checkpoints within an epoch; 0 means at its end only."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that makes a run: names at the edge, settings of each, and how to train."""
+
+    model: str = "rvse"
+    loss: str = "selhn"
+    data: str = "world"
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
+    loss_settings: Mapping[str, Any] = field(default_factory=dict)
+    data_settings: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists and numbers."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_yaml(self) -> str:
+        """The text of config.yaml."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "RunConfig":
+        """The inverse of `to_yaml`; unknown keys are errors."""
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"this is not YAML: {str(error).splitlines()[0]}") from None
+        if not isinstance(values, dict):
+            raise ValueError("config.yaml holds no settings: it must be a list of `name: value` lines")
+        _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
+        for name in ("model", "loss", "data"):
+            if not isinstance(values.get(name, ""), str):
+                raise ValueError(f"{name} must be a name or a path, got {values[name]!r}")
+        for name in ("model_settings", "loss_settings", "data_settings", "train"):
+            values[name] = values.get(name) or {}
+            if not isinstance(values[name], dict):
+                raise ValueError(f"{name} must have `name: value` lines, got {values[name]!r}")
+        training = values.pop("train")
+        _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
+        return cls(**values, train=with_values(TrainConfig(), training))
+
+
+def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
+    """The configuration with `key=value` settings applied.
+
+    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`, `loss.epsilon=0.02`,
+    `data.images=2000` for the settings of each.
+    """
+    for key, value in key_values(settings).items():
+        owner, dot, name = key.partition(".")
+        if key in ("model", "loss", "data"):
+            names: Any = {key: value}
+            config = dataclasses.replace(config, **names)
+        elif dot and owner in ("model", "loss", "data") and name:
+            slot = f"{owner}_settings"
+            grown: Any = {slot: {**getattr(config, slot), name: value}}
+            config = dataclasses.replace(config, **grown)
+        else:
+            name = key.removeprefix("train.")
+            config = dataclasses.replace(config, train=with_values(config.train, {name: value}))
+    return config
+
+
+def key_values(settings: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words as names and values; numbers, lists and true or false are read as such."""
+    values = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if not separator or not key:
+            raise ValueError(f"{setting!r} is no setting: write key=value, for example epochs=3")
+        if key in ("model", "loss", "data"):  # names and paths, which may look like numbers or hold a #
+            values[key] = text
+            continue
+        try:
+            values[key] = _number(yaml.safe_load(text) if text else "")
+        except yaml.YAMLError:
+            raise ValueError(f"the value of {setting!r} cannot be read: close its brackets and quotes") from None
+    return values
+
+
+def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+    """A `TrainConfig` with some fields replaced, their types checked."""
+    known = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
+    _refuse_unknown(values, [*known, "model", "loss", "data", "model.…", "loss.…", "data.…"])
+    checked = {name: _fit(name, value, known[name]) for name, value in values.items()}
+    for name, kind in get_type_hints(TrainConfig).items():
+        if name in checked and get_origin(kind) is Literal:
+            _refuse_other(name, checked[name], get_args(kind))
+    return dataclasses.replace(config, **checked)
+
+
+def _fit(name: str, value: Any, default: Any) -> Any:
+    """A value of the type of the default, where nothing is lost by it."""
+    value = _number(value)
+    if isinstance(default, bool):
+        fits = isinstance(value, bool)
+    elif isinstance(default, int):
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    elif isinstance(default, float):
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+        value = float(value) if fits else value
+    elif isinstance(default, tuple):
+        value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, (list, tuple)) else value
+        fits = isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+    else:
+        fits = isinstance(value, str)
+    if not fits:
+        raise ValueError(f"{name} takes {_kind(default)}, got {value!r}")
+    if isinstance(value, int) and value >= 2**63:
+        raise ValueError(f"{name} must be below 2^63, got {value}")
+    minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
+    if isinstance(default, (int, float)) and not isinstance(default, bool) and not minimum <= value < math.inf:
+        raise ValueError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
+    return value
+
+
+def _refuse_other(name: str, value: Any, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _kind(default: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list such as [10, 15]"}
+    return names.get(type(default), "a word")
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 5e-4 as text; people mean a number."""
+    if isinstance(value, str):
+        try:
+            number = float(value)
+            return int(number) if number.is_integer() and "." not in value else number
+        except (ValueError, OverflowError):
+            return value
+    return value
+
+
+def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in values:
+        if name not in known:
+            raise ValueError(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,80 @@
+"""Runs measured on one split: each by itself, and several as an ensemble."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from selhn.base.device import choose_device
+from selhn.data.formats.reading import read_json
+from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
+from selhn.eval.encoded import require_folds
+from selhn.training.run import open_data, open_model, read_config
+
+ENSEMBLE = "ensemble"
+
+
+def measure_runs(
+    runs: Sequence[Path],
+    data: str | None = None,
+    split: str = "test",
+    *,
+    folds: int = 1,
+    scores: Path | None = None,
+    device: str = "auto",
+    progress: bool = False,
+) -> Iterator[tuple[str, Metrics]]:
+    """The best model of every run under its name, and after several of them what their averaged scores reach.
+
+    A run by itself is ranked by `rank_scores`; what is averaged are the scores, which for SGR and SAF are sigmoids, as
+    their authors average them. `scores` is a folder in which the `rank_scores` are kept, and from which a run that was
+    stopped is taken up again.
+    """
+    names = run_names(runs)
+    require_same_data(runs)
+    models = [open_model(run) for run in runs]
+    items = open_data(runs[0], data)[split]
+    require_folds(items, folds)
+    for model in models:  # before the first of them is scored for hours
+        require_width(model, items)
+    averaged = []
+    for name, model in zip(names, models):
+        path = None if scores is None else scores if len(runs) == 1 else scores / name
+        model = model.to(choose_device(device))
+        try:
+            numbers = score_split(model, items, for_ranking=True, path=path, progress=progress)
+        except KeyboardInterrupt:
+            kept = "" if path is None else f"; what was scored is kept in {path}, the same command goes on from there"
+            raise KeyboardInterrupt(f"stopped{kept}") from None
+        yield name, measure_split(numbers, items, folds=folds)
+        if len(runs) > 1:
+            averaged.append(model.to_scores(numbers))
+    if averaged:
+        yield ENSEMBLE, measure_split(ensemble(*averaged), items, folds=folds)
+
+
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """What tells the runs apart: their paths below the folder that holds them all."""
+    folders = [run.resolve() for run in runs]
+    twice = next((run for run, folder in zip(runs, folders) if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is named twice: an ensemble is made of different runs")
+    above = os.path.commonpath([folder.parent for folder in folders])
+    return [folder.relative_to(above).as_posix() for folder in folders]
+
+
+def require_same_data(runs: Sequence[Path]) -> None:
+    """Refuse runs that were trained on different data, where they say what it was."""
+    known = {run: _trained_on(run) for run in runs if (run / "identity.json").exists()}
+    for run, trained_on in known.items():
+        first = next(iter(known))
+        if trained_on != known[first]:
+            raise ValueError(
+                f"{run} was trained on other data ({trained_on}) than {first} ({known[first]}): "
+                "measure each by itself, or average runs of the same data"
+            )
+
+
+def _trained_on(run: Path) -> str:
+    data = str(read_json(run / "identity.json").get("data"))
+    settings = read_config(run).data_settings if (run / "config.yaml").exists() else {}
+    return ", ".join([data, *(f"{name}={value}" for name, value in sorted(settings.items()))])

@@ -1,0 +1,48 @@
+"""The optimiser and its learning rate."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from selhn.diagnose import Norms, total_norm
+from selhn.models import AbstractMatcher
+from selhn.training.config import TrainConfig
+
+
+def make_optimizer(
+    model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
+) -> torch.optim.AdamW:
+    """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate, `of_loss` no decay."""
+    on_gpu = device.type == "cuda"
+    groups = model.parameter_groups(config.lr, text_lr_factor=config.text_lr_factor)
+    if of_loss:
+        groups.append({"params": list(of_loss), "lr": config.lr, "weight_decay": 0.0})
+    for group in groups:
+        group["initial_lr"] = group["lr"]
+        if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed
+            group["lr"] = torch.tensor(group["lr"], device=device)
+    return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, epoch: int, config: TrainConfig) -> None:
+    """Step decay: a function of the epoch alone, so that a resumed run cannot miss a step."""
+    factor = config.decay_by ** sum(epoch >= at for at in config.decay_at)
+    for group in optimizer.param_groups:
+        rate = group["initial_lr"] * factor
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) -> None:
+    """One update, with all gradients scaled down together where their norm is above `clip`; 0 turns that off."""
+    if clip:
+        norm = total_norm(list(norms.values()))
+        if optimizer.param_groups[0].get("fused"):
+            # The fused update divides by this as it reads the gradients, which saves a pass over them.
+            optimizer.grad_scale = ((norm + 1e-6) / clip).clamp(min=1)  # type: ignore[attr-defined]
+        else:
+            torch.nn.utils.clip_grads_with_norm_(list(norms), clip, norm)
+    optimizer.step()

@@ -1,0 +1,28 @@
+"""Losses that need more in training than the scores of a batch, and how each gets it. One line of `PROTOCOLS` each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from selhn.data import Batches, Data
+from selhn.losses import AOQ, NCR, AbstractLoss, MetaSPN
+from selhn.models import AbstractMatcher
+from selhn.training.config import TrainConfig
+from selhn.training.protocols.base import Protocol
+from selhn.training.protocols.co_divide import CoDivide
+from selhn.training.protocols.meta_step import MetaStep
+from selhn.training.protocols.offline import OfflineNegatives
+
+__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "make_protocol"]
+
+PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
+    NCR: CoDivide,
+    AOQ: OfflineNegatives,
+    MetaSPN: MetaStep,
+}
+"""All other losses are trained the ordinary way."""
+
+
+def make_protocol(model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig) -> Protocol:
+    """How this loss is trained."""
+    kind = next((protocol for known, protocol in PROTOCOLS.items() if isinstance(loss, known)), Protocol)
+    return kind(model, loss, data, batches, config)

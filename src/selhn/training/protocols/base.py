@@ -1,0 +1,56 @@
+"""What a loss may need in training beyond the scores of a batch, in one small protocol."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from selhn.base.types import Batch, Match
+from selhn.data import Batches, Data, Pairs
+from selhn.losses import AbstractLoss
+from selhn.models import AbstractMatcher
+from selhn.training.config import TrainConfig
+
+
+class Protocol:
+    """How a loss is trained; this is the ordinary way, which needs nothing but scores.
+
+    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints; it knows
+    no more of any loss. A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves
+    the result in `tables`, with a row for every text or image, on the device; `match` gathers from them for its pairs.
+    Tables are filled in place, never replaced: a recorded step goes on reading where it was recorded.
+
+    Args:
+        model, loss, data: what is trained; `data.train` is what `batches` are made of.
+        batches: the pairs of a step are rows of its split; its generator is seeded for every step.
+        config: the settings of the run.
+    """
+
+    def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
+        self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
+        learnt = loss.named_parameters() if isinstance(loss, AbstractLoss) and loss.learnt() else ()
+        self.tables: dict[str, Tensor] = {f"loss.{name}": parameter.detach() for name, parameter in learnt}
+
+    @property
+    def capturable(self) -> bool:
+        """Whether `match` is the same work whatever the values are, so that a GPU can record and replay the step."""
+        return True
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Before the first step of an epoch; not when a run is taken up in the middle of one."""
+
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, Any]:
+        """The scores of a batch, and what the loss is `given` with them.
+
+        `pairs` are its rows of the training set; `forward` scores it the way the settings say.
+        """
+        return forward(), None
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a checkpoint must hold for the run to go on as if nothing had happened."""
+        return dict(self.tables)
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        for name, table in self.tables.items():
+            table.copy_(state[name])

@@ -1,0 +1,105 @@
+"""NCR: two networks that tell true pairs from wrong ones for each other (Huang et al., NeurIPS 2021)."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from selhn.base.types import Batch, Match
+from selhn.data import Batches, Data, Pairs
+from selhn.eval.encoded import in_eval_mode
+from selhn.losses import NCR, PairLabels
+from selhn.models import AbstractMatcher, Twins
+from selhn.training.config import TrainConfig
+from selhn.training.protocols.base import Protocol
+from selhn.training.protocols.mixture import fit_two_gaussians
+
+THRESHOLD = 0.5
+"""A pair is held to be true where that is more probable than this."""
+
+
+class CoDivide(Protocol):
+    """Before every epoch after the warm-up: losses of all pairs, a mixture of two Gaussians, labels for both networks.
+
+    Of network k, l_i is the loss of pair i among a random batch (`NCR.pair_losses`), w_i the posterior of the component
+    with the lower mean, and P_i the prediction of `NCR.predict`. A pair is true where w_i of the *other* network is
+    above 1/2:
+
+        y_i = w_i + (1 - w_i) P_i            of true pairs, w of the other network, P of its own
+        y_i = (P_i of one + P_i of the other) / 2        of wrong pairs, trained on from the middle of the run on
+
+    A model with one network is its own other. Both networks see the same batch and are updated in one step.
+    """
+
+    # Official: predictions are made anew in every step, and true and wrong pairs are in batches of their own, with an
+    # update for each. Here a label holds for an epoch, and a batch has both kinds.
+
+    def __init__(self, model: AbstractMatcher, loss: NCR, data: Data, batches: Batches, config: TrainConfig):
+        super().__init__(model, loss, data, batches, config)
+        self.loss: NCR = loss
+        if config.two_pass and loss.margin_of == "image":
+            raise ValueError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
+        size = (2 if isinstance(model, Twins) else 1, data.train.num_texts)
+        self.tables = {
+            "labels": torch.ones(size, device=batches.device),
+            "trained": torch.ones(size, dtype=torch.bool, device=batches.device),
+        }
+        self._plain = Batches(
+            data.train, batches.tokenizer, batches.batch_size, seed=config.seed, device=batches.device
+        )
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The labels of this epoch."""
+        if self.loss.warming_up:
+            return
+        losses, predictions = self.survey(epoch)
+        probability = torch.stack([clean_probability(of_one) for of_one in losses]).flip(0)
+        is_true = torch.stack([above_threshold(of_one) for of_one in probability])
+        labels = torch.where(is_true, probability + (1 - probability) * predictions, predictions.mean(dim=0))
+        self.tables["labels"].copy_(labels)
+        self.tables["trained"].copy_(is_true if 2 * epoch < self.config.epochs else torch.ones_like(is_true))
+
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, PairLabels]:
+        """The scores of both networks, and the labels of the pairs for each."""
+        match = forward()
+        labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
+        # The scores of a network alone have no axis for networks.
+        return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])
+
+    def survey(self, epoch: int) -> tuple[Float[Tensor, "k T"], Float[Tensor, "k T"]]:
+        """Of every training pair and each network, loss and prediction among the pairs of a random batch."""
+        order, size = self._plain.order(epoch), self._plain.batch_size
+        found = torch.zeros(2, *self.tables["labels"].shape, device=self._plain.device)
+        with in_eval_mode(self.model):
+            for first in range(0, len(order), size):
+                # The last batch is as large as the others: what a loss is depends on how many pairs there are.
+                texts = order[min(first, len(order) - size) :][:size]
+                batch = self._plain.assemble_rows(texts)
+                image_ids = batch.image_ids if self.config.mask_same_image else None
+                scores = self.model(batch).scores
+                scores = scores if scores.ndim == 3 else scores[None]
+                rows = texts.to(found.device)
+                found[0][:, rows] = self.loss.pair_losses(scores, image_ids)
+                found[1][:, rows] = self.loss.predict(scores, image_ids)
+        return found[0], found[1]
+
+
+def clean_probability(losses: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """How probably each pair is of the kind with the lower losses; 1 where all losses are equal."""
+    spread = losses.max() - losses.min()
+    if not spread > 0:
+        return torch.ones_like(losses)
+    scaled = (losses - losses.min()).double() / spread
+    return fit_two_gaussians(scaled).posterior(scaled)[0].to(losses)
+
+
+def above_threshold(probability: Float[Tensor, " T"]) -> Bool[Tensor, " T"]:
+    """Which pairs are held to be true; where all would be, the least probable hundredth is not."""
+    threshold = probability.new_tensor(THRESHOLD)
+    if probability.min() > threshold:
+        # Not quantile(), which refuses more than 16 million values.
+        threshold = probability.kthvalue(max(1, round(0.01 * len(probability)))).values
+        if threshold == probability.max():  # nothing tells any from the others
+            return torch.ones_like(probability, dtype=torch.bool)
+    return probability > threshold

@@ -1,0 +1,139 @@
+"""Meta-SPN: the step that teaches a weighting network what to weigh (our reading of Wei et al., 2021; experimental)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from selhn.base.types import Batch, Match
+from selhn.data import Batches, Data, Pairs
+from selhn.losses import MetaSPN, TripletHN
+from selhn.models import AbstractMatcher
+from selhn.training.checkpoint import flatten_optimizer, unflatten_optimizer
+from selhn.training.config import TrainConfig
+from selhn.training.protocols.base import Protocol
+
+NUDGE = 0.001
+"""How far weights are moved along a gradient, as a length, to see how losses change with it.
+
+DARTS (Liu et al., ICLR 2019) takes 0.01, within which hinges switch on and off here.
+"""
+
+
+class MetaStep(Protocol):
+    """Before every update: would the weights, as they are, make the next step good for pairs of the dev split?
+
+    With theta the model, phi the weighting network, l_i the hinges of a batch and M the T-HN loss of a batch of dev:
+
+        theta' = theta - lr grad_theta mean_i(w_i(phi) l_i(theta))
+        grad_phi M(theta') = -lr mean_i(grad_phi w_i(phi) <grad_theta l_i(theta), v>),   v = grad_theta M(theta')
+
+    Neither a second derivative nor a gradient for each anchor is needed: <grad l_i, v> is how l_i changes along v, the
+    difference of two passes with theta moved a little to and fro. lr is the rate that the run begins with, and theta'
+    a plain gradient step, where the update that follows is AdamW's.
+
+    The abstract names the validation set, so it is dev; the epoch is chosen on dev as well, which favours this loss
+    there. Test stays out of it.
+    """
+
+    def __init__(self, model: AbstractMatcher, loss: MetaSPN, data: Data, batches: Batches, config: TrainConfig):
+        super().__init__(model, loss, data, batches, config)
+        self.loss: MetaSPN = loss.to(batches.device)
+        self._plain = TripletHN(loss.margin)
+        on_gpu = batches.device.type == "cuda"
+        self._optimizer = torch.optim.Adam(self.loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
+        size = min(batches.batch_size, data.dev.num_texts)
+        self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
+        self._image_of_text = data.dev.image_of_text.to(batches.device)
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+        may_record = on_gpu and self._dev.resident and model.capturable and config.capture != "never"
+        # Seeds cannot be set in a recorded step; elsewhere they are, since a model may draw in ways not seen here.
+        self._seeded = drops or not may_record
+
+    @property
+    def capturable(self) -> bool:
+        """Not with dropout, which has to be the same in all passes, nor where features of dev are not on the device."""
+        return not self._seeded
+
+    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
+        """One step of the weighting network, then the scores."""
+        seed = self.batches.generator.initial_seed()
+        # The differences below are too small for half precision.
+        with torch.autocast(batch.tokens.device.type, enabled=False):
+            self._teach(replace(batch, regions=batch.regions.float()), self._draw_dev(), seed)
+        return forward(), None
+
+    def _draw_dev(self) -> Batch:
+        """Other pairs of dev in every step; all of one width, and drawn on the device, so that it can be recorded."""
+        order = torch.rand(self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device)
+        rows = order.argsort()[: self._dev.batch_size]
+        pairs = Pairs(rows, self._image_of_text[rows])
+        return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))
+
+    def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
+        with _unharmed(self.model, self._parameters, self._seeded):
+            scores = self._scores(batch, seed)
+            steps = self._gradients(self.loss.per_anchor(scores, self._ids(batch)).mean())
+            with _moved(self._parameters, steps, -self.config.lr):
+                towards = self._gradients(self._plain(self._scores(dev, seed), self._ids(dev)))
+            # Zero where all of dev is told apart: then nothing moves, and there is nothing to learn from it.
+            length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards)))
+            nudge = NUDGE / length.clamp(min=torch.finfo(length.dtype).tiny ** 0.5)
+            ends = []
+            for side in (nudge, -nudge):
+                with _moved(self._parameters, towards, side), torch.no_grad():
+                    ends.append(self._plain.per_anchor(self._scores(batch, seed), self._ids(batch)))
+            change = (ends[0] - ends[1]) * (length / (2 * NUDGE))
+        meta = -self.config.lr * (self.loss.weights(scores, self._ids(batch)) * change).mean()
+        self._optimizer.zero_grad(set_to_none=True)
+        meta.backward()
+        self._optimizer.step()
+
+    def _scores(self, batch: Batch, seed: int) -> Float[Tensor, "*K B B"]:
+        if self._seeded:
+            torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
+        return self.model(batch).scores
+
+    def _ids(self, batch: Batch) -> Tensor | None:
+        return batch.image_ids if self.config.mask_same_image else None
+
+    def _gradients(self, value: Tensor) -> list[Tensor]:
+        gradients = torch.autograd.grad(value, self._parameters, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, gradients)]
+
+    def state(self) -> dict[str, Tensor]:
+        """The weighting network and its optimiser."""
+        return {**self.loss.network.state_dict(), **flatten_optimizer(self._optimizer)[0]}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        self.loss.network.load_state_dict({name: state[name] for name in self.loss.network.state_dict()})
+        unflatten_optimizer(self._optimizer, state, self._optimizer.state_dict()["param_groups"])
+
+
+@contextmanager
+def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: float | Tensor) -> Iterator[None]:
+    """Parameters moved for a while, and then put back to the last bit."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        torch._foreach_add_(list(parameters), torch._foreach_mul(list(along), by))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(list(parameters), before)
+
+
+@contextmanager
+def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter], seeded: bool) -> Iterator[None]:
+    """Batch statistics and, where they were `seeded`, random numbers are afterwards what they were."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    device = parameters[0].device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=seeded):
+        yield
+    for buffer, before in buffers:
+        buffer.copy_(before)

@@ -1,0 +1,39 @@
+"""Where the features of a run lie: on its device where they fit, else on the host."""
+
+from dataclasses import replace
+
+import torch
+
+from selhn.data import Data, make_resident, resident_bytes
+from selhn.data.resident import FeaturePrecision
+from selhn.training.config import TrainConfig
+
+
+def on_device(data: Data, config: TrainConfig, device: torch.device, half: bool) -> Data:
+    """The data with all features on the device where the byte budget holds them, else as they are.
+
+    Encoders that compute in bfloat16 round their features to it first: keeping them so changes no number. Features
+    that do not fit are brought over for every step instead.
+    """
+    if device.type == "cpu" and config.features == "auto":
+        return data
+    precision: FeaturePrecision = "bf16" if half else "fp32"
+    if config.features != "auto":
+        precision = config.features
+    splits = (data.train, data.dev, data.test)
+    budget = config.feature_bytes or _half_of_free(device)
+    needed = sum(resident_bytes(split.features, precision) for split in splits)
+    if needed > budget:
+        if config.features != "auto":
+            raise ValueError(
+                f"features={precision} take {needed / 2**30:.1f} GiB and feature_bytes allows {budget / 2**30:.1f} GiB "
+                "of the device: take int8, raise feature_bytes, or leave features=auto to read them as they are needed"
+            )
+        return data
+    train, dev, test = (make_resident(split, device, precision) for split in splits)
+    return replace(data, train=train, dev=dev, test=test)
+
+
+def _half_of_free(device: torch.device) -> int:
+    """Half of the memory that is free; a CPU is not asked, since features are moved there only by request."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**62

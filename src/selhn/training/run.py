@@ -1,0 +1,110 @@
+"""From a configuration to a run: names become objects here and nowhere else."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from selhn.data import Data, load_data
+from selhn.losses import LOSSES, AbstractLoss, create_loss
+from selhn.models import MODELS, AbstractMatcher, create_model, load_model
+from selhn.text import Tokenizer, Vocabulary
+from selhn.training.config import RunConfig, override
+from selhn.training.loop import Run, train
+from selhn.training.recipes import find_data
+
+
+def run_config(
+    config: RunConfig, out: str | Path | None = None, *, resume: bool = False, quiet: bool = False, label: str = ""
+) -> Run:
+    """Make the data, the model and the loss, and train."""
+    data = load_data(find_data(config.data), **config.data_settings)
+    loss = make_loss(config)
+    model = make_model(config, data)
+    text = config.to_yaml()
+    return train(
+        model, data, loss, out=out, config=config.train, resume=resume, quiet=quiet, label=label, config_text=text
+    )
+
+
+def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
+    """Take up a run where its last checkpoint left it; `epochs`, `device` and `checkpoint_every` may be changed."""
+    config = override(read_config(Path(out)), settings)
+    return run_config(config, out, resume=True, quiet=quiet)
+
+
+def read_config(run: Path) -> RunConfig:
+    """The configuration a run was started with."""
+    path = run / "config.yaml"
+    if not path.exists():
+        raise ValueError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
+    try:
+        return RunConfig.from_yaml(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
+
+
+def make_loss(config: RunConfig) -> AbstractLoss:
+    """The loss of a configuration, with what a whole run takes where nothing else is said."""
+    defaults = LOSSES[config.loss].run_settings if config.loss in LOSSES else {}
+    return create_loss(config.loss, **{**defaults, **config.loss_settings})
+
+
+def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
+    """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
+    torch.manual_seed(config.train.seed)
+    if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
+        raise ValueError("model.tokenizer is no setting: the vocabulary is made of the training texts")
+    settings = {"feature_dim": data.feature_dim, **config.model_settings}
+    if config.loss in LOSSES:
+        settings.setdefault("networks", LOSSES[config.loss].networks)
+    if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
+        settings.setdefault("tokenizer", Vocabulary.build([*data.train.captions, *data.dev.captions]))
+    return create_model(config.model, **settings)
+
+
+def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
+    """One run in `out`, or one for each seed in a folder of its own; a table of what came out."""
+    if seeds is not None and len(set(seeds)) < len(seeds):
+        raise ValueError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
+    if seeds is None:
+        run = run_config(config, out)
+        return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
+    runs = {}
+    for seed in seeds:
+        seeded = replace(config, train=replace(config.train, seed=seed))
+        folder = out / f"seed{seed}"
+        begun = (folder / "checkpoints" / "latest").exists()
+        runs[seed] = run_config(seeded, folder, resume=begun, label=f"[seed {seed}] ")
+    rows = [f"seed {seed:4}  test  {run.test}" for seed, run in runs.items()]
+    return "\n".join([*rows, f"RSUM {mean_and_deviation([run.test.rsum for run in runs.values()])}"])
+
+
+def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
+    """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
+    return open_model(run), open_data(run, data)
+
+
+def open_model(run: Path) -> AbstractMatcher:
+    """The best model of a run, or a saved model."""
+    if (run / "checkpoints").is_dir() and not (run / "best").is_dir():
+        raise ValueError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
+    return load_model(run / "best" if (run / "best").is_dir() else run)
+
+
+def open_data(run: Path, data: str | None = None) -> Data:
+    """The data a run was trained on unless other data is named."""
+    if data is not None:
+        return load_data(find_data(data))
+    if not (run / "config.yaml").exists():
+        raise ValueError(f"{run} does not say what data it was trained on: name some with --data")
+    config = read_config(run)
+    return load_data(find_data(config.data), **config.data_settings)
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation, as in a table: 312.4 ± 1.9."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.1f} ± {deviation:.1f}"

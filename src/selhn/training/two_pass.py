@@ -1,0 +1,84 @@
+"""A step that scores all pairs without a gradient, and with one only those that the loss can pull at.
+
+A loss of hardest negatives pulls at the positives and, for every anchor, at one negative: of B^2 pairs at most B, and
+2B for every maximum that it needs. What it is given is the whole matrix of the first pass, in which the gradients of
+these pairs lead to the second: value and gradients are those of one pass. That is not so for a loss that pulls at all
+negatives, nor for a model whose scores depend on other pairs.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from selhn.base.types import Batch, Match
+from selhn.kernels.statistics import CANDIDATES, Statistic, label_images
+from selhn.layers import Fragments
+from selhn.losses import AbstractLoss
+from selhn.models import AbstractMatcher
+
+
+def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
+    """Refuse a model or a loss for which two passes are not the same step."""
+    if not model.pairs_apart:
+        raise ValueError(
+            f"two_pass=true scores some pairs again, apart from the others, and {model.name or type(model).__name__} "
+            "cannot: its scores are cheap, or depend on other pairs (as with the batch norm of saf); "
+            "leave two_pass=false"
+        )
+    if not isinstance(loss, AbstractLoss):
+        raise ValueError(
+            "two_pass=true must know which pairs the loss pulls at, and cannot know it of a function from outside: "
+            "use a loss of selhn, or leave two_pass=false"
+        )
+    # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
+    if loss.phase is None and not loss.mines:
+        sums = ", ".join(name for name in loss.needs if name not in CANDIDATES)
+        raise ValueError(
+            f"two_pass=true is for losses of hardest negatives alone, and {type(loss).__name__} pulls at all of them "
+            f"({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
+        )
+
+
+def match_in_two_passes(
+    model: AbstractMatcher, batch: Batch, loss: Callable[..., Tensor], image_ids: Int[Tensor, " B"] | None
+) -> Match:
+    """What `model(batch)` gives, as far as this loss can tell: all scores, and gradients where it pulls."""
+    if not isinstance(loss, AbstractLoss) or not loss.mines:
+        return model(batch)
+    images, texts = model.encode(batch)
+    with torch.no_grad():
+        scores = model.score(images, texts)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        pairs = pulled_pairs(scores, image_ids, loss.needs)
+        image, text = pairs // len(scores), pairs % len(scores)
+        # A pair that is there twice, such as two that are each other's hardest negatives, must count once.
+        counts = pairs.diff(prepend=pairs.new_full((1,), -1)) != 0
+    # Weights that autocast has rounded above would else be taken below, where they need a gradient.
+    torch.clear_autocast_cache()
+    if isinstance(images, Fragments):
+        # Once for every item, and not for every pair that it is in.
+        images, texts = images.with_gram(), texts.with_gram()
+    again = model.score_pairs(images[image], texts[text])
+    # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were taken here.
+    leads = (again - again.detach()).to(scores.dtype) * counts
+    return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores), model.auxiliary(batch, images, texts))
+
+
+def pulled_pairs(
+    scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | None, maxima: tuple[Statistic, ...]
+) -> Int[Tensor, " P"]:
+    """`image * B + text` of the positives and of all anchors' maxima, in order, some perhaps more than once.
+
+    P = B + 2B len(maxima) whatever the scores are, and nothing waits for the device.
+    """
+    batch = len(scores)
+    here = torch.arange(batch, device=scores.device)
+    labels, _ = label_images(image_ids, batch, scores.device)
+    negatives, positive = scores.masked_fill(labels[:, None] == labels, -torch.inf), scores.diagonal()[:, None]
+    pairs = [here * batch + here]
+    for name in maxima:
+        pairs.append(here * batch + CANDIDATES[name](negatives, positive).max(dim=1).indices)
+        pairs.append(CANDIDATES[name](negatives.mT, positive).max(dim=1).indices * batch + here)
+    return torch.cat(pairs).sort().values

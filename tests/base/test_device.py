@@ -1,0 +1,17 @@
+import pytest
+import torch
+
+from selhn.base.device import choose_device
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_no_gpu():
+    assert choose_device("auto") == torch.device("cpu")
+    with pytest.raises(ValueError, match="torch sees no GPU: use device=cpu"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize("name", ["meta", "mps", "nonsense"])
+def test_devices_that_are_not_there(name):
+    with pytest.raises(ValueError, match=f"there is no device '{name}' here"):
+        choose_device(name)

@@ -1,0 +1,240 @@
+"""The command line as a person meets it."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from selhn.cli import app, main
+
+RUNNER = CliRunner()
+TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
+
+
+def say(*words):
+    result = RUNNER.invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    result = say("train", "rvse_selhn_world", *TINY, "--out", folder)
+    assert "test  i2t" in result.output
+    return folder
+
+
+def test_help_answers_at_once_and_without_torch():
+    code = (
+        "import sys; sys.argv = ['selhn', '--help']\nfrom selhn.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("False")
+    commands = "demo models losses data train eval reproduce index search serve show export diagnose report"
+    for command in commands.split():
+        assert command in done.stdout
+
+
+def test_the_tables():
+    assert "rvsepp" in say("models").output
+    assert len(say("models", "vse_*").output.splitlines()) == 4
+    assert "selhn" in say("losses", "*hn").output
+    assert "Paper: 498.6" in say("train", "--list").output
+    assert "Paper: 498.6" in say("train").output
+
+
+def test_train_eval_search(run, tmp_path):
+    assert "rsum" in say("eval", run).output
+    assert "rsum" in say("eval", run, "--split", "dev", "--folds", "2").output
+    lines = say("search", run, "a red ball", "-k", "3").output.splitlines()
+    assert len(lines) == 3
+    assert "scene-" in lines[0]
+    assert "epoch  2/2" in say("train", "--resume", run, "epochs=2").output
+
+
+def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
+    place = ["--index", tmp_path / "scenes.index"]
+    made = say("index", "--model", run, *place, "--precision", "float16").output
+    assert "100 images, 500 texts, 16 numbers each in float16, by rvse" in made
+    assert say("index", "--model", run, *place).output == made, "all of it is there"
+    more = say("index", *place, "--model", run, "--split", "dev").output
+    assert "200 images" in more
+    lines = say("search", "a red ball", *place, "--k", "3").output.splitlines()
+    assert len(lines) == 3
+    assert say("search", tmp_path / "scenes.index", "a red ball", "-k", "3").output.splitlines() == lines
+    only_test = say("search", "a red ball", *place, "-k", "300", "--where", "split = test").output.splitlines()
+    assert len(only_test) == 100
+    name = lines[0].split()[2]
+    assert "199 images" in say("index", *place, "--delete", name, "--compact", "--check").output
+    assert name not in say("search", "a red ball", *place).output
+    assert len(say("search", "--like", lines[1].split()[2], *place).output.splitlines()) == 5
+
+
+def test_a_page_about_a_run(run, tmp_path):
+    page = tmp_path / "page.html"
+    said = say("report", run, "--out", page, "--examples", "1", "--device", "cpu").output
+    assert said.startswith(f"{page}: ")
+    assert "<h2>Examples</h2>" in page.read_text()
+    with pytest.raises(ValueError, match="there is no run"):
+        say("report", tmp_path / "nowhere")
+
+
+def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path):
+    words = [*TINY, "model.word_dim=8", "--out", tmp_path / "scan"]
+    say("train", "scan_t2i_avg_selhn_world", *words)
+    rows = say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines()
+    assert len(rows) == 3
+    assert rows[-1].startswith("ensemble ")
+    assert len({row.index("i2t") for row in rows}) == 1
+    assert len(list((tmp_path / "scores").rglob("scores.npy"))) == 2
+    assert say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines() == rows
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "attention.png"
+    shown = say("show", "attention", tmp_path / "scan", "--image", "3", "--text", "a red ball", "--out", picture)
+    assert len(shown.output.splitlines()) == 1 + 5 + 1
+    assert picture.stat().st_size > 50_000, "with the scene in it"
+    with pytest.raises(ValueError, match="models that have: scan_t2i_avg"):
+        say("show", "attention", run)
+
+
+def test_diagnose(run, tmp_path):
+    assert "loss_per_anchor" in say("diagnose", run).output
+    stuck = tmp_path / "stuck.csv"
+    stuck.write_text("epoch,Train Loss\n" + "".join(f"{epoch},25.6{epoch % 7}\n" for epoch in range(20)))
+    said = say("diagnose", stuck, "--batch", "64")
+    assert said.exit_code == 0
+    assert "stalled since row 1" in said.output
+    assert "128 x margin" in said.output
+    verdict = json.loads(say("diagnose", stuck, "--json", "--reduction", "sum").output)
+    assert verdict["kind"] == "stalled"
+    with pytest.raises(ValueError, match="no column 'Loss'"):
+        say("diagnose", stuck, "--column", "Loss")
+    pytest.importorskip("matplotlib")
+    assert "Picture: " in say("diagnose", stuck, "--figure", tmp_path / "stuck.png").output
+    assert (tmp_path / "stuck.png").stat().st_size > 10_000
+
+
+def test_seeds(tmp_path):
+    output = say("train", "vse_fc_hn_world", *TINY, "seeds=0,1", "--out", tmp_path).output
+    assert "seed    1" in output
+    assert "±" in output
+
+
+def test_reproduce(tmp_path):
+    listed = say("reproduce", "--list").output
+    assert say("reproduce").output == listed
+    assert "fig9" in listed
+    pytest.importorskip("matplotlib")
+    small = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+    words = ["--tiny", "--seeds", "0,1", "--jobs", "1", "--out", tmp_path]
+    shown = say("reproduce", "fig7", *small, "model.bert=nowhere", *words).output
+    assert "[4/4" in shown
+    assert "nowhere is no folder of a BERT" in shown
+    assert (tmp_path / "fig7.png").stat().st_size > 10_000
+
+
+def test_data(tmp_path):
+    imported = say("data", "import", "world", tmp_path / "own", "images=100", "--half")
+    assert "100 images" in imported.output
+    checked = say("data", "check", tmp_path / "own")
+    assert checked.exit_code == 0
+    assert "train" in checked.output
+    shown = say("data", "show", "world", "images=100", "--number", "2", "--pictures", tmp_path / "pictures")
+    assert "test-scene-000001" in shown.output
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 2
+    assert say("data", "check", tmp_path / "nothing").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "rvse_selhn_worl"], "unknown recipe 'rvse_selhn_worl': did you mean 'rvse_selhn_world'?"),
+        (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
+        (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
+        (["eval", "nowhere"], "nowhere"),
+        (["search", "nowhere", "a dog"], "nowhere"),
+        (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
+        (["search"], 'write `selhn search "a dog in the snow"`'),
+        (["index", "world"], "there is no index selhn.index yet: name the run or the model"),
+        (["index", "--check"], "selhn.index is no index, or a damaged one"),
+        (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
+        (["train", "--resume", "nowhere"], "nowhere holds no run"),
+        (["models", "rvze"], "no model matches 'rvze'"),
+        (["data", "show", "world", "images=[1"], "cannot be read"),
+        (["reproduce", "tabel1"], "unknown table or figure 'tabel1': did you mean 'table1'?"),
+        (["reproduce", "table1", "--data", "f30k"], "the data set 'f30k' was not found"),
+        (["reproduce", "table1", "--data", "nowhere"], "nowhere"),
+        (["reproduce", "table1", "--seeds", "x"], "--seeds takes whole numbers such as 0,1,2, got 'x'"),
+        (["demo", "--epochs", "0"], "epochs must be at least 1"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SELHN_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("selhn: ")
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "selhn.cli", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
+    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in child.stdout:
+        if "epoch" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[0]
+    assert child.returncode == 130
+    assert "all of it is saved. Go on with: selhn train --resume run" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [["index", "Pictures"], ["eval", "run"]])
+def test_what_a_stopped_command_has_to_say_is_heard(words, monkeypatch, capsys):
+    def stopped(*arguments, **settings):
+        raise KeyboardInterrupt("stopped: what was done is kept")
+
+    monkeypatch.setattr("selhn.cli.search.fill_index", stopped)
+    monkeypatch.setattr("selhn.training.measure_runs", stopped)
+    monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert "selhn: stopped: what was done is kept" in capsys.readouterr().err
+
+
+def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
+    from picture_cases import TinyBackbone, encoded, photo
+
+    from selhn.pictures import Extractor, ready
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(ready, "load_extractor", lambda name, device: Extractor(TinyBackbone()))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for number in range(4):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    (tmp_path / "photos" / "bad.jpg").write_bytes(b"")
+    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{n}.png,picture {n}\n" for n in range(4)))
+    said = say("data", "import", "photos", "--captions", "captions.csv", "--half").output
+    assert "4 pictures used (4 computed now), 1 files left out" in said
+    assert "left out: bad.jpg: " in said
+    assert "train: 2 images, 2 captions" in said
+    assert "This data can be used." in said
+    again = say("data", "import", "photos", "second", "batch_size=2").output
+    assert "4 pictures used (0 computed now)" in again
+    assert "0 captions" in again
+    with pytest.raises(ValueError, match="an import of pictures has no option 'batchsize': did you mean 'batch_size'"):
+        say("data", "import", "photos", "third", "batchsize=2")

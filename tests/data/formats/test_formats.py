@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from selhn.data import FORMATS, import_data, load_data
+from selhn.data.formats import find_format
+from selhn.pictures.library import holds_pictures
+
+
+def test_every_format_is_recognised(precomp, pocket, karpathy, tmp_path):
+    assert find_format(precomp.folder)[1] == "precomp"
+    assert find_format(pocket)[1] == "pocket"
+    assert find_format(karpathy)[1] == "karpathy"
+    assert find_format(karpathy / "dataset_flickr30k.json")[1] == "karpathy"
+    assert find_format(import_data(pocket, tmp_path / "new"))[1] == "native"
+
+
+def test_tsv_is_recognised_beside_its_captions(tsv):
+    assert find_format(tsv[0])[1] == "tsv"
+    assert find_format(tsv[0] / "boxes36.tsv")[1] == "tsv"
+
+
+@pytest.mark.parametrize("source", ["precomp", "pocket", "karpathy"])
+def test_importing_changes_nothing_but_the_format(request, source, tmp_path):
+    folder = request.getfixturevalue(source)
+    folder = folder.folder if source == "precomp" else folder
+    before, after = load_data(folder), load_data(import_data(folder, tmp_path / "new"))
+    assert (before.name, before.folds) == (after.name, after.folds)
+    for one, other in zip((before.train, before.dev, before.test), (after.train, after.dev, after.test)):
+        rows = torch.arange(one.num_images)
+        assert torch.equal(one.features.gather(rows)[0], other.features.gather(rows)[0])
+        assert list(one.captions) == list(other.captions)
+        assert list(one.image_names) == list(other.image_names)
+        assert torch.equal(one.image_of_text, other.image_of_text)
+
+
+def test_importing_takes_the_options_of_the_source(pocket, tmp_path):
+    folder = import_data(pocket, tmp_path / "new", dtype="float16", form="pca", regions=2)
+    assert np.load(folder / "train_features.npy").shape == (4, 2, 3)
+
+
+def test_the_generated_world_takes_options():
+    data = load_data("world", images=40, seed=1)
+    assert data.train.num_images == 40
+    with pytest.raises(ValueError, match="the generated world has no option 'image': did you mean 'images'"):
+        load_data("world", image=40)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"cutdev": False}, "the precomp format has no option 'cutdev': did you mean 'cut_dev'?"),
+        ({"zzz": 1}, "the precomp format has no option 'zzz': there are cut_dev, test"),
+        ({"inspection": 1}, "no option 'inspection'"),
+    ],
+)
+def test_unknown_options(precomp, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_data(precomp.folder, **options)
+
+
+def test_unknown_names_and_folders(tmp_path):
+    with pytest.raises(ValueError, match="no file or folder 'wrold': give a path, or 'world'"):
+        load_data("wrold")
+    with pytest.raises(ValueError, match="no file or folder '/no/where': give a path"):
+        load_data("/no/where")
+    (tmp_path / "notes.txt").write_text("nothing here")
+    with pytest.raises(ValueError, match="Looked for native: data.json") as caught:
+        load_data(tmp_path)
+    assert all(f"{name}: " in str(caught.value) for name in FORMATS)
+
+
+def test_a_folder_of_pictures_is_recognised(tmp_path):
+    assert not holds_pictures(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
+    assert holds_pictures(tmp_path)
+    assert not holds_pictures(tmp_path / "sub" / "a.jpg")
+    with pytest.raises(ValueError, match="holds pictures: turn them into features once, selhn data import"):
+        load_data(tmp_path)
+    (tmp_path / "data.json").write_text("{}")
+    assert not holds_pictures(tmp_path), "a data set may have pictures beside it"

@@ -1,0 +1,290 @@
+import io
+import os
+import pickle
+from argparse import Namespace
+
+import pytest
+import torch
+from model_cases import BERT, make_batch, make_model
+
+from selhn.losses import TripletHN
+from selhn.models.official import LAYOUTS, load_official
+
+VSEPP = [
+    ("vsepp_cosine", "vsepp", {}),
+    ("vsepp_no_imgnorm", "vsepp", {"no_imgnorm": True}),
+    ("vsepp_order", "vsepp_order", {}),
+]
+FRAGMENTS = {
+    "scan_t2i_avg": "scan_t2i_avg",
+    "scan_t2i_lse": "scan_t2i_lse",
+    "scan_i2t_avg": "scan_i2t_avg",
+    "scan_i2t_lse": "scan_i2t_lse",
+    "bfan_equal": "bfan_equal",
+    "bfan_prob": "bfan_prob",
+    "sgraf_sgr": "sgr",
+    "sgraf_saf": "saf",
+}
+
+
+@pytest.fixture
+def recorded(golden):
+    """State dict, arrays as tensors, and configuration of a golden file."""
+
+    def load(name):
+        arrays, config = golden(name)
+        state = {key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")}
+        return state, {key: torch.from_numpy(value) for key, value in arrays.items() if "/" not in key}, config
+
+    return load
+
+
+def first_of(lengths, size):
+    return torch.arange(size) < lengths[:, None]
+
+
+def close(ours, theirs, atol=2e-6, rtol=1e-5):
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("file", "name", "settings"), VSEPP)
+def test_vsepp(recorded, file, name, settings):
+    state, arrays, config = recorded(file)
+    model = load_official(name, state, **settings)
+    assert not model.training
+    assert model.settings["dim"] == config["dim"]
+    assert model.settings["vocab_size"] == config["vocab_size"]
+    images = model.encode_images(arrays["regions"][:, None], torch.ones(5, 1, dtype=torch.bool))
+    texts = model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))
+    scores = model.score(images, texts)
+    close(images, arrays["image_emb"])
+    close(texts, arrays["text_emb"])
+    close(scores, arrays["scores"])
+    loss = TripletHN.official()(scores[:5, :5])
+    close(loss, arrays["thn_sum_5x5"], atol=1e-5)
+    loss.backward()
+    close(model.fc.weight.grad, arrays["grad_img_fc"], atol=1e-5, rtol=1e-4)
+    close(model.embed.weight.grad, arrays["grad_embed"], atol=1e-5, rtol=1e-4)
+
+
+def test_vsepp_in_double_precision(recorded):
+    state, arrays, _ = recorded("vsepp_order")
+    model = load_official("vsepp_order", state).double()
+    images = model.encode_images(arrays["regions"][:, None].double(), torch.ones(5, 1, dtype=torch.bool))
+    scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
+    close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
+def test_cross_attention(recorded, file, name):
+    state, arrays, config = recorded(file)
+    model = load_official(name, state)
+    assert {key: model.settings[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")} == {
+        key: config[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")
+    }
+    assert model.settings["smooth"] == config["smooth"]
+    if name in ("sgr", "saf"):
+        assert (model.settings["num_regions"], model.settings["sim_dim"]) == (36, config["sim_dim"])
+    images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
+    texts = model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))
+    scores = model.score(images, texts)
+    close(images.vectors, arrays["region_emb"])
+    close(texts.vectors, arrays["word_emb"])
+    close(scores, arrays["scores"])
+    loss = TripletHN.official()(scores[:5, :5])
+    close(loss, arrays["thn_sum_5x5"], atol=1e-5)
+    loss.backward()
+    close(model.image.fc.weight.grad, arrays["grad_img_fc"], atol=1e-5, rtol=1e-4)
+    close(model.text.words.embed.weight.grad, arrays["grad_embed"], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
+def test_cross_attention_in_double_precision(recorded, file, name):
+    state, arrays, _ = recorded(file)
+    model = load_official(name, state).double()
+    mask = torch.ones(arrays["regions"].shape[:2], dtype=torch.bool)
+    images = model.encode_images(arrays["regions"].double(), mask)
+    scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
+    close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+
+
+def test_files_of_cross_attention(recorded, tmp_path):
+    path = tmp_path / "model_best.pth.tar"
+    for file, name in (("scan_i2t_lse", "scan_i2t_lse"), ("sgraf_sgr", "sgr")):
+        state, arrays, _ = recorded(file)
+        sides = ("img_enc.", "txt_enc.", "sim_enc.") if name == "sgr" else ("img_enc.", "txt_enc.")
+        options = {"lambda_softmax": 4.0, "lambda_lse": 6.0, "cross_attn": "i2t", "agg_func": "LogSumExp"}
+        options = {"module_name": "SGR"} if name == "sgr" else options
+        write_checkpoint(path, state, sides=sides, **options)
+        model = load_official(name, path)
+        images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
+        close(
+            model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))), arrays["scores"]
+        )
+    with pytest.raises(ValueError, match="trained with module_name='SGR'; saf has 'SAF' there"):
+        load_official("saf", path)
+
+
+def test_options_of_cross_attention(recorded):
+    state, *_ = recorded("scan_t2i_lse")
+    assert load_official("scan_t2i_lse", state, lambda_softmax=11, lambda_lse=20).head.smooth == 11
+    assert load_official("scan_t2i_lse", state, smooth=12.0, lambda_lse=20).head.lambda_lse == 20
+    with pytest.raises(ValueError, match="trained with cross_attn='i2t'; scan_t2i_lse has 't2i' there"):
+        load_official("scan_t2i_lse", state, cross_attn="i2t")
+    with pytest.raises(ValueError, match="trained with raw_feature_norm='softmax'"):
+        load_official("bfan_equal", state, raw_feature_norm="softmax")
+    with pytest.raises(ValueError, match="weights of another model; missing: image.pool"):
+        load_official("saf", state)
+
+
+def test_vse_infty_images(recorded):
+    state, arrays, _ = recorded("vse_infty_image")
+    model = load_official("vse_infty", state)
+    mask = first_of(arrays["lengths"], 11)
+    close(model.encode_images(arrays["regions"], mask), arrays["embedding"])
+    close(model.image.gpo.weights(arrays["lengths"], 11), arrays["pool_weights"][:, :, 0])
+
+
+def test_one_side_alone_encodes_only_that(recorded, tmp_path):
+    state, arrays, _ = recorded("vse_infty_image")
+    model = load_official("vse_infty", state)
+    with pytest.raises(ValueError, match="had no such encoder: load both sides"):
+        model.encode_texts(torch.zeros(1, 3, dtype=torch.int64), torch.ones(1, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="can be saved"):
+        model.save(tmp_path / "model")
+
+
+def test_vse_infty_text_head(recorded):
+    state, arrays, config = recorded("vse_infty_text_head")
+    bert = {**BERT, "hidden_size": config["hidden"]}
+    model = load_official("vse_infty_bert", state, bert=bert)
+    mask = first_of(arrays["lengths"], 12)
+    close(model.text.head(arrays["bert_last_hidden"], mask), arrays["embedding"])
+    close(model.text.gpo.weights(arrays["lengths"], 12), arrays["pool_weights"][:, :, 0])
+    with pytest.raises(ValueError, match="missing: text.words.bert"):
+        load_official(
+            "vse_infty_bert", {**state, "txt_enc.bert.embeddings.LayerNorm.weight": state["txt_enc.linear.bias"]}
+        )
+
+
+def their_state(model):
+    """A state dict of ours under the authors' names."""
+    names = [
+        ("text.words.", "txt_enc."),
+        ("text.fc.", "txt_enc.linear."),
+        ("text.", "txt_enc."),
+        ("image.", "img_enc."),
+        (".gpo.", ".gpool."),
+    ]
+    state = {}
+    for key, value in model.state_dict().items():
+        for ours, theirs in names:
+            key = key.replace(ours, theirs)
+        if ".back." in key:
+            key = key.replace(".back.", ".") + "_reverse"
+        state[key.replace(".ahead.", ".")] = value
+    return state
+
+
+def test_whole_models(recorded):
+    batch = make_batch()
+    for name, settings in (("vse_infty", {}), ("vse_infty_bert", {"bert": {"num_attention_heads": 2}})):
+        model = make_model(name)
+        state = their_state(model)
+        assert "img_enc.gpool.gru.weight_ih_l0_reverse" in state
+        if name == "vse_infty_bert":
+            state["txt_enc.bert.pooler.dense.weight"] = torch.zeros(16, 16)
+            state["txt_enc.bert.embeddings.position_ids"] = torch.arange(32)[None]
+        assert torch.equal(load_official(name, state, **settings)(batch).scores, model(batch).scores)
+
+
+def write_checkpoint(path, state, parallel=False, sides=("img_enc.", "txt_enc."), **options):
+    parts = [
+        {
+            ("module." if parallel else "") + key.removeprefix(side): torch.as_tensor(state[key])
+            for key in state
+            if side in key
+        }
+        for side in sides
+    ]
+    torch.save({"epoch": 3, "model": parts, "best_rsum": 1.0, "opt": Namespace(**options), "Eiters": 9}, path)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_authors_file(recorded, tmp_path, parallel):
+    state, arrays, _ = recorded("vsepp_no_imgnorm")
+    path = tmp_path / "model_best.pth.tar"
+    write_checkpoint(path, state, parallel, measure="cosine", no_imgnorm=True, learning_rate=0.0002)
+    model = load_official("vsepp", str(path))
+    images = model.encode_images(arrays["regions"][:, None], torch.ones(5, 1, dtype=torch.bool))
+    close(images, arrays["image_emb"])
+    write_checkpoint(path, their_state(make_model("vse_infty")), parallel)
+    batch = make_batch()
+    assert torch.equal(load_official("vse_infty", path)(batch).scores, make_model("vse_infty")(batch).scores)
+
+
+def test_options_that_say_another_model(recorded, tmp_path):
+    state, *_ = recorded("vsepp_order")
+    path = tmp_path / "order.pth.tar"
+    write_checkpoint(path, state, measure="order", use_abs=True)
+    with pytest.raises(ValueError, match="load them as 'vsepp_order'"):
+        load_official("vsepp", path)
+    assert load_official("vsepp_order", path).order
+    with pytest.raises(ValueError, match="use_abs does not fit"):
+        load_official("vsepp", state, use_abs=True)
+    with pytest.raises(ValueError, match="always gives unit vectors"):
+        load_official("vse_infty", state, no_txtnorm=True)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch exploded",)
+
+
+def test_a_file_with_code_in_it_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": [{}, {}], "opt": Bomb()}, "bomb.pth")
+    with open("bomb.pkl", "wb") as file:
+        pickle.dump(Bomb(), file)
+    for path in ("bomb.pth", "bomb.pkl"):
+        with pytest.raises(ValueError, match="holds more than weights, or is no checkpoint, and was not opened"):
+            load_official("vsepp", path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_files_that_are_no_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="there is no file"):
+        load_official("vsepp", tmp_path / "nowhere.pth")
+    path = tmp_path / "cut.pth"
+    buffer = io.BytesIO()
+    torch.save({"model": [{"fc.weight": torch.zeros(50, 50)}, {}]}, buffer)
+    path.write_bytes(buffer.getvalue()[:3000])
+    with pytest.raises(ValueError, match="is cut off or no checkpoint"):
+        load_official("vsepp", path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="is cut off or no checkpoint"):
+        load_official("vsepp", path)
+    torch.save([1, 2, 3], path)
+    with pytest.raises(ValueError, match="no list of 2 state dicts under 'model'"):
+        load_official("vsepp", path)
+
+
+def test_another_model_is_named_by_its_keys(recorded):
+    vsepp, *_ = recorded("vsepp_cosine")
+    with pytest.raises(ValueError, match="weights of another model; missing: image.mlp"):
+        load_official("vse_infty", vsepp)
+    infty, *_ = recorded("vse_infty_image")
+    with pytest.raises(ValueError, match="unexpected: img_enc.mlp.layers.0.weight"):
+        load_official("vsepp", infty)
+    del vsepp["txt_enc.rnn.bias_hh_l0"]
+    with pytest.raises(ValueError, match="the state dict holds the weights of another model; missing: rnn.bias_hh_l0"):
+        load_official("vsepp", vsepp)
+    with pytest.raises(ValueError, match="vsepp has no setting 'dims': did you mean 'dim'"):
+        load_official("vsepp", vsepp, dims=3)
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match="known for 'vse_inft': did you mean 'vse_infty'"):
+        load_official("vse_inft", {})
+    with pytest.raises(ValueError, match=f"there are {', '.join(LAYOUTS)}"):
+        load_official("zzz", {})

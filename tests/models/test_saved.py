@@ -1,0 +1,162 @@
+import json
+import os
+
+import pytest
+import torch
+from model_cases import WORDS, make_batch, make_model, score_batch
+
+import selhn.models.saved as folder_module
+from selhn.models import load_model
+
+
+@pytest.fixture
+def saved(tmp_path):
+    make_model("rvse").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_what_is_in_the_folder(saved):
+    files = {"README.md", "config.json", "model.safetensors", "vocabulary.json"}
+    assert {path.name for path in saved.iterdir()} == files
+    assert os.listdir(saved.parent) == ["model"], "nothing is left beside it"
+    config = json.loads((saved / "config.json").read_text())
+    assert config["name"] == "rvse"
+    assert config["settings"]["dim"] == 16
+    assert set(config["versions"]) == {"selhn", "torch"}
+    assert "# rvse" in (saved / "README.md").read_text()
+    assert len({path.stat().st_mode for path in saved.iterdir()}) == 1, "whoever may read one file may read all"
+
+
+def test_saving_again_replaces_it(saved):
+    other = make_model("vse_fc")
+    other.save(str(saved))
+    assert load_model(str(saved)).name == "vse_fc"
+    assert os.listdir(saved.parent) == ["model"]
+
+
+def test_the_previous_one_survives_a_full_disk(saved, monkeypatch):
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folder_module, "save_file", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        make_model("vse_fc").save(saved)
+    assert os.listdir(saved.parent) == ["model"]
+    assert load_model(saved).name == "rvse"
+
+
+def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
+    rename = os.rename
+
+    def rename_once(source, target):
+        if target == saved and not str(source).endswith(".previous"):
+            raise OSError(13, "Permission denied")
+        rename(source, target)
+
+    monkeypatch.setattr(folder_module.os, "rename", rename_once)
+    with pytest.raises(OSError, match="Permission"):
+        make_model("vse_fc").save(saved)
+    assert os.listdir(saved.parent) == ["model"]
+    assert load_model(saved).name == "rvse"
+
+
+def test_a_folder_with_other_things_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match="holds 'thesis.tex', which is no part of a model"):
+        make_model("rvse").save(tmp_path)
+    with pytest.raises(ValueError, match="is a file"):
+        make_model("rvse").save(tmp_path / "thesis.tex")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_missing_file(saved, file):
+    (saved / file).unlink()
+    with pytest.raises(ValueError, match=f"is no saved model: {file} is missing"):
+        load_model(saved)
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(ValueError, match="there is no folder"):
+        load_model(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is damaged"),
+        ("[]", "was not written by selhn"),
+        ('{"model_type": "bert"}', "was not written by selhn"),
+        ('{"format": 99, "name": "rvse", "settings": {}}', "format 99"),
+        ('{"format": 1, "name": "rvs", "settings": {}}', "did you mean 'rvse'"),
+    ],
+)
+def test_a_strange_config(saved, content, message):
+    (saved / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.9])
+def test_truncated_weights(saved, share):
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(ValueError, match="model.safetensors is cut off or damaged"):
+        load_model(saved)
+
+
+def test_weights_of_another_model(saved, tmp_path):
+    make_model("vse_fc").save(tmp_path / "other")
+    (saved / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"weights of another model; missing: image.mlp.layers.0.weight.* more"):
+        load_model(saved)
+    make_model("rvse", dim=8).save(tmp_path / "small")
+    (saved / "model.safetensors").write_bytes((tmp_path / "small" / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"other shapes: image.fc.weight \(8, 12\) instead of \(16, 12\)"):
+        load_model(saved)
+
+
+def test_weights_that_share_memory_can_be_saved(tmp_path):
+    model = make_model("rvse")
+    flat = torch.randn(40 * 8 + 16)
+    model.text.words.embed.weight = torch.nn.Parameter(flat[:320].view(40, 8))
+    model.image.fc.bias = torch.nn.Parameter(flat[320:])
+    model.save(tmp_path / "model")
+    batch = make_batch()
+    assert torch.equal(score_batch(load_model(tmp_path / "model"), batch), score_batch(model, batch))
+
+
+def test_the_tokenizer_travels(saved):
+    loaded = load_model(saved)
+    assert loaded.tokenizer.words == WORDS.words
+    assert loaded.tokenizer.mask_id == 39
+
+
+def test_what_others_left_beside_a_model_stays(saved):
+    (saved / ".DS_Store").write_text("looked")
+    (saved / "notes.txt").write_text("the good one")
+    make_model("vse_fc").save(saved)
+    assert load_model(saved).name == "vse_fc"
+    assert (saved / "notes.txt").read_text() == "the good one"
+    assert (saved / ".DS_Store").exists()
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": ["rvse"]}, "was not written by selhn"),
+        ({"settings": [1]}, "was not written by selhn"),
+        ({"dim": 200_000}, "holds the weights of another model; other shapes"),
+        ({"dim": -3}, "make no model"),
+        ({"dim": "x"}, "takes a whole number"),
+    ],
+)
+def test_a_strangers_config(saved, change, message):
+    config = json.loads((saved / "config.json").read_text())
+    if "dim" in change:
+        config["settings"] |= change
+    else:
+        config |= change
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        load_model(saved)

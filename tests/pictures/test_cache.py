@@ -1,0 +1,104 @@
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from selhn.data import Features
+from selhn.pictures import CachedFeatures, FeatureCache, default_cache
+from selhn.pictures.cache import content_key
+
+
+@pytest.mark.parametrize(("storage", "error"), [("float32", 0), ("float16", 1e-3), ("int8", 1 / 250)])
+def test_what_is_put_is_there_after_opening_again(tmp_path, storage, error):
+    features = torch.rand(3, 5) * torch.tensor([[1.0], [20.0], [0.0]])
+    cache = FeatureCache(tmp_path, "tiny", 5, storage)
+    cache.put({b"one": features, b"two": features[:2]})
+    cache.close()
+    again = FeatureCache(tmp_path, "tiny", 5, storage)
+    assert len(again) == 2
+    assert b"one" in again
+    assert b"three" not in again
+    two, one = again.get([b"two", b"one"])
+    assert two.shape == (2, 5)
+    assert ((one - features).abs() <= error * features.amax(1, keepdim=True)).all()
+
+
+def test_extractors_and_storages_have_files_of_their_own(tmp_path):
+    paths = {
+        FeatureCache(tmp_path, identity, 5, storage).path
+        for identity in ("timm:resnet18, grid 3", "timm:resnet18, grid 2")
+        for storage in ("float32", "int8")
+    }
+    assert len(paths) == 4
+    assert all(path.name.startswith("timm_resnet18-") for path in paths)
+
+
+def test_ragged_images_are_padded(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5, "float32")
+    cache.put({b"a": torch.ones(3, 5), b"b": torch.ones(1, 5)})
+    features = CachedFeatures(cache, [b"a", b"b", b"a"], 3)
+    assert isinstance(features, Features)
+    regions, mask = features.gather(torch.tensor([2, 1]))
+    assert mask.tolist() == [[True] * 3, [True, False, False]]
+    assert regions.sum((1, 2)).tolist() == [15, 5]
+    assert (features.num_images, features.width, features.num_bytes) == (3, 5, 180)
+
+
+def test_other_threads_may_gather(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5, "float32")
+    cache.put({bytes([n]): torch.full((1, 5), float(n)) for n in range(20)})
+    features = CachedFeatures(cache, [bytes([n]) for n in range(20)], 1)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: features.gather(torch.tensor([n]))[0].mean().item(), [*range(20)] * 5))
+    assert found == [*range(20)] * 5
+
+
+def test_nothing_is_kept_of_a_write_that_failed(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    with pytest.raises(ValueError, match="not finite"):
+        cache.put({b"a": torch.ones(1, 5), b"b": torch.full((1, 5), torch.nan)})
+    assert b"a" not in cache
+    assert len(FeatureCache(tmp_path, "tiny", 5)) == 0
+
+
+def test_damaged_files(tmp_path, as_a_user):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    with pytest.raises(ValueError, match="no features of a picture"):
+        cache.get([b"a"])
+    with sqlite3.connect(cache.path) as base:
+        base.execute("INSERT INTO features VALUES (?, ?)", (b"a", b"123"))
+    base.close()
+    with pytest.raises(ValueError, match="is damaged: remove it"):
+        cache.get([b"a"])
+    cache.close()
+    cache.path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(ValueError, match=r"cannot be used \(file is not a database\).*remove the file"):
+        FeatureCache(tmp_path, "tiny", 5)
+    with pytest.raises(ValueError, match="storage is 'int4'"):
+        FeatureCache(tmp_path, "tiny", 5, "int4")
+
+
+def test_a_changed_byte_is_seen_and_mended(tmp_path):
+    cache = FeatureCache(tmp_path, "tiny", 5)
+    cache.put({b"a": torch.ones(2, 5), b"b": torch.ones(2, 5)})
+    with sqlite3.connect(cache.path) as base:
+        (value,) = base.execute("SELECT value FROM features WHERE key = ?", (b"a",)).fetchone()
+        changed = value[:9] + bytes([value[9] ^ 1]) + value[10:]
+        base.execute("UPDATE features SET value = ? WHERE key = ?", (changed, b"a"))
+        base.execute("INSERT INTO features VALUES (?, ?)", (b"c", 10**12))
+    base.close()
+    cache.close()
+    again = FeatureCache(tmp_path, "tiny", 5)
+    assert [again.holds(key) for key in (b"a", b"b", b"c", b"d")] == [False, True, False, False]
+    with pytest.raises(ValueError, match="is damaged: remove it"):
+        again.get([b"a"])
+    again.put({b"a": torch.zeros(2, 5)})
+    assert again.get([b"a"])[0].sum() == 0
+
+
+def test_places_and_keys(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "selhn" / "features"
+    assert content_key(b"a") != content_key(b"b")
+    assert len(content_key(b"a")) == 32

@@ -1,0 +1,129 @@
+import os
+import sys
+
+import pytest
+import torch
+from picture_cases import TinyBackbone, animated_gif, encoded, huge_png, mutations, photo, turned_jpeg
+
+from selhn.base.progress import Progress
+from selhn.pictures import Extractor, extract_pictures
+
+
+def write(folder, **contents):
+    paths = []
+    for name, content in contents.items():
+        paths.append(folder / name.replace("_", "."))
+        paths[-1].write_bytes(content)
+    return paths
+
+
+def test_batches_and_threads_change_nothing(tmp_path):
+    paths = write(tmp_path, **{f"{n}_png": encoded(photo(n), "PNG") for n in range(7)})
+    results = []
+    for batch_size, workers in ((1, 1), (3, 2), (16, 4)):
+        extractor = Extractor(TinyBackbone())
+        cache = tmp_path / f"cache{batch_size}"
+        found = extract_pictures(
+            paths, extractor, cache=cache, storage="float32", batch_size=batch_size, workers=workers, quiet=True
+        )
+        assert found.paths == tuple(paths)
+        assert max(extractor.backbone.calls) <= batch_size
+        results.append(found.features.gather(torch.arange(7))[0])
+    direct = Extractor(TinyBackbone())([photo(n) for n in range(7)])
+    for result in results:
+        assert torch.allclose(result, direct, atol=1e-6)
+
+
+def test_only_new_content_is_computed(tmp_path):
+    paths = write(tmp_path, a_png=encoded(photo(1), "PNG"), b_png=encoded(photo(2), "PNG"))
+    first = extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
+    assert first.report.computed == 2
+    moved = paths[0].rename(tmp_path / "moved.png")
+    paths[1].write_bytes(encoded(photo(3), "PNG"))
+    copy = tmp_path / "copy.png"
+    copy.write_bytes(paths[1].read_bytes())
+    extractor = Extractor(TinyBackbone())
+    second = extract_pictures([moved, paths[1], copy], extractor, cache=tmp_path / "c", quiet=True)
+    assert second.report.computed == 1
+    assert extractor.backbone.calls == [1]
+    assert second.keys[0] == first.keys[0]
+    assert second.keys[1] == second.keys[2]
+
+
+def test_it_takes_up_where_it_stopped(tmp_path):
+    paths = write(tmp_path, **{f"{n}_png": encoded(photo(n), "PNG") for n in range(6)})
+
+    class Stops(TinyBackbone):
+        def maps(self, pixels):
+            if len(self.calls) == 2:
+                raise KeyboardInterrupt
+            return super().maps(pixels)
+
+    with pytest.raises(KeyboardInterrupt):
+        extract_pictures(paths, Extractor(Stops()), cache=tmp_path / "c", batch_size=2, quiet=True)
+    found = extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", batch_size=2, quiet=True)
+    assert found.report.computed == 2
+    assert found.report.used == 6
+
+
+def test_bad_files_are_named_and_left_out(tmp_path):
+    paths = write(
+        tmp_path,
+        a_jpg=b"",
+        b_jpg=b"no picture",
+        c_png=huge_png(),
+        d_gif=animated_gif(),
+        e_jpg=encoded(photo(4, mode="CMYK")),
+        f_jpg=turned_jpeg(),
+        g_jpg=encoded(photo(5)),
+    )
+    found = extract_pictures(
+        [*paths, tmp_path / "gone.jpg"], Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True, root=tmp_path
+    )
+    assert [path.name for path in found.paths] == ["d.gif", "e.jpg", "f.jpg", "g.jpg"]
+    assert [name for name, _ in found.report.refused] == ["a.jpg", "b.jpg", "c.png", "gone.jpg"]
+    assert ("f.jpg", "turned as its EXIF data say") in found.report.notes
+    text = str(found.report)
+    assert text.startswith("4 pictures used (4 computed now), 4 files left out")
+    assert "left out: c.png: this file is too large" in text
+
+
+def extract_damaged(tmp_path, number, seed):
+    for place, content in enumerate(mutations(number, seed)):
+        (tmp_path / f"{place}.jpg").write_bytes(content)
+    paths = sorted(tmp_path.glob("*.jpg"))
+    found = extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
+    assert found.report.used + len(found.report.refused) == number
+    regions, _ = found.features.gather(torch.arange(found.report.used))
+    assert regions.isfinite().all()
+    return found.report
+
+
+def test_damaged_pictures_never_stop_it(tmp_path):
+    assert extract_damaged(tmp_path, 100, seed=2).used > 5
+
+
+@pytest.mark.slow
+def test_two_thousand_damaged_pictures_never_stop_it(tmp_path):
+    assert extract_damaged(tmp_path, 2000, seed=3).used > 100
+
+
+def test_settings_that_make_no_sense(tmp_path):
+    with pytest.raises(ValueError, match="batch_size 0"):
+        extract_pictures([], Extractor(TinyBackbone()), cache=tmp_path, batch_size=0)
+    assert extract_pictures([], Extractor(TinyBackbone()), cache=tmp_path, quiet=True).report.used == 0
+
+
+def test_it_may_be_a_part_of_longer_work(tmp_path):
+    paths = write(tmp_path, a_png=encoded(photo(1), "PNG"), b_png=b"")
+    progress = Progress(10, quiet=True)
+    extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", progress=progress)
+    assert progress.done == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode here")
+def test_a_name_that_is_no_text_is_left_out(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.png")
+    path.write_bytes(encoded(photo(1), "PNG"))
+    report = extract_pictures([path], Extractor(TinyBackbone()), cache=tmp_path / "c", root=tmp_path, quiet=True).report
+    assert report.refused == (("caf\\udce9.png", "its name is not UTF-8: rename it"),)

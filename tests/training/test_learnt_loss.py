@@ -1,0 +1,44 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from selhn.losses import InfoNCE, SigLIP
+from selhn.training import get_recipe, override, read_log, train
+from selhn.training.run import make_loss
+
+
+@pytest.fixture
+def config(tiny_config):
+    return replace(tiny_config, epochs=2, lr=5e-3)
+
+
+def values(loss):
+    return [float(parameter.detach()) for parameter in loss.learnt()]
+
+
+def test_the_temperature_is_trained_and_in_the_log(tiny_data, tiny_model, config, tmp_path):
+    loss = SigLIP(learn=True)
+    before = values(loss)
+    train(tiny_model(), tiny_data, loss, out=tmp_path / "run", config=config, quiet=True)
+    assert all(now != then for now, then in zip(values(loss), before, strict=True))
+    logged = [row["temperature"] for row in read_log(tmp_path / "run/log.jsonl") if "temperature" in row]
+    assert logged[0] == pytest.approx(0.1)
+    assert len(set(logged)) > 1
+
+
+def test_a_resumed_run_goes_on_with_the_temperature_it_had(tiny_data, tiny_model, config, tmp_path):
+    whole, first, second = (InfoNCE(learn=True) for _ in range(3))
+    run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
+    train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
+    resumed = train(tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True)
+    assert values(second) == values(whole) != values(first)
+    assert resumed.test == run.test
+
+
+def test_whole_runs_learn_what_siglip_learns():
+    config = get_recipe("rvse_selhn_world")
+    assert make_loss(override(config, ["loss=siglip"])).learn
+    assert not make_loss(override(config, ["loss=siglip", "loss.learn=false"])).learn
+    assert not make_loss(override(config, ["loss=infonce"])).learn
+    assert torch.is_tensor(make_loss(override(config, ["loss=infonce", "loss.learn=true"])).log_scale)

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+import torch
+
+from selhn.diagnose import StallAlarm
+from selhn.training.log import READ_EVERY, Meter, Numbers, read_log
+
+
+def numbers(loss=0.2, delta_s=0.001, spread=0.01):
+    named = {"loss": loss, "loss_per_anchor": loss, "delta_s": delta_s, "spread": spread}
+    return Numbers.of({name: torch.tensor(value) for name, value in named.items()})
+
+
+def test_one_line_a_step(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        for step in range(1, READ_EVERY + 4):
+            meter.add(step, 0, numbers(loss=step / 10), read=False)
+        meter.write({"step": step, "epoch": 0, "dev": {"rsum": 3.0}})
+        meter.flush()
+    rows = read_log(tmp_path / "log.jsonl")
+    assert sorted(row["step"] for row in rows if "loss" in row) == list(range(1, READ_EVERY + 4))
+    assert rows[0]["loss"] == pytest.approx(0.1)
+    assert "loss/anchor" in meter.summary
+
+
+def test_going_on_from_a_position_drops_what_came_after(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with Meter(path, 0, None) as meter:
+        meter.write({"step": 1})
+        position = meter.flush()
+        meter.write({"step": 2})
+    with Meter(path, position, None) as again:
+        again.write({"step": 2, "again": True})
+    assert read_log(path) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_a_line_cut_off_at_the_end_is_left_out(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    assert read_log(tmp_path / "log.jsonl") == [{"step": 1}]
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\nnonsense\n{"step": 2}\n')
+    with pytest.raises(ValueError, match="line 2 is not JSON"):
+        read_log(tmp_path / "log.jsonl")
+
+
+def test_the_alarm_hears_every_step():
+    meter = Meter(None, 0, StallAlarm(0.2, patience=50))
+    warnings = []
+    for step in range(1, 201):
+        meter.add(step, 0, numbers(), read=False)
+        warnings += meter.heard()
+    assert len(warnings) == 1
+    assert meter.alarm.said == warnings[0]
+
+
+def test_what_it_says_at_a_checkpoint_is_heard_too(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, StallAlarm(0.2, patience=50)) as meter:
+        warnings = []
+        for step in range(1, 201):
+            meter.add(step, 0, numbers(), read=False)
+            warnings += meter.heard()
+            if step % 10 == 0:
+                meter.flush()
+        warnings += meter.heard()
+    assert len(warnings) == 1
+
+
+def test_the_steps_before_an_error_are_written(tmp_path):
+    def broken_off():
+        with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+            for step in range(1, 8):
+                meter.add(step, 0, numbers(), read=False)
+            raise ValueError("NaN")
+
+    with pytest.raises(ValueError, match="NaN"):
+        broken_off()
+    assert [row["step"] for row in read_log(tmp_path / "log.jsonl")] == list(range(1, 8))
+
+
+def test_rows_are_json(tmp_path):
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        meter.add(1, 0, numbers(), read=True)
+    assert json.loads((tmp_path / "log.jsonl").read_text())["epoch"] == 0
+
+
+def test_a_log_shorter_than_its_checkpoint_says(tmp_path):
+    (tmp_path / "log.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="shorter than when its checkpoint was written"):
+        Meter(tmp_path / "log.jsonl", 100, None)
+    assert (tmp_path / "log.jsonl").read_text() == "{}\n"

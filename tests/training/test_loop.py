@@ -1,0 +1,259 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from selhn.data import DenseFeatures, load_data
+from selhn.diagnose import StallAlarm
+from selhn.eval import evaluate
+from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
+from selhn.models import load_model
+from selhn.training import loop
+from selhn.training import step as steps
+from selhn.training.log import read_log
+from selhn.training.loop import make_alarm, train
+
+RUN = """
+import sys, torch
+torch.set_num_threads(1)
+from selhn.data import load_data
+from selhn.losses import TripletSelHN
+from selhn.models import create_model
+from selhn.text import Vocabulary
+from selhn.training.loop import train
+import selhn.training.step as steps
+out, resume, die_at = sys.argv[1], sys.argv[2] == "resume", int(sys.argv[3])
+data = load_data("world", images=100)
+torch.manual_seed(0)
+model = create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
+if die_at:
+    import os, signal
+    step, count = steps.training_step, [0]
+    def mortal(*args):
+        count[0] += 1
+        if count[0] == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(*args)
+    steps.training_step = mortal
+settings = {"epochs": 3, "batch_size": 64, "checkpoint_every": 3, "device": "cpu"}
+train(model, data, TripletSelHN(), out=out, resume=resume, quiet=True, **settings)
+"""
+
+
+def run_in_process(out, mode="new", die_at=0):
+    return subprocess.run([sys.executable, "-c", RUN, str(out), mode, str(die_at)], capture_output=True, text=True)
+
+
+def final_state(out):
+    latest = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
+    return {**load_file(latest / "model.safetensors"), **load_file(latest / "training.safetensors")}
+
+
+def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run_in_process(whole).returncode == 0
+    assert run_in_process(killed, die_at=12).returncode == -signal.SIGKILL
+    done = run_in_process(killed, "resume")
+    assert done.returncode == 0, done.stderr
+    assert (killed / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+    expected, actual = final_state(whole), final_state(killed)
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
+    assert json.loads((killed / "results.json").read_text()) == json.loads((whole / "results.json").read_text())
+
+
+def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    run = train(model, tiny_data, TripletSelHN(), out=tmp_path / "run", config=tiny_config, quiet=True)
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"identity.json", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
+    rows = read_log(tmp_path / "run" / "log.jsonl")
+    steps = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in steps] == list(range(1, 2 * (500 // 64) + 1))
+    numbers = {"loss", "loss_per_anchor", "delta_s", "separated", "s_p", "s_n", "spread"}
+    gradients = {"grad_image", "grad_text", "grad_image_fc", "grad_text_last"}
+    assert numbers | gradients <= set(steps[0])
+    assert all(row["grad_image"] > 0 and row["grad_text_last"] > 0 for row in steps)
+    assert [row["epoch"] for row in rows if "dev" in row] == [0, 1]
+    again = load_model(tmp_path / "run" / "best")
+    assert evaluate(again, tiny_data.test) == run.test == evaluate(model, tiny_data.test)
+    assert run.dev.rsum == max(row["dev"]["rsum"] for row in rows if "dev" in row)
+
+
+def test_training_learns(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model("vse_fc"), tiny_data, Triplet(), out=tmp_path, config=tiny_config, epochs=10, lr=5e-3, quiet=True)
+    losses = [row["loss"] for row in read_log(tmp_path / "log.jsonl") if "loss" in row]
+    assert sum(losses[-7:]) < 0.6 * sum(losses[:7])
+
+
+def test_the_best_epoch_comes_back_without_a_folder(tiny_model, tiny_data, tiny_config):
+    model = tiny_model()
+    run = train(model, tiny_data, TripletSelHN(), config=tiny_config, quiet=True)
+    assert evaluate(model, tiny_data.dev) == run.dev
+
+
+def test_a_foreign_loss_works(tiny_model, tiny_data, tiny_config):
+    def cross_entropy(scores):
+        return torch.nn.functional.cross_entropy(scores / 0.05, torch.arange(len(scores)))
+
+    run = train(tiny_model(), tiny_data, cross_entropy, config=tiny_config, quiet=True)
+    assert run.stalled is None
+    assert run.test.rsum > 0
+
+
+def test_seeds_decide_everything(tiny_model, tiny_data, tiny_config):
+    runs = [
+        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, seed=seed, quiet=True) for seed in (1, 1, 2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_the_sum_reduction_is_logged_per_anchor(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model(), tiny_data, TripletHN.official(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    row = read_log(tmp_path / "log.jsonl")[0]
+    assert row["loss_per_anchor"] == pytest.approx(row["loss"] / 128, rel=1e-4)
+
+
+def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    with pytest.raises(ValueError, match="already holds a run.*resume=True"):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match=r"another run \(loss was TripletHN.*is Triplet\("):
+        train(tiny_model(), tiny_data, Triplet(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    with pytest.raises(ValueError, match="nothing to resume"):
+        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, resume=True, quiet=True)
+    more = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert more.best_epoch in (0, 1)
+    assert [row["epoch"] for row in read_log(tmp_path / "log.jsonl") if "dev" in row] == [0, 1]
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys):
+    step, count = steps.training_step, [0]
+
+    def pressed_at_third(*args):
+        count[0] += 1
+        if count[0] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*args)
+
+    monkeypatch.setattr(steps, "training_step", pressed_at_third)
+    with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*resume=True"):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
+    assert "all of it is saved" in capsys.readouterr().out, "click swallows the exception, so the loop says it too"
+    assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"
+    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert run.test.rsum > 0
+
+
+def test_the_alarm_fits_the_loss():
+    assert make_alarm(TripletHN(), 100).patience == 250
+    assert make_alarm(TripletSelHN(epsilon=0.03), 100).patience == 400
+    assert make_alarm(TripletSelHN(epsilon=0.03), 100).epsilon == 0.03
+    assert make_alarm(TripletSelHN(epsilon=1e-4), 100).epsilon == 0.01, "it mines below, and may stall there"
+    assert make_alarm(InfoNCE(), 100).patience == 400
+    assert make_alarm(lambda scores: scores.sum(), 100) is None
+
+
+def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_config, monkeypatch):
+    seen = []
+
+    class Spy(StallAlarm):
+        def update(self, step, row):
+            seen.append((self.plateau, self.patience))
+            return super().update(step, row)
+
+    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: Spy(None))
+    train(tiny_model(), tiny_data, TripletWarmUp(), config=tiny_config, quiet=True)
+    steps = len(seen) // 2
+    assert set(seen[:steps]) == {(0.2 * 63, 250)}
+    assert set(seen[steps:]) == {(0.2, 250)}
+
+
+def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tiny_data, tiny_config):
+    train(tiny_model("rvse"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    with pytest.raises(ValueError, match=r"another run \(model was rvse .* is vse_mlp "):
+        train(tiny_model("vse_mlp"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    other = load_data("world", images=100, seed=5)
+    with pytest.raises(ValueError, match=r"another run \(data was world, 100 images"):
+        train(tiny_model("rvse"), other, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+
+
+def test_a_run_that_died_before_its_first_checkpoint_may_begin_again(tmp_path, tiny_model, tiny_data, tiny_config):
+    assert run_in_process(tmp_path, die_at=2).returncode == -signal.SIGKILL
+    assert (tmp_path / "log.jsonl").exists()
+    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    assert run.best_epoch == 0
+
+
+def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
+    # With such a margin the loss per anchor is always within 2 % of it.
+    monkeypatch.setattr(loop, "make_alarm", lambda loss, steps: StallAlarm(loss.margin, epsilon=9.0))
+    monkeypatch.setattr(loop, "patience", lambda loss, steps: 0)
+    setting = {"out": tmp_path, "config": tiny_config, "quiet": True}
+    first = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=1, **setting)
+    assert first.stalled is not None
+    again = train(tiny_model(), tiny_data, TripletHN(margin=50.0), epochs=2, resume=True, **setting)
+    assert again.stalled == first.stalled
+
+
+def test_a_model_of_ones_own(tmp_path, tiny_model, tiny_data, tiny_config):
+    def make():
+        model = tiny_model()
+        model.name, model.settings = None, {}
+        return model
+
+    train(make(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    model = make()
+    run = train(model, tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    assert evaluate(model, tiny_data.test) == run.test
+
+
+def test_features_that_do_not_fit(tiny_model, tiny_data, tiny_config):
+    narrow = load_data("world", images=100, width=64)
+    with pytest.raises(ValueError, match="features of train are 64 wide and the model was made for 256"):
+        train(tiny_model(), narrow, TripletHN(), config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match="features of test are 64 wide"):
+        evaluate(tiny_model(), narrow.test)
+    features, _ = tiny_data.train.features.gather(torch.arange(100))
+    features[17, 2, 3] = torch.nan
+    spoilt = replace(tiny_data, train=replace(tiny_data.train, features=DenseFeatures(features)))
+    with pytest.raises(ValueError, match=r"image 17 of train \(train-scene-000017\) hold NaN.*data check"):
+        train(tiny_model(), spoilt, TripletHN(), config=tiny_config, quiet=True)
+    with pytest.raises(ValueError, match="image 17 of train"):
+        evaluate(tiny_model(), spoilt.train)
+
+
+def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tiny_data, tiny_config):
+    def go_on(**settings):
+        return train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True, **settings)
+
+    go_on(epochs=1)
+    before = (tmp_path / "results.json").read_bytes()
+    go_on(epochs=1, resume=True)
+    assert (tmp_path / "results.json").read_bytes() == before, "there was nothing left to do"
+
+    class Broken(TripletHN):
+        def forward(self, *args, **settings):
+            raise ValueError("broken off")
+
+    Broken.__name__ = "TripletHN"
+    with pytest.raises(ValueError, match="broken off"):
+        train(tiny_model(), tiny_data, Broken(), out=tmp_path, config=tiny_config, quiet=True, epochs=3, resume=True)
+    assert not (tmp_path / "results.json").exists(), "one epoch is no result of a run of three"
+    go_on(epochs=2, resume=True)
+    with pytest.raises(ValueError, match="has trained for 2 epochs already: epochs=1 would take some back"):
+        go_on(epochs=1, resume=True)
+    assert (tmp_path / "results.json").exists()
+
+
+def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(tmp_path, tiny_model, tiny_data, tiny_config):
+    with pytest.raises(ValueError, match="training needs one number for a batch"):
+        train(tiny_model(), tiny_data, TripletHN(reduction="none"), out=tmp_path / "run", config=tiny_config)
+    assert not (tmp_path / "run").exists()

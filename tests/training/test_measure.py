@@ -1,0 +1,93 @@
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from selhn.eval import evaluate, recall, score_split
+from selhn.eval.stored import StoredScores
+from selhn.models import load_model
+from selhn.training.config import RunConfig, override
+from selhn.training.measure import measure_runs, run_names
+from selhn.training.run import run_config
+
+TINY = ["data.images=100", "epochs=1", "batch_size=64", "device=cpu"]
+TINY += ["model.dim=16", "model.word_dim=8", "model.sim_dim=8", "model.num_regions=12"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    for name in ("sgr", "saf"):
+        run_config(override(RunConfig(model=name), TINY), place / name / "seed0", quiet=True)
+    return place
+
+
+def test_each_run_and_the_average_of_their_scores(runs, tiny_data):
+    folders = [runs / "sgr" / "seed0", runs / "saf" / "seed0"]
+    measured = dict(measure_runs(folders))
+    assert list(measured) == ["sgr/seed0", "saf/seed0", "ensemble"]
+    models = [load_model(folder / "best") for folder in folders]
+    for model, name in zip(models, measured):
+        assert measured[name] == evaluate(model, tiny_data.test)
+    sigmoids = [score_split(model, tiny_data.test) for model in models]
+    assert all(0 < float(scores.min()) < float(scores.max()) < 1 for scores in sigmoids)
+    assert measured["ensemble"] == recall((sigmoids[0] + sigmoids[1]) / 2, tiny_data.test.image_of_text)
+    (only,) = measure_runs(folders[:1], split="dev", folds=2)
+    assert only == ("seed0", evaluate(models[0], tiny_data.dev, folds=2))
+
+
+def test_scores_are_kept_and_taken_up_again(runs, tiny_data, tmp_path, monkeypatch):
+    folders = [runs / "sgr" / "seed0", runs / "saf" / "seed0"]
+    write = StoredScores.write
+
+    def stop(self, texts, columns):
+        write(self, texts, columns)
+        if self.folder.parts[-2] == "saf":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(StoredScores, "write", stop)
+    with pytest.raises(KeyboardInterrupt, match="stopped; what was scored is kept in .*saf/seed0"):
+        list(measure_runs(folders, scores=tmp_path))
+    monkeypatch.undo()
+    assert dict(measure_runs(folders, scores=tmp_path)) == dict(measure_runs(folders))
+    kept = np.load(tmp_path / "saf" / "seed0" / "scores.npy")
+    model = load_model(folders[1] / "best")
+    torch.testing.assert_close(torch.from_numpy(kept), score_split(model, tiny_data.test, for_ranking=True))
+    with pytest.raises(ValueError, match="other images, texts"):
+        list(measure_runs(folders, split="dev", scores=tmp_path))
+    list(measure_runs(folders[:1], scores=tmp_path / "one"))
+    assert (tmp_path / "one" / "scores.npy").exists(), "one run needs no folder of its own"
+
+
+def test_runs_that_do_not_go_together(runs, tmp_path):
+    saf, larger = runs / "saf" / "seed0", tmp_path / "larger"
+    shutil.copytree(saf, larger)
+    (larger / "identity.json").write_text((saf / "identity.json").read_text().replace(" 100 images", " 101 images"))
+    with pytest.raises(ValueError, match="was trained on other data .*101 images.* than .*100 images"):
+        list(measure_runs([saf, larger]))
+    with pytest.raises(ValueError, match="101 images"):
+        list(measure_runs([saf, larger], data="world"))
+    with pytest.raises(ValueError, match="is named twice"):
+        list(measure_runs([saf, saf]))
+    with pytest.raises(ValueError, match="do not divide into 7 equal folds"):
+        list(measure_runs([saf], folds=7))
+    other = tmp_path / "noisy"
+    shutil.copytree(saf, other)
+    config = (other / "config.yaml").read_text().replace("images: 100", "images: 100\n  noise: 2.0")
+    (other / "config.yaml").write_text(config)
+    with pytest.raises(ValueError, match="noise=2.0"):
+        list(measure_runs([saf, other]))
+
+
+def test_saved_models_say_nothing_of_their_data(runs, tmp_path):
+    load_model(runs / "saf" / "seed0" / "best").save(tmp_path / "model")
+    with pytest.raises(ValueError, match="does not say what data it was trained on: name some with --data"):
+        list(measure_runs([tmp_path / "model"]))
+
+
+def test_names(tmp_path):
+    folders = [tmp_path / "a" / "seed0", tmp_path / "b" / "seed0", tmp_path / "c"]
+    assert run_names(folders) == ["a/seed0", "b/seed0", "c"]
+    assert run_names(folders[:1]) == ["seed0"]

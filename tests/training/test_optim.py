@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from selhn.diagnose import parameter_norms, total_norm
+from selhn.training.config import TrainConfig
+from selhn.training.optim import clipped_step, make_optimizer, set_learning_rate
+
+
+def test_step_decay_is_a_function_of_the_epoch(tiny_model):
+    config = TrainConfig(lr=1e-3, decay_at=(2, 4))
+    optimizer = make_optimizer(tiny_model(), config, torch.device("cpu"))
+    rates = []
+    for epoch in (0, 1, 2, 3, 4, 5, 1):
+        set_learning_rate(optimizer, epoch, config)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5, 1e-3])
+
+
+def test_every_trainable_weight_is_in_one_group(tiny_model):
+    model = tiny_model()
+    optimizer = make_optimizer(model, TrainConfig(), torch.device("cpu"))
+    listed = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(listed) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+    assert all(group["weight_decay"] == 0.01 for group in optimizer.param_groups)
+
+
+def test_clipping_is_torchs_own(tiny_model):
+    norms, weights = [], []
+    for clip in (None, 0.5):
+        model = tiny_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        for index, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
+            parameter.grad = torch.full_like(parameter, 0.01 * (index + 1))
+        if clip is None:
+            norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+            optimizer.step()
+        else:
+            before = parameter_norms(model.parameters())
+            norms.append(total_norm(list(before.values())))
+            clipped_step(optimizer, before, clip)
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.allclose(*norms)
+    assert norms[0] > 0.5
+    assert torch.allclose(*weights, atol=1e-7)
+
+
+@pytest.mark.gpu
+def test_the_fused_update_clips_too(tiny_model):
+    weights = []
+    for on_gpu in (False, True):
+        device = torch.device("cuda" if on_gpu else "cpu")
+        model = tiny_model().to(device)
+        optimizer = make_optimizer(model, TrainConfig(lr=1e-2), device)
+        for _ in range(3):
+            for index, parameter in enumerate(p for p in model.parameters() if p.requires_grad):
+                parameter.grad = torch.full_like(parameter, 0.01 * (index + 1))
+            clipped_step(optimizer, parameter_norms(model.parameters()), 0.5)
+        weights.append(torch.cat([p.detach().cpu().flatten() for p in model.parameters()]))
+    assert torch.allclose(*weights, atol=1e-5)

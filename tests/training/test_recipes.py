@@ -1,0 +1,85 @@
+import pytest
+
+from selhn.losses import create_loss
+from selhn.models import MODELS, create_model
+from selhn.training.recipes import RECIPES, SYSTEMS, describe_recipes, find_data, get_recipe, list_recipes
+
+
+def test_every_row_of_table_1_is_there():
+    rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
+    systems = {f"{model}_{loss}" for model in SYSTEMS for loss in ("hn", "selhn")}
+    assert set(RECIPES) == rows | {"rvsepp_selhn"} | systems
+    assert len(list_recipes()) == 4 * len(RECIPES)
+    assert set(SYSTEMS) == {name for name, entry in MODELS.items() if entry.family == "cross-attention"}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_recipes(name):
+    config = get_recipe(name)
+    recipe, _, data = name.rpartition("_")
+    assert config.data == data
+    assert f"{config.model}_{config.loss}" == recipe
+    assert config.train.batch_size == 128
+    assert create_loss(config.loss, **config.loss_settings).margin == 0.2
+    assert RECIPES[recipe].__name__ == recipe
+    assert "Paper: " in RECIPES[recipe].__doc__
+    if config.model in SYSTEMS:
+        model = create_model(config.model, vocab_size=9, feature_dim=4, dim=4, word_dim=3, **config.model_settings)
+        assert config.model_settings.items() <= model.settings.items()
+        assert (config.train.weight_decay, config.train.drop_regions, config.train.corrupt_words) == (0, 0, 0)
+        assert config.train.clip == 2.0
+    else:
+        assert config.train.lr == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "decay_at", "lr"),
+    [
+        ("scan_t2i_avg_hn_f30k", 30, (15,), 2e-4),
+        ("scan_i2t_lse_selhn_coco", 20, (10,), 5e-4),
+        ("bfan_prob_hn_f30k", 15, (), 2e-4),
+        ("bfan_equal_selhn_coco", 20, (15,), 5e-4),
+        ("sgr_hn_f30k", 40, (30,), 2e-4),
+        ("saf_selhn_f30k", 30, (20,), 2e-4),
+        ("saf_selhn_f8k", 20, (15,), 2e-4),
+        ("scan_t2i_avg_hn_f8k", 30, (15,), 2e-4),
+        ("saf_hn_coco", 20, (10,), 2e-4),
+    ],
+)
+def test_schedules_of_the_authors(name, epochs, decay_at, lr):
+    train = get_recipe(name).train
+    assert (train.epochs, train.decay_at, train.lr) == (epochs, decay_at, lr)
+
+
+def test_what_the_authors_set_by_data_set():
+    assert get_recipe("sgr_selhn_f8k").model_settings == {"num_regions": 20}
+    assert get_recipe("saf_hn_coco").model_settings == {"num_regions": 36}
+    assert get_recipe("scan_i2t_lse_hn_f30k").model_settings == {"lambda_lse": 5.0}
+    assert get_recipe("scan_i2t_lse_hn_coco").model_settings == {"lambda_lse": 20.0}
+    assert get_recipe("scan_i2t_lse_hn_coco").loss_settings == {"reduction": "sum"}
+    assert get_recipe("scan_i2t_lse_selhn_coco").loss_settings == {}
+
+
+def test_rvsepp_decays():
+    assert (get_recipe("rvsepp_selhn_f30k").train.epochs, get_recipe("rvsepp_selhn_f30k").train.decay_at) == (30, (15,))
+
+
+def test_unknown_recipe():
+    with pytest.raises(ValueError, match="unknown recipe 'rvse_sel_f8k': did you mean 'rvse_selhn_f8k'"):
+        get_recipe("rvse_sel_f8k")
+
+
+def test_descriptions_name_the_papers_numbers():
+    assert "Paper: 498.6" in describe_recipes()
+    assert "scan_t2i_avg_selhn_DATA  SCAN t2i AVG with SelHN. Paper: 477.5." in describe_recipes()
+
+
+def test_find_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_data("world") == "world"
+    assert find_data("some/folder") == "some/folder"
+    with pytest.raises(ValueError, match=r"'f8k' was not found in ./data .*f8k_pocket.*data=DIR.*SELHN_DATA"):
+        find_data("f8k")
+    (tmp_path / "sets" / "f8k_pocket").mkdir(parents=True)
+    monkeypatch.setenv("SELHN_DATA", str(tmp_path / "sets"))
+    assert find_data("f8k") == str(tmp_path / "sets" / "f8k_pocket")

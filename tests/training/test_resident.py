@@ -1,0 +1,32 @@
+import pytest
+import torch
+
+from selhn.data import DenseFeatures, QuantizedFeatures
+from selhn.training.config import TrainConfig
+from selhn.training.resident import on_device
+
+CPU = torch.device("cpu")
+
+
+def test_on_a_cpu_features_stay_where_they_are(tiny_data):
+    assert on_device(tiny_data, TrainConfig(), CPU, half=False) is tiny_data
+
+
+def test_a_precision_that_is_asked_for_is_taken(tiny_data):
+    moved = on_device(tiny_data, TrainConfig(features="int8"), CPU, half=False)
+    assert all(isinstance(moved[name].features, QuantizedFeatures) for name in ("train", "dev", "test"))
+
+
+def test_what_does_not_fit_stays_or_is_refused(tiny_data):
+    with pytest.raises(ValueError, match="features=fp32 take .* GiB and feature_bytes allows"):
+        on_device(tiny_data, TrainConfig(features="fp32", feature_bytes=1000), CPU, half=False)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_features_have_the_precision_of_the_encoders(tiny_data):
+    for half, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        moved = on_device(tiny_data, TrainConfig(), torch.device("cuda"), half)
+        assert isinstance(moved.train.features, DenseFeatures)
+        assert moved.train.features.store.dtype == dtype
+        assert moved.train.features.store.is_cuda
+    assert on_device(tiny_data, TrainConfig(feature_bytes=1000), torch.device("cuda"), half=True) is tiny_data

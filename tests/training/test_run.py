@@ -1,0 +1,90 @@
+import pytest
+
+from selhn.data import load_data
+from selhn.training.config import RunConfig, override
+from selhn.training.recipes import get_recipe
+from selhn.training.run import make_model, mean_and_deviation, open_run, read_config, resume_run, run_config, run_seeds
+
+TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
+
+
+def test_from_names_to_a_result_and_back(tmp_path, tiny_data):
+    config = override(RunConfig(), TINY)
+    run = run_config(config, tmp_path / "run", quiet=True)
+    assert RunConfig.from_yaml((tmp_path / "run" / "config.yaml").read_text()) == config
+    model, data = open_run(tmp_path / "run")
+    assert data.train.num_images == 100
+    assert model.tokenize(["a red ball"])[0].shape[0] == 1
+    assert resume_run(tmp_path / "run", quiet=True).test == run.test
+    resume_run(tmp_path / "run", ["epochs=2"], quiet=True)
+    assert read_config(tmp_path / "run").train.epochs == 2, "the longer run is what the folder now holds"
+    with pytest.raises(ValueError, match="lr was 0.0005, is 0.1"):
+        resume_run(tmp_path / "run", ["lr=0.1"], quiet=True)
+    assert read_config(tmp_path / "run").train.lr == 5e-4, "a refused resume changes nothing"
+    with pytest.raises(ValueError, match="already holds a run"):
+        run_config(override(config, ["model=vse_mlp"]), tmp_path / "run", quiet=True)
+    assert read_config(tmp_path / "run").model == "rvse", "a refused run changes nothing"
+
+
+def test_several_seeds(tmp_path):
+    text = run_seeds(override(RunConfig(), TINY), [0, 1], tmp_path)
+    assert "seed    0  test  i2t" in text
+    assert "±" in text.splitlines()[-1]
+    assert {path.name for path in tmp_path.iterdir()} == {"seed0", "seed1"}
+    assert run_seeds(override(RunConfig(), TINY), [0, 1], tmp_path) == text, "what is done is not done again"
+    with pytest.raises(ValueError, match="a seed is named twice in 0, 0"):
+        run_seeds(RunConfig(), [0, 0], tmp_path)
+
+
+def test_the_seed_decides_the_weights(tiny_data):
+    models = [make_model(override(RunConfig(), [*TINY, f"seed={seed}"]), tiny_data) for seed in (0, 0, 1)]
+    weights = [model.image.fc.weight for model in models]
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model=rvsee"], "unknown model 'rvsee': did you mean 'rvse'"),
+        (["loss=selhm"], "unknown loss 'selhm': did you mean 'selhn'"),
+        (["model.dimm=3"], "rvse has no setting 'dimm': did you mean 'dim'"),
+        (["loss.epsilom=3"], "selhn has no setting 'epsilom': did you mean 'epsilon'"),
+        (["data.imagess=3"], "imagess"),
+        (["data=nowhere"], "nowhere"),
+        (["model.dim=abc"], "dim of rvse takes a whole number, got 'abc'"),
+        (["data.images=abc"], "images of the generated world takes a whole number, got 'abc'"),
+        (["data.objects=3"], "objects of the generated world takes a list"),
+        (["device=foo"], "there is no device 'foo'"),
+    ],
+)
+def test_wrong_names(settings, message):
+    with pytest.raises(ValueError, match=message):
+        run_config(override(RunConfig(), [*TINY, *settings]), quiet=True)
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        resume_run(tmp_path)
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        open_run(tmp_path)
+
+
+def test_mean_and_deviation():
+    assert mean_and_deviation([310.0, 312.0]) == "311.0 ± 1.4"
+    assert mean_and_deviation([310.0]) == "310.0 ± 0.0"
+
+
+def test_a_damaged_configuration(tmp_path):
+    (tmp_path / "config.yaml").write_text("train: [")
+    with pytest.raises(ValueError, match="config.yaml cannot be read.*restore it"):
+        resume_run(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="has not finished its first epoch"):
+        open_run(tmp_path)
+
+
+def test_a_vocabulary_is_no_setting():
+    config = override(get_recipe("rvse_selhn_world"), ["model.tokenizer=words.json", "data.images=100"])
+    with pytest.raises(ValueError, match="model.tokenizer is no setting"):
+        make_model(config, load_data("world", images=100))

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from selhn.base.errors import MissingExtra, NotFound, SelhnError
+
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
 
@@ -100,12 +102,12 @@ class Vocabulary:
         self.words = list(words)
         self.ids = {word: i for i, word in enumerate(self.words)}
         if self.words[:4] != [PAD, START, END, UNKNOWN]:
-            raise ValueError(f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}")
+            raise SelhnError(f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}")
         if len(self.ids) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
-            raise ValueError(f"the vocabulary has {twice!r} more than once: every word needs one id")
+            raise SelhnError(f"the vocabulary has {twice!r} more than once: every word needs one id")
         if max_length is not None and (not isinstance(max_length, int) or max_length < 3):
-            raise ValueError(f"max_length must be at least 3 ({START}, a word, {END}), got {max_length!r}")
+            raise SelhnError(f"max_length must be at least 3 ({START}, a word, {END}), got {max_length!r}")
         self.max_length = max_length
         self.size = len(self.words)
         self.pad_id = 0
@@ -120,7 +122,7 @@ class Vocabulary:
         counts = Counter(chain.from_iterable(map(split_words, captions)))
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         if not kept:
-            raise ValueError(f"no word occurs {min_count} times in these captions: lower min_count")
+            raise SelhnError(f"no word occurs {min_count} times in these captions: lower min_count")
         return cls([PAD, START, END, UNKNOWN, *kept, MASK], max_length)
 
     @classmethod
@@ -129,7 +131,7 @@ class Vocabulary:
         content = _read_json(Path(path))
         ids = content.get("word2idx") if isinstance(content, dict) else None
         if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-            raise ValueError(f"{path} is no vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
+            raise SelhnError(f"{path} is no vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
         words = sorted(ids, key=ids.__getitem__)
         if add_mask and MASK not in ids:
             words.append(MASK)
@@ -177,7 +179,7 @@ class WordPiece:
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         missing = [name for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]") if name not in vocabulary]
         if missing:
-            raise ValueError(f"this tokenizer has no {', '.join(missing)}: take the tokenizer of a BERT model")
+            raise SelhnError(f"this tokenizer has no {', '.join(missing)}: take the tokenizer of a BERT model")
         self.size = max(vocabulary.values()) + 1
         self.pad_id = vocabulary["[PAD]"]
         self.mask_id: int | None = vocabulary["[MASK]"]
@@ -194,20 +196,20 @@ class WordPiece:
         try:
             import tokenizers
         except ImportError as error:
-            raise ValueError("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
+            raise MissingExtra("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
         folder = Path(folder)
         if (folder / PIECES_FILE).exists():
             try:
                 tokenizer = tokenizers.Tokenizer.from_file(str(folder / PIECES_FILE))
             except Exception as error:  # the library has no class of its own for this
-                raise ValueError(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
+                raise SelhnError(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
         elif (folder / PIECE_LIST_FILE).exists():
             settings = _read_json(folder / "tokenizer_config.json", default={})
             tokenizer = tokenizers.BertWordPieceTokenizer(
                 str(folder / PIECE_LIST_FILE), lowercase=settings.get("do_lower_case", True)
             )._tokenizer
         else:
-            raise ValueError(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
+            raise SelhnError(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
         # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
         positions = _read_json(folder / "config.json", default={}).get("max_position_embeddings")
         return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
@@ -235,7 +237,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         return Vocabulary.from_json(folder / VOCABULARY_FILE)
     if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():
         return WordPiece.load(folder)
-    raise ValueError(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
+    raise SelhnError(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
 
 
 def corrupt_words(
@@ -251,9 +253,9 @@ def corrupt_words(
     ever empty. Shapes do not change: what follows a deleted word moves left.
     """
     if not 0 <= share <= 1:
-        raise ValueError(f"share must lie between 0 and 1, got {share}")
+        raise SelhnError(f"share must lie between 0 and 1, got {share}")
     if tokenizer.mask_id is None:
-        raise ValueError(f"this vocabulary has no {MASK}: read it with Vocabulary.from_json(path, add_mask=True)")
+        raise SelhnError(f"this vocabulary has no {MASK}: read it with Vocabulary.from_json(path, add_mask=True)")
     kinds = tokenizer.kinds.on(tokens.device)
     position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
@@ -271,12 +273,12 @@ def corrupt_words(
 def _check_texts(texts: list[str]) -> None:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
-        raise ValueError(f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]")
+        raise SelhnError(f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]")
     if len(texts) == 0:
-        raise ValueError("no texts: give at least one sentence")
+        raise SelhnError("no texts: give at least one sentence")
     empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
     if empty is not None:
-        raise ValueError(f"text {empty} is empty: a sentence needs at least one word")
+        raise SelhnError(f"text {empty} is empty: a sentence needs at least one word")
 
 
 def _pad(rows: list[list[int]], pad_id: int) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
@@ -293,6 +295,6 @@ def _read_json(path: Path, default: dict[str, Any] | None = None) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ValueError(f"there is no file {path}") from None
+        raise NotFound(f"there is no file {path}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON file ({error}): it may be cut off; copy it again") from error
+        raise SelhnError(f"{path} is no JSON file ({error}): it may be cut off; copy it again") from error

@@ -2,18 +2,20 @@
 
 import torch
 
+from selhn.base.errors import NotFound, SelhnError
+
 
 def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
+        raise SelhnError(f"device {name!r} was asked for, but torch sees no GPU: use device=cpu, or device=auto")
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps"):
             raise RuntimeError
         torch.empty(0, device=device)
     except RuntimeError:
-        raise ValueError(f"there is no device {name!r} here: use auto, cpu or cuda") from None
+        raise NotFound(f"there is no device {name!r} here: use auto, cpu or cuda") from None
     return device

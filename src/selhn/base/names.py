@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from selhn.base.errors import SelhnError
+
 NAMED_MODELS: dict[str, str] = {}
 """Models that `load_model` takes by name, each as "module:function" of what loads it.
 
@@ -24,7 +26,7 @@ def require_settings(owner: str, function: Callable[..., Any], settings: Mapping
     known = {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
     for name, value in settings.items():
         if name not in known:
-            raise ValueError(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
+            raise SelhnError(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
         require_kind(owner, name, value, known[name].default)
 
 
@@ -36,4 +38,4 @@ def require_kind(owner: str, name: str, value: Any, default: Any) -> None:
         if type(default) is kind:
             fits = isinstance(value, kinds[kind]) and (kind is bool or not isinstance(value, bool))
             if not fits:
-                raise ValueError(f"{name} of {owner} takes {words}, got {value!r}")
+                raise SelhnError(f"{name} of {owner} takes {words}, got {value!r}")

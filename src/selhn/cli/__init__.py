@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from selhn.base.errors import SelhnError
 from selhn.cli.data import Settings, data_app
 from selhn.cli.export import export_app
 
@@ -48,7 +49,7 @@ def models(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     from selhn.models import MODELS, list_models
 
     if not list_models(pattern):
-        raise ValueError(f"no model matches {pattern!r}: `selhn models` lists them all")
+        raise SelhnError(f"no model matches {pattern!r}: `selhn models` lists them all")
     for name in list_models(pattern):
         typer.echo(f"{name:16} {MODELS[name].family:24} {MODELS[name].paper}")
 
@@ -59,7 +60,7 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     from selhn.losses import LOSSES, list_losses
 
     if not list_losses(pattern):
-        raise ValueError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
+        raise SelhnError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
         typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
 
@@ -135,7 +136,7 @@ def reproduce(
 def seed_numbers(seeds: str) -> list[int]:
     """Whole numbers between commas."""
     if not all(seed.isdigit() and len(seed) < 19 for seed in seeds.split(",") if seed):
-        raise ValueError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
+        raise SelhnError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
     return [int(seed) for seed in seeds.split(",") if seed]
 
 

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from selhn.base.errors import SelhnError
+
 data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
 Settings = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
@@ -64,7 +66,7 @@ def data_import(
         typer.echo(str(check(destination)))
         return
     if destination is None:
-        raise ValueError("where to? Name a new folder after the source")
+        raise SelhnError("where to? Name a new folder after the source")
     typer.echo(str(check(import_data(source, destination, dtype=dtype, **options))))
 
 

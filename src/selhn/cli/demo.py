@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from selhn.base.errors import SelhnError
 from selhn.cli.search import answer_tiles, describe
 from selhn.data import Data, Split, load_data
 from selhn.data.world import WorldFeatures, world_scene
@@ -74,7 +75,7 @@ def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
     for child in children:
         child.join()
     if any(child.exitcode for child in children):
-        raise ValueError("the training did not come to its end; what it said is above")
+        raise SelhnError("the training did not come to its end; what it said is above")
 
 
 def _train(name: str, config: RunConfig, folder: Path) -> None:
@@ -169,7 +170,7 @@ def show_split(source: str, settings: Mapping[str, Any], name: str, number: int,
     """Print the texts of the first images of a split; draw them where the data is a generated world."""
     split = load_data(source, **settings)[name]
     if pictures is not None and not isinstance(split.features, WorldFeatures):
-        raise ValueError("only scenes of the generated world can be drawn: leave out --pictures")
+        raise SelhnError("only scenes of the generated world can be drawn: leave out --pictures")
     for image in range(min(number, split.num_images)):
         print(split.image_names[image])
         for text in (split.image_of_text == image).nonzero()[:, 0].tolist():

@@ -5,6 +5,8 @@ from typing import Annotated, get_args
 
 import typer
 
+from selhn.base.errors import SelhnError
+
 export_app = typer.Typer(
     help="Write embeddings, or both towers of a model, for other programs.",
     no_args_is_help=True,
@@ -31,9 +33,9 @@ def embeddings(
     from selhn.training import open_run
 
     if layout not in LAYOUTS:
-        raise ValueError(f"--layout is {layout!r}: there is {', '.join(LAYOUTS)}")
+        raise SelhnError(f"--layout is {layout!r}: there is {', '.join(LAYOUTS)}")
     if rows not in get_args(Rows):
-        raise ValueError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
+        raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if is_index(source):
         parts = embeddings_of_index(Index.load(source))
     else:

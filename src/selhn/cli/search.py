@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split
 from selhn.models import AbstractMatcher
@@ -49,7 +50,7 @@ def fill_index(
         return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
     wrong = next((name for name in ("captions", "extractor") if of_pictures.get(name) is not None), None)
     if wrong is not None:
-        raise ValueError(f"--{wrong} is for a folder of pictures, and {source} is none")
+        raise SelhnError(f"--{wrong} is for a folder of pictures, and {source} is none")
     return _fill_from_data(source, place or DEFAULT_INDEX, run, split, precision)
 
 
@@ -57,7 +58,7 @@ def _fill_from_data(source: str | None, place: Path | str, run: Path | None, spl
     index = load_index(place, None if run is None else open_model(run)) if has_index(place) else None
     model = index.model if index is not None else _model_of(run, place)
     if source is None and run is None:
-        raise ValueError(
+        raise SelhnError(
             "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
         )
     items = open_data(run or Path(place), source)[split]
@@ -72,9 +73,9 @@ def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
     if uri is None:
         return folder
     if folder is not None:
-        raise ValueError(f"an index lies in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
+        raise SelhnError(f"an index lies in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
     if not is_milvus(uri):
-        raise ValueError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+        raise SelhnError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
     return uri
 
 
@@ -88,7 +89,7 @@ def change_index(
     """Change or check an index; says what it holds afterwards."""
     index = load_index(found_index(place))
     if (compact or check) and not isinstance(index, Index):
-        raise ValueError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
+        raise SelhnError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
     if delete:
         index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
     if compact and isinstance(index, Index):
@@ -118,7 +119,7 @@ def ask(
     `like` is the id of an item, or the file of a picture, which need not be in the index.
     """
     if len(words) > 2 or (not words and like is None):
-        raise ValueError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
+        raise SelhnError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
     place = Path(words[0]) if len(words) == 2 else found_index(named)
     if has_index(place):
         index = load_index(place, None if model is None else open_model(model))
@@ -126,7 +127,7 @@ def ask(
         own_model, dataset = open_run(Path(place), data)
         index = Index.build(own_model, dataset[split])
     else:
-        raise ValueError(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
+        raise NotFound(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
     query = picture_query(index, words[-1] if words else None, like, text_weight)
     return index.search(query, k, find, where=where)
 
@@ -182,7 +183,7 @@ def describe(index: AnyIndex) -> str:
 
 def _model_of(run: Path | None, place: Path | str) -> AbstractMatcher:
     if run is None:
-        raise ValueError(f"there is no index {place} yet: name the run or the model that is to make it with --model")
+        raise NotFound(f"there is no index {place} yet: name the run or the model that is to make it with --model")
     return open_model(run)
 
 

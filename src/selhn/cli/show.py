@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.data.world import WorldFeatures, world_scene
@@ -40,7 +41,7 @@ def show_attention(
     if text is None:
         own = (items.image_of_text == row).nonzero()[:1, 0].tolist()
         if not own:
-            raise ValueError(f"image {image} of {split} has no text: give one with --text")
+            raise SelhnError(f"image {image} of {split} has no text: give one with --text")
         text = items.captions[own[0]]
     attention = pair_attention(model, items, row, text)
     print(f"{items.image_names[row]}  score {attention.score:.3f}\n{attention_table(attention)}")

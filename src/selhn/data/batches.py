@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch
 from selhn.data.splits import Split
 from selhn.data.steps import Pairs, Step, prefetched
@@ -32,7 +33,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         for name, share in (("drop_regions", self.drop_regions), ("corrupt_words", self.corrupt_words)):
             if not 0 <= share <= 1:
-                raise ValueError(f"{name} is {share}: give a share from 0 (off) to 1")
+                raise SelhnError(f"{name} is {share}: give a share from 0 (off) to 1")
 
 
 MOST_KEPT = 4
@@ -76,7 +77,7 @@ class EncodedTexts:
         longest = int(self.lengths.max())
         if longest > num_tokens:
             text = int(self.lengths.argmax())
-            raise ValueError(
+            raise SelhnError(
                 f"text {text} has {longest} tokens, more than pad_to={num_tokens}: raise pad_to, "
                 f"or make the tokenizer with max_length={num_tokens}"
             )
@@ -129,12 +130,12 @@ class Batches:
         dtype: torch.dtype = torch.float32,
     ):
         if batch_size < 1 or (drop_last and batch_size > split.num_texts):
-            raise ValueError(
+            raise SelhnError(
                 f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that, "
                 "or set drop_last=False"
             )
         if seed < 0:
-            raise ValueError(f"seed is {seed}: choose a whole number from 0 up")
+            raise SelhnError(f"seed is {seed}: choose a whole number from 0 up")
         self.split, self.tokenizer = split, tokenizer
         self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
         self.augmentation, self.seed, self.pad_to, self.token_step = augmentation, seed, pad_to, token_step
@@ -229,7 +230,7 @@ def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tens
     bad = (~regions.flatten(1).isfinite().all(dim=1)).nonzero()
     if len(bad):
         image = int(rows[int(bad[0, 0])])
-        raise ValueError(
+        raise SelhnError(
             f"the features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
             "`selhn data check` on the folder lists all such rows; mend or remove them"
         )

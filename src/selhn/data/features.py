@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
+
 Store: TypeAlias = Tensor | npt.NDArray[Any]
 
 # Large enough that a disk delivers at its full speed, small beside any machine's memory.
@@ -140,11 +142,11 @@ class RaggedFeatures:
         """The store with these offsets, once they are known to fit it."""
         place = path or "the offsets"
         if len(offsets) == 0 or int(offsets[0]) != 0 or int(offsets[-1]) != len(store):
-            raise ValueError(f"{place}: offsets must begin with 0 and end with the {len(store)} rows of the features")
+            raise SelhnError(f"{place}: offsets must begin with 0 and end with the {len(store)} rows of the features")
         counts = offsets.diff()
         if bool((counts < 1).any()):
             image = int((counts < 1).nonzero()[0])
-            raise ValueError(f"{place}: row {image + 1} says that image {image} has no region: leave such images out")
+            raise SelhnError(f"{place}: row {image + 1} says that image {image} has no region: leave such images out")
         return cls(store, offsets, int(counts.max()) if len(counts) else 1, path)
 
     @property

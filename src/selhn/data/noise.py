@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data.batches import seed_for
 from selhn.data.splits import Data
 
@@ -17,7 +18,7 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     """
     # Official: the images are shuffled among the chosen texts, so that some keep theirs and the rate is a little lower.
     if not 0 <= rate < 1:
-        raise ValueError(f"noise is {rate}: give the share of training texts with a wrong image, from 0 up to below 1")
+        raise SelhnError(f"noise is {rate}: give the share of training texts with a wrong image, from 0 up to below 1")
     if rate == 0:
         return data
     split = data.train
@@ -25,7 +26,7 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     chosen = torch.randperm(split.num_texts, generator=generator)[: round(rate * split.num_texts)]
     own = split.image_of_text[chosen]
     if not len(chosen) or 2 * int(own.unique(return_counts=True)[1].max()) > len(chosen):
-        raise ValueError(
+        raise SelhnError(
             f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to change their "
             "images among themselves: raise noise"
         )

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int8
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.batches import refuse_not_finite
 from selhn.data.features import DenseFeatures, blocks, converted
 from selhn.data.splits import Features, Split
@@ -66,7 +67,7 @@ def resident_bytes(features: Features, precision: FeaturePrecision) -> int:
 def make_resident(split: Split, device: torch.device, precision: FeaturePrecision) -> Split:
     """The split with all its features on a device; wherever they come from, they are read or computed once."""
     if precision not in DTYPES:
-        raise ValueError(f"features={precision!r}: choose {', '.join(get_args(FeaturePrecision))}")
+        raise SelhnError(f"features={precision!r}: choose {', '.join(get_args(FeaturePrecision))}")
     features = split.features
     if 2 * features.num_bytes < resident_bytes(features, precision):
         features = features.to(device)  # packed or computed features are small, and the device unpacks them faster

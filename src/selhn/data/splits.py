@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import NotFound, SelhnError
+
 
 @runtime_checkable
 class Features(Protocol):
@@ -60,13 +62,13 @@ class Split:
     def __post_init__(self) -> None:
         images, texts = self.features.num_images, len(self.captions)
         if len(self.image_of_text) != texts:
-            raise ValueError(
+            raise SelhnError(
                 f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: give one each"
             )
         if len(self.image_names) != images:
-            raise ValueError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
+            raise SelhnError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
         if texts and not 0 <= int(self.image_of_text.min()) <= int(self.image_of_text.max()) < images:
-            raise ValueError(
+            raise SelhnError(
                 f"{self.name}: image_of_text goes from {int(self.image_of_text.min())} to "
                 f"{int(self.image_of_text.max())} but the images are 0 to {images - 1}"
             )
@@ -102,5 +104,5 @@ class Data:
         """A split by its name: data["test"]."""
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
         if name not in splits:
-            raise ValueError(f"there is no split {name!r}: take train, dev or test")
+            raise NotFound(f"there is no split {name!r}: take train, dev or test")
         return splits[name]

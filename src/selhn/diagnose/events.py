@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from selhn.base.errors import SelhnError
+
 MOST_BYTES = 1 << 30
 LONGEST_RECORD = 1 << 24
 """A picture can be megabytes long; a scalar never is."""
@@ -23,13 +25,13 @@ def read_events(path: Path) -> list[Scalar]:
     """The scalars of an event file in the order they were written; a last record that was cut off is left out."""
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise ValueError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is no log of scalars")
+        raise SelhnError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is no log of scalars")
     scalars: list[Scalar] = []
     with path.open("rb") as file:
         while len(header := file.read(12)) == 12:
             (length,) = struct.unpack_from("<Q", header)
             if length > LONGEST_RECORD:
-                raise ValueError(
+                raise SelhnError(
                     f"{path} is not a TensorBoard file, or is broken: a record at byte {file.tell() - 12} says it is "
                     f"{length:,} bytes long"
                 )
@@ -40,7 +42,7 @@ def read_events(path: Path) -> list[Scalar]:
                 scalars += _scalars(record)
             except (ValueError, struct.error, UnicodeDecodeError):
                 where = file.tell() - length - 16
-                raise ValueError(
+                raise SelhnError(
                     f"{path} is not a TensorBoard file, or is broken, in the record at byte {where}"
                 ) from None
     return scalars
@@ -93,9 +95,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise ValueError(f"a field of kind {kind}")
+            raise SelhnError(f"a field of kind {kind}")
         if length > len(message) - at:
-            raise ValueError("a field beyond the end of its message")
+            raise SelhnError("a field beyond the end of its message")
         yield key >> 3, message[at : at + length]
         at += length
 
@@ -107,4 +109,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value & (1 << 64) - 1, at + place + 1
-    raise ValueError("a number without an end")
+    raise SelhnError("a number without an end")

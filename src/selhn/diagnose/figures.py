@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import MissingExtra
 from selhn.diagnose.reading import Log
 from selhn.diagnose.verdict import Verdict
 
@@ -99,7 +100,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise ValueError("figures need matplotlib: pip install 'selhn[plot]'") from None
+        raise MissingExtra("figures need matplotlib: pip install 'selhn[plot]'") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

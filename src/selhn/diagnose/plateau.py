@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
+from selhn.base.errors import SelhnError
+
 Summing = Literal["mean", "sum"]
 MARGIN = 0.2
 """What nearly all image-text matching programs take."""
@@ -26,11 +28,11 @@ def plateaus(margin: float | None = None, batch: int | None = None, reduction: s
     `reduction` "mean" or "sum" leaves out the others; what is None is guessed.
     """
     if reduction is not None and reduction not in get_args(Summing):
-        raise ValueError(f"reduction must be mean or sum, got {reduction!r}")
+        raise SelhnError(f"reduction must be mean or sum, got {reduction!r}")
     if margin is not None and not margin > 0:
-        raise ValueError(f"margin must be above 0, got {margin}")
+        raise SelhnError(f"margin must be above 0, got {margin}")
     if batch is not None and batch < 2:
-        raise ValueError(f"batch must be at least 2, got {batch}: it is the number of pairs in a step")
+        raise SelhnError(f"batch must be at least 2, got {batch}: it is the number of pairs in a step")
     margin = margin or MARGIN
     if reduction != "sum":
         yield Plateau(margin, f"the margin, {margin:g} an anchor")

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.data import Split, image_blocks
 from selhn.diagnose.probes import gradient_norms, probe_scores
 from selhn.diagnose.stall import StallAlarm
@@ -42,7 +43,7 @@ class Probe:
 
     def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
         if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}: 1 measures every step")
+            raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
         owners = [(name, part) for name, part in model.named_modules() if any(True for _ in part.parameters(False))]
         self.watched = {name or type(model).__name__: part for name, part in owners}
         self.epsilon = epsilon
@@ -188,7 +189,7 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
     Nothing is drawn at random and nothing changes in the model, so that a run is the same with it and without it.
     """
     if model.tokenizer is None:
-        raise ValueError("the model has no tokenizer to read the texts with: set model.tokenizer")
+        raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
     owners = split.image_of_text.tolist()
     first = {image: text for text, image in reversed(list(enumerate(owners)))}
     chosen = [image for image in range(min(pairs, split.num_images)) if image in first]

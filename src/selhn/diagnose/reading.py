@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from selhn.base.errors import SelhnError
 from selhn.base.names import did_you_mean
 from selhn.diagnose.events import read_events
 
@@ -90,9 +91,9 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
     """The log in a file, whoever wrote it; `column` is what it calls its training loss, where that is not plain."""
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"{path} is no file: name a CSV, a file with lines of JSON, or a TensorBoard file")
+        raise SelhnError(f"{path} is no file: name a CSV, a file with lines of JSON, or a TensorBoard file")
     if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES:,} bytes: write a shorter log, with a row every few steps")
+        raise SelhnError(f"{path} has more than {MOST_BYTES:,} bytes: write a shorter log, with a row every few steps")
     if "tfevents" in path.name:
         rows: Iterable[Mapping[str, Any]] = _by_step(read_events(path))
     elif path.suffix.lower() in (".csv", ".tsv"):
@@ -100,7 +101,7 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
     elif path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".log"):
         rows = _json_rows(path)
     else:
-        raise ValueError(f"{path} is in no format that is known: .csv, .tsv, .jsonl, .json or events.out.tfevents")
+        raise SelhnError(f"{path} is in no format that is known: .csv, .tsv, .jsonl, .json or events.out.tfevents")
     return from_rows(rows, str(path), column)
 
 
@@ -109,7 +110,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     table: list[dict[str, float]] = []
     for row in rows:
         if len(table) == MOST_ROWS:
-            raise ValueError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
+            raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
         table.append(dict(_numbers(row)))
     names = list(dict.fromkeys(name for row in table for name in row))
     loss = _loss_name(names, column, source)
@@ -118,7 +119,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     at, steps_a_row = _clock(table, clock, clock is not None and clock == step)
     trained = [number for number, row in enumerate(table) if loss in row]
     if not trained:
-        raise ValueError(f"{source} has no row with a number for {loss!r}")
+        raise SelhnError(f"{source} has no row with a number for {loss!r}")
     with_loss = {name for number in trained for name in table[number]} - {clock, "loss"} | {loss}
     columns = {
         "loss" if name == loss else name: np.array([table[number].get(name, math.nan) for number in trained])
@@ -158,7 +159,7 @@ def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: boo
 def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
     if column is not None:
         if column not in names:
-            raise ValueError(f"{source} has no column {column!r}: {did_you_mean(column, names)}")
+            raise SelhnError(f"{source} has no column {column!r}: {did_you_mean(column, names)}")
         return column
     found = _find(names, LOSS)
     if found is None:
@@ -168,7 +169,7 @@ def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
     if found is None:
         listed = ", ".join(names[:20]) or "no numbers at all"
         what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
-        raise ValueError(f"{source} has no column that is plainly the training loss (it has {listed}): {what}")
+        raise SelhnError(f"{source} has no column that is plainly the training loss (it has {listed}): {what}")
     return found
 
 
@@ -212,7 +213,7 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             for row in csv.DictReader(file, delimiter=delimiter):
                 yield {name: value for name, value in row.items() if isinstance(name, str) and value is not None}
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise SelhnError(
             f"{path} cannot be read as a table ({error}): write it as UTF-8 with a line of names"
         ) from None
 
@@ -230,7 +231,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 parsed = _parsed(text, place, may_be_cut=not is_list)
                 yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
     except UnicodeDecodeError:
-        raise ValueError(f"{path} cannot be read as JSON: it is not UTF-8") from None
+        raise SelhnError(f"{path} cannot be read as JSON: it is not UTF-8") from None
 
 
 def _parsed(text: str, place: str, may_be_cut: bool) -> Any:
@@ -239,4 +240,4 @@ def _parsed(text: str, place: str, may_be_cut: bool) -> Any:
     except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
         if may_be_cut and not text.endswith("\n"):
             return None
-        raise ValueError(f"{place} is not JSON: give lines of objects, or a list of them, or a .csv") from None
+        raise SelhnError(f"{place} is not JSON: give lines of objects, or a list of them, or a .csv") from None

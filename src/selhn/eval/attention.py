@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.eval.encoded import in_eval_mode, require_width
@@ -13,16 +14,16 @@ from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
     """How a model that compares regions with words looks at an image of a split (row or name) and any sentence."""
     if isinstance(model, Twins):
-        raise ValueError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
+        raise SelhnError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
     if not isinstance(model, CrossAttention):
         having = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
-        raise ValueError(
+        raise SelhnError(
             f"{model.name or type(model).__name__} makes one vector of an image and one of a text and has no "
             f"attention between them; models that have: {', '.join(having)}"
         )
     require_width(model, split)
     if not text.strip():
-        raise ValueError("the text is empty: write a few words")
+        raise SelhnError("the text is empty: write a few words")
     row, device = image_row(split, image), next(model.parameters()).device
     regions, region_mask = split.features.gather(torch.tensor([row]))
     tokens, token_mask = model.tokenize([text])
@@ -48,10 +49,10 @@ def image_row(split: Split, image: int | str) -> int:
         if named is not None:
             return named
         if not image.isdecimal():
-            raise ValueError(
+            raise SelhnError(
                 f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r}, or a number"
             )
     row = int(image)
     if not 0 <= row < split.num_images:
-        raise ValueError(f"{split.name} has no image {row}: count from 0 to {split.num_images - 1}")
+        raise SelhnError(f"{split.name} has no image {row}: count from 0 to {split.num_images - 1}")
     return row

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split, TextBlocks, image_blocks
 from selhn.eval.metrics import Metrics, recall
@@ -135,7 +136,7 @@ def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
 
 def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks:
     if model.tokenizer is None:
-        raise ValueError("the model has no tokenizer to read the texts with: set model.tokenizer")
+        raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
     require_width(model, split)
     return TextBlocks(split, model.tokenizer, block, next(model.parameters()).device)
 
@@ -150,7 +151,7 @@ def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
 def require_folds(split: Split, folds: int) -> None:
     """Refuse a number of folds that the images do not divide into, before anything is scored."""
     if folds < 1 or split.num_images % folds:
-        raise ValueError(
+        raise SelhnError(
             f"the {split.num_images} images of {split.name} do not divide into {folds} equal folds: "
             f"folds must be at least 1 and a divisor of {split.num_images}"
         )
@@ -160,7 +161,7 @@ def require_width(model: AbstractMatcher, split: Split) -> None:
     """Refuse features of another width than the model was made for."""
     wanted = model.settings.get("feature_dim")
     if wanted is not None and wanted != split.features.width:
-        raise ValueError(
+        raise SelhnError(
             f"the features of {split.name} are {split.features.width} wide and the model was made for {wanted}: "
             "use the features it was trained on, or train a model with feature_dim="
             f"{split.features.width}"

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.eval.scoring import (
     DEFAULT_BYTE_BUDGET,
     Array,
@@ -49,7 +50,7 @@ class DirectionMetrics:
     def __getitem__(self, k: int) -> float:
         if k not in self.recalls:
             computed = ", ".join(f"R@{known}" for known in self.recalls)
-            raise ValueError(f"R@{k} was not computed, only {computed}: name it in the argument ks")
+            raise SelhnError(f"R@{k} was not computed, only {computed}: name it in the argument ks")
         return self.recalls[k]
 
     def to_dict(self) -> dict[str, float]:
@@ -81,7 +82,7 @@ class DirectionMetrics:
         """Every metric averaged; `num_queries` adds up."""
         tables = [one.to_dict() for one in measured]
         if any(table.keys() != tables[0].keys() for table in tables):
-            raise ValueError("only metrics of the same kind can be averaged: compute all with the same ks and extended")
+            raise SelhnError("only metrics of the same kind can be averaged: compute all with the same ks and extended")
         averaged = {name: math.fsum(table[name] for table in tables) / len(tables) for name in tables[0]}
         return cls.from_dict(averaged | {"num_queries": sum(one.num_queries for one in measured)})
 
@@ -125,14 +126,14 @@ class Metrics:
         try:
             return cls(DirectionMetrics.from_dict(named["i2t"]), DirectionMetrics.from_dict(named["t2i"]))
         except KeyError as missing:
-            raise ValueError(f"these metrics lack {missing}: give an object that Metrics.to_dict wrote") from None
+            raise SelhnError(f"these metrics lack {missing}: give an object that Metrics.to_dict wrote") from None
 
     @classmethod
     def mean(cls, measured: Iterable["Metrics"]) -> "Metrics":
         """The average of several evaluations, such as folds or seeds."""
         measured = list(measured)
         if not measured:
-            raise ValueError("there are no metrics to average: give at least one")
+            raise SelhnError("there are no metrics to average: give at least one")
         return cls(
             DirectionMetrics.mean([one.i2t for one in measured]),
             DirectionMetrics.mean([one.t2i for one in measured]),
@@ -241,10 +242,10 @@ def summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, k
 def check_ks(ks: Sequence[int]) -> None:
     """Refuse a list of cut-offs that has no meaning."""
     if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
-        raise ValueError(f"ks is {tuple(ks)}: give one or more different whole numbers from 1 up, such as (1, 5, 10)")
+        raise SelhnError(f"ks is {tuple(ks)}: give one or more different whole numbers from 1 up, such as (1, 5, 10)")
 
 
 def check_ties(ties: str) -> None:
     """Refuse an unknown tie policy."""
     if ties not in ("pessimistic", "optimistic"):
-        raise ValueError(f'ties is {ties!r}: choose "pessimistic" or "optimistic"')
+        raise SelhnError(f'ties is {ties!r}: choose "pessimistic" or "optimistic"')

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
 from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_of_text, checked_scores
 
@@ -27,7 +28,7 @@ def folds(
     num_images, num_texts = matrix.shape
     owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
     if num_folds < 1 or num_images % num_folds:
-        raise ValueError(
+        raise SelhnError(
             f"{num_images} images do not divide into {num_folds} equal folds: choose a divisor of {num_images}"
         )
     size = num_images // num_folds
@@ -35,7 +36,7 @@ def folds(
     for first in range(0, num_images, size):
         texts = (owner // size == first // size).nonzero().squeeze(1)
         if len(texts) == 0:
-            raise ValueError(
+            raise SelhnError(
                 f"images {first} to {first + size - 1} make a fold without any text: "
                 "use fewer folds, or leave these images out"
             )
@@ -47,11 +48,11 @@ def folds(
 def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> Float[Tensor, "I T"]:
     """The (weighted) average of score matrices (I, T) of several models over the same images and texts."""
     if not score_matrices:
-        raise ValueError("there is nothing to average: give at least one score matrix")
+        raise SelhnError("there is nothing to average: give at least one score matrix")
     matrices = [checked_scores(scores, f"score matrix {n}") for n, scores in enumerate(score_matrices)]
     for n, matrix in enumerate(matrices):
         if matrix.shape != matrices[0].shape or matrix.device != matrices[0].device:
-            raise ValueError(
+            raise SelhnError(
                 f"score matrix {n} is {tuple(matrix.shape)} on {matrix.device} but the first is "
                 f"{tuple(matrices[0].shape)} on {matrices[0].device}: "
                 "score the same images and texts, on one device"
@@ -59,7 +60,7 @@ def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> 
     if weights is None:
         weights = [1.0] * len(matrices)
     if len(weights) != len(matrices) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
-        raise ValueError(
+        raise SelhnError(
             f"weights is {tuple(weights)}: give {len(matrices)} numbers, one for each matrix, "
             "none negative and not all zero"
         )

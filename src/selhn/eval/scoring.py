@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
+
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 Indices: TypeAlias = Array | Sequence[int]
 
@@ -61,13 +63,13 @@ class Matching:
         all_images = checked_embeddings(image_emb, "image_emb")
         all_texts = checked_embeddings(text_emb, "text_emb")
         if all_images.shape[1] != all_texts.shape[1]:
-            raise ValueError(
+            raise SelhnError(
                 f"image_emb is {all_images.shape[1]} wide and text_emb {all_texts.shape[1]}: "
                 "give embeddings of one model, which have the same width"
             )
         device = all_images.device
         if all_texts.device != device:
-            raise ValueError(f"image_emb is on {device}, text_emb on {all_texts.device}: move both to one device")
+            raise SelhnError(f"image_emb is on {device}, text_emb on {all_texts.device}: move both to one device")
         refuse_nan(all_images, "image_emb")
         refuse_nan(all_texts, "text_emb")
         image, text = true_pairs(len(all_images), len(all_texts), image_of_text, relevance)
@@ -141,21 +143,21 @@ def true_pairs(
         image = checked_image_of_text(image_of_text, num_images, num_texts)
         return image, torch.arange(num_texts, device=image.device)
     if relevance is None or image_of_text is not None:
-        raise ValueError(
+        raise SelhnError(
             "the ground truth must have one form: give either image_of_text (the image of each text) "
             "or relevance (boolean, images x texts)"
         )
     truth = as_tensor(relevance)
     if truth.dtype != torch.bool:
-        raise ValueError(f"relevance holds {truth.dtype}: make it boolean, for instance with relevance > 0")
+        raise SelhnError(f"relevance holds {truth.dtype}: make it boolean, for instance with relevance > 0")
     if tuple(truth.shape) != (num_images, num_texts):
-        raise ValueError(
+        raise SelhnError(
             f"relevance has shape {tuple(truth.shape)} but the scores ({num_images}, {num_texts}): "
             "both need one row for each image and one column for each text"
         )
     image, text = truth.nonzero(as_tuple=True)
     if len(image) == 0:
-        raise ValueError("relevance is False everywhere, so there is no query: mark at least one true pair")
+        raise SelhnError("relevance is False everywhere, so there is no query: mark at least one true pair")
     return image, text
 
 
@@ -176,12 +178,12 @@ def checked_scores(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
     """The matrix as a tensor, or an error that says what is wrong with it."""
     matrix = as_tensor(scores)
     if matrix.ndim != 2 or matrix.numel() == 0:
-        raise ValueError(
+        raise SelhnError(
             f"{name} has shape {tuple(matrix.shape)}: give a matrix with one row for each image "
             "and one column for each text, at least one of each"
         )
     if not matrix.is_floating_point():
-        raise ValueError(f"{name} holds {matrix.dtype}: convert it to floating point, for instance to float32")
+        raise SelhnError(f"{name} holds {matrix.dtype}: convert it to floating point, for instance to float32")
     return matrix
 
 
@@ -190,17 +192,17 @@ def checked_image_of_text(image_of_text: Indices, num_images: int, num_texts: in
     owner = as_tensor(image_of_text)
     if tuple(owner.shape) != (num_texts,):
         hint = " (are the scores transposed? rows are images)" if owner.shape[:1] == (num_images,) else ""
-        raise ValueError(
+        raise SelhnError(
             f"image_of_text has shape {tuple(owner.shape)} but there are {num_texts} texts: "
             f"give the index of one image for each text{hint}"
         )
     if owner.is_floating_point() or owner.is_complex() or owner.dtype == torch.bool:
-        raise ValueError(f"image_of_text holds {owner.dtype}: give integers, the index of each text's image")
+        raise SelhnError(f"image_of_text holds {owner.dtype}: give integers, the index of each text's image")
     owner = owner.long()
     outside = ((owner < 0) | (owner >= num_images)).nonzero()
     if len(outside):
         text = int(outside[0])
-        raise ValueError(
+        raise SelhnError(
             f"image_of_text[{text}] is {int(owner[text])} but there are {num_images} images: "
             f"give indices from 0 to {num_images - 1}"
         )
@@ -211,7 +213,7 @@ def checked_embeddings(embeddings: Array, name: str) -> Float[Tensor, "n d"]:
     """The embeddings in at least float32, or an error that says what is wrong with them."""
     rows = as_tensor(embeddings)
     if rows.ndim != 2 or rows.numel() == 0 or not rows.is_floating_point():
-        raise ValueError(
+        raise SelhnError(
             f"{name} has shape {tuple(rows.shape)} and holds {rows.dtype}: "
             "give a floating point matrix with one row for each item, at least one"
         )
@@ -224,7 +226,7 @@ def refuse_nan(matrix: Float[Tensor, "n m"], name: str, first_row: int = 0) -> N
     if len(bad_rows):
         row = int(bad_rows[0])
         column = int(matrix[row].isnan().nonzero()[0])
-        raise ValueError(
+        raise SelhnError(
             f"{name}[{first_row + row}, {column}] is NaN, which has no rank: "
             "find where the model makes it, or mask it with -inf"
         )

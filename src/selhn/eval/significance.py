@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.eval.metrics import DEFAULT_KS, check_ks, ranks
 from selhn.eval.scoring import Array, Indices, checked_image_of_text, checked_scores
 
@@ -49,10 +50,10 @@ def paired_bootstrap(
     """
     check_ks(ks)
     if num_samples < 1:
-        raise ValueError(f"num_samples is {num_samples}: draw at least one, 2000 for a stable interval")
+        raise SelhnError(f"num_samples is {num_samples}: draw at least one, 2000 for a stable interval")
     shape_a, shape_b = checked_scores(scores_a, "scores_a").shape, checked_scores(scores_b, "scores_b").shape
     if shape_a != shape_b:
-        raise ValueError(
+        raise SelhnError(
             f"scores_a has shape {tuple(shape_a)} and scores_b {tuple(shape_b)}: "
             "score the same images and texts with both systems"
         )

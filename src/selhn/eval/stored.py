@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.files import writing
 from selhn.data import Split, image_blocks
 from selhn.models import AbstractMatcher
@@ -41,11 +42,11 @@ class StoredScores:
         self.folder = Path(folder)
         self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file: scores are kept in a folder, give another name")
+            raise SelhnError(f"{self.folder} is a file: scores are kept in a folder, give another name")
         if self._state.exists():
             self._read_state()
         elif self.path.exists():
-            raise ValueError(f"{self.path} was not written by selhn: give another folder for the scores")
+            raise SelhnError(f"{self.path} was not written by selhn: give another folder for the scores")
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._write_state()
@@ -118,12 +119,12 @@ class StoredScores:
             written = json.loads(self._state.read_text(encoding="utf-8"))
             version, there, block, done = (written[key] for key in ("format", "identity", "block", "done"))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
+            raise SelhnError(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
         if version != FORMAT:
-            raise ValueError(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
+            raise SelhnError(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
         changed = [what for what, value in self.identity.items() if there.get(what) != value]
         if changed:
-            raise ValueError(
+            raise SelhnError(
                 f"{self.folder} holds scores of something else (other {', '.join(changed)}): "
                 "give another folder, or remove this one"
             )
@@ -160,7 +161,7 @@ class StoredScores:
         except (OSError, ValueError):
             shape = ()
         if shape != self.shape:
-            raise ValueError(f"{file} is missing or cut off: remove {self.folder} and score again")
+            raise SelhnError(f"{file} is missing or cut off: remove {self.folder} and score again")
 
     @property
     def _num_bytes(self) -> int:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.export.embeddings import Embedded, EmbeddedRows, Rows, joined
 
 ROWS = 1_000_000
@@ -34,7 +35,7 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
     pyarrow = _imported()
     out = Path(out).absolute()
     if out.exists():
-        raise ValueError(f"{out} is there already: name a new folder")
+        raise SelhnError(f"{out} is there already: name a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
     total, with_texts, files = 0, True, 0
@@ -44,7 +45,7 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
             total += len(block.records)
             with_texts = with_texts and block.texts is not None
         if total == 0:
-            raise ValueError("there is nothing to export: the index is empty, or no image has a caption")
+            raise SelhnError("there is nothing to export: the index is empty, or no image has a caption")
         if not with_texts:  # rows of texts would no longer belong to rows of images
             shutil.rmtree(partial / "text_emb", ignore_errors=True)
         _named_by_number_of_files(partial, files)
@@ -118,5 +119,5 @@ def _imported() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ValueError("metadata in Parquet need pyarrow: pip install 'selhn[export]'") from None
+        raise MissingExtra("metadata in Parquet need pyarrow: pip install 'selhn[export]'") from None
     return pyarrow

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
+
 
 @torch.library.custom_op("selhn::gru", mutates_args=())
 def _gru(sequences: Tensor, w: Tensor, u: Tensor, b: Tensor) -> Tensor:
@@ -27,7 +29,7 @@ class ExportedGRU(nn.Module):
     def __init__(self, gru: nn.GRU):
         super().__init__()
         if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
-            raise ValueError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
+            raise SelhnError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         w, u, b, c = (_reordered(gru.get_parameter(name)) for name in names)
         self.w, self.u, self.b = nn.Buffer(w[None]), nn.Buffer(u[None]), nn.Buffer(torch.cat([b, c])[None])

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.base.version import __version__
 from selhn.eval.encoded import in_eval_mode
 from selhn.export.gru import translations, with_exported_grus
@@ -78,7 +79,7 @@ def export_towers(
     onnx, onnxruntime = _imported()
     out = Path(out).absolute()
     if out.exists():
-        raise ValueError(f"{out} is there already: name a new folder")
+        raise SelhnError(f"{out} is there already: name a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -133,7 +134,7 @@ def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
 
 def _feature_dim(model: AbstractMatcher) -> int:
     if "feature_dim" not in model.settings:
-        raise ValueError("only a model made by create_model can be exported: how wide its regions are is not known")
+        raise SelhnError("only a model made by create_model can be exported: how wide its regions are is not known")
     return int(model.settings["feature_dim"])
 
 
@@ -210,7 +211,7 @@ def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, 
         (found,) = session.run([tower.output], dict(zip(tower.inputs, (values.numpy(), mask.numpy()))))
         difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else np.inf
         if not difference <= tolerance:
-            raise ValueError(
+            raise SelhnError(
                 f"the {tower.side} tower differs by {difference:.1e} from {model.name} for {rows} x {places}; at most "
                 f"{tolerance:.0e} is allowed: nothing was written; try other versions of torch, onnx and onnxruntime"
             )
@@ -224,7 +225,7 @@ def _imported() -> tuple[Any, Any]:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as missing:
-        raise ValueError(f"ONNX files need {missing.name}: pip install 'selhn[onnx]'") from None
+        raise MissingExtra(f"ONNX files need {missing.name}: pip install 'selhn[onnx]'") from None
     return onnx, onnxruntime
 
 

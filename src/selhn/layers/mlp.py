@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
+
 MLPOrder = Literal["fc-bn-relu-fc", "fc-bn-relu-fc-bn", "bn-fc-relu-bn-fc"]
 """In which order the layers of the MLP are applied."""
 
@@ -33,7 +35,7 @@ class MLP(nn.Module):
     ):
         super().__init__()
         if order not in get_args(MLPOrder):
-            raise ValueError(f"mlp_order must be one of {', '.join(map(repr, get_args(MLPOrder)))}, got {order!r}")
+            raise SelhnError(f"mlp_order must be one of {', '.join(map(repr, get_args(MLPOrder)))}, got {order!r}")
         self.order = order
         self.mask_bn = mask_bn
         norm_dims = (input_dim, hidden_dim) if order == "bn-fc-relu-bn-fc" else (hidden_dim, output_dim)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
+from selhn.base.errors import NotFound
 from selhn.base.names import did_you_mean, require_settings
 from selhn.losses.aoq import AOQ, OfflineScores
 from selhn.losses.base import AbstractLoss
@@ -115,6 +116,6 @@ def list_losses(pattern: str = "*") -> list[str]:
 def create_loss(name: str, **settings: Any) -> AbstractLoss:
     """The loss of that name: `create_loss("selhn", epsilon=0.02)` is `TripletSelHN(epsilon=0.02)`."""
     if name not in LOSSES:
-        raise ValueError(f"unknown loss {name!r}: {did_you_mean(name, LOSSES)}")
+        raise NotFound(f"unknown loss {name!r}: {did_you_mean(name, LOSSES)}")
     require_settings(name, LOSSES[name].loss, settings)
     return LOSSES[name].loss(**settings)

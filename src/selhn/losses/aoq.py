@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import AbstractLoss, check_finite, check_floats, hinge, require_number
@@ -104,14 +105,14 @@ class AOQ(AbstractLoss):
         if given is None:
             return None
         if not isinstance(given, OfflineScores):
-            raise ValueError(
+            raise SelhnError(
                 f"AOQ takes the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
             )
         for name in ("negative", "pair"):
             value = getattr(given, name)
             check_floats(name, value)
             if tuple(value.shape[-2:]) != (2, batch):
-                raise ValueError(
+                raise SelhnError(
                     f"{name} of OfflineScores must have shape (2, {batch}), image anchors and text anchors, got "
                     f"{tuple(value.shape)}"
                 )

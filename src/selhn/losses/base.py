@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic, Terms, dense_statistics, tiled_statistics
 from selhn.kernels.statistics import CANDIDATES
@@ -113,7 +114,7 @@ class AbstractLoss(nn.Module, ABC):
     def check_given(self, given: Any, batch: int) -> Any:
         """What the loss was handed beyond the scores of `batch` pairs, checked; most losses take nothing."""
         if given is not None:
-            raise ValueError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
+            raise SelhnError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
 
     def forward(
         self,
@@ -172,7 +173,7 @@ class AbstractLoss(nn.Module, ABC):
         _check_embeddings(image_emb, text_emb)
         ids = _check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
-            raise ValueError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
+            raise SelhnError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
         given = self.check_given(given, len(image_emb))
         image_emb, text_emb = self.prepare_embeddings(image_emb, text_emb)
         anchors = tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile)
@@ -235,21 +236,21 @@ def require_number(name: str, value: float, *, above: float | None = None, signe
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
         limit = "" if signed else " >= 0" if above is None else f" > {above}"
-        raise ValueError(f"{name} must be a number{limit}, got {value!r}")
+        raise SelhnError(f"{name} must be a number{limit}, got {value!r}")
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a setting that is not one of a few words."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise SelhnError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def check_floats(name: str, value: object) -> None:
     """Refuse what is not a tensor of floating-point numbers."""
     if not isinstance(value, Tensor):
-        raise ValueError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+        raise SelhnError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
     if not value.is_floating_point():
-        raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
+        raise SelhnError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
 
 
 def check_finite(name: str, value: Tensor) -> None:
@@ -258,7 +259,7 @@ def check_finite(name: str, value: Tensor) -> None:
     if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
         return
     place = (~value.isfinite()).nonzero()[0].tolist()
-    raise ValueError(
+    raise SelhnError(
         f"{name} has a NaN or infinite value, first at {place}: the encoders have diverged (lower the learning rate, "
         "normalise with an epsilon), or a pair was masked by hand (pass image_ids instead)"
     )
@@ -269,12 +270,12 @@ def check_scores(scores: Tensor) -> None:
     check_floats("scores", scores)
     shape = tuple(scores.shape)
     if scores.ndim < 2 or shape[-1] != shape[-2]:
-        raise ValueError(
+        raise SelhnError(
             f"scores must be square, (B, B), with image i and text i a pair; got shape {shape}: "
             "give as many texts as images (repeat the image of a second caption and pass image_ids)"
         )
     if scores.numel() == 0:
-        raise ValueError(f"scores are empty, shape {shape}: a batch needs at least one pair")
+        raise SelhnError(f"scores are empty, shape {shape}: a batch needs at least one pair")
     check_finite("scores", scores)
 
 
@@ -282,15 +283,15 @@ def _check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
         check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:
-            raise ValueError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
+            raise SelhnError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
         check_finite(name, emb)
     if image_emb.shape != text_emb.shape:
-        raise ValueError(
+        raise SelhnError(
             f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "
             "row i of both is pair i"
         )
     if image_emb.dtype != text_emb.dtype or image_emb.device != text_emb.device:
-        raise ValueError(
+        raise SelhnError(
             f"image_emb ({image_emb.dtype} on {image_emb.device}) and text_emb ({text_emb.dtype} on "
             f"{text_emb.device}) must agree in dtype and device: convert one with .to()"
         )
@@ -303,7 +304,7 @@ def _check_image_ids(
         return None
     ids = torch.as_tensor(image_ids)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
+        raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
     if tuple(ids.shape) != (batch,):
-        raise ValueError(f"image_ids must have shape ({batch},), one image a pair, got {tuple(ids.shape)}")
+        raise SelhnError(f"image_ids must have shape ({batch},), one image a pair, got {tuple(ids.shape)}")
     return ids.to(device)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, Statistic
 from selhn.losses.base import (
@@ -151,13 +152,13 @@ class NCR(AbstractLoss):
             check_floats("labels", given.labels)
             shapes = {tuple(part.shape) for part in (given.labels, given.trained) if part is not None}
             if len(shapes) > 1 or given.labels.shape[-1] != batch:
-                raise ValueError(f"labels and trained of PairLabels must end in the {batch} pairs, got shapes {shapes}")
+                raise SelhnError(f"labels and trained of PairLabels must end in the {batch} pairs, got shapes {shapes}")
             return PairLabels(given.labels.detach(), given.trained)
         check_floats("given", given)
         shape, matrix = tuple(given.shape), (batch, batch)
         if shape != (batch,) and (shape != matrix or self.margin_of == "anchor"):
             also = "" if self.margin_of == "anchor" else f" or {matrix}"
-            raise ValueError(f"given must be soft labels, one a pair, of shape ({batch},){also}, got {shape}")
+            raise SelhnError(f"given must be soft labels, one a pair, of shape ({batch},){also}, got {shape}")
         return PairLabels(given.detach())
 
     def from_embeddings(
@@ -171,7 +172,7 @@ class NCR(AbstractLoss):
     ) -> Tensor:
         """As in `AbstractLoss`; margins of the images cannot be had without the matrix."""
         if given is not None and self.margin_of == "image" and not self.warming_up:
-            raise ValueError(
+            raise SelhnError(
                 "NCR with margin_of='image' adds a margin to every score and needs the matrix: call the loss with "
                 "image_emb @ text_emb.T, or take margin_of='anchor'"
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher
@@ -84,9 +85,9 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
     `networks=2` makes two that differ in their weights, as one (see `Twins`).
     """
     if name not in MODELS:
-        raise ValueError(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
+        raise NotFound(f"unknown model {name!r}: {did_you_mean(name, MODELS)}")
     if networks not in (1, 2):
-        raise ValueError(f"networks of {name} is {networks!r}: choose 1, or 2 that teach each other")
+        raise SelhnError(f"networks of {name} is {networks!r}: choose 1, or 2 that teach each other")
     parameters = inspect.signature(MODELS[name].build).parameters
     require_settings(name, MODELS[name].build, settings)
     model = MODELS[name].build(**settings)
@@ -113,7 +114,7 @@ def load_model(folder: Path | str) -> AbstractMatcher:
         with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for
             shapes = create_model(config["name"], **settings).state_dict()
     except (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"{folder}: the settings in its config.json make no model ({str(error)[:200]})") from None
+        raise SelhnError(f"{folder}: the settings in its config.json make no model ({str(error)[:200]})") from None
     check_fits(shapes, weights, str(folder))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away; the caller's random numbers stay
         model = create_model(config["name"], **settings)

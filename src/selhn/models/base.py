@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
@@ -53,7 +54,7 @@ class AbstractMatcher(nn.Module, ABC):
 
     def score_pairs(self, images: Any, texts: Any) -> Float[Tensor, " P"]:
         """Image p with text p and no other, as many images as texts; a model may have it or not (see `pairs_apart`)."""
-        raise ValueError(
+        raise SelhnError(
             f"{type(self).__name__} scores all images against all texts only: call score, or give it a score_pairs"
         )
 
@@ -100,7 +101,7 @@ class AbstractMatcher(nn.Module, ABC):
     def tokenize(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         """Token ids and mask of some sentences, as `encode_texts` takes them."""
         if self.tokenizer is None:
-            raise ValueError(
+            raise SelhnError(
                 "this model was made with a vocabulary size and no vocabulary: "
                 "pass tokenizer=Vocabulary.build(captions) to create_model, or set model.tokenizer"
             )
@@ -117,7 +118,7 @@ class AbstractMatcher(nn.Module, ABC):
     def save(self, folder: Path | str) -> None:
         """Write all that `load_model` needs into a folder; one that is already there is replaced in one step."""
         if self.name is None:
-            raise ValueError(
+            raise SelhnError(
                 "only a model made by create_model can be saved as a folder: add yours to MODELS, "
                 "or keep its state_dict() yourself"
             )

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.base import AbstractMatcher
@@ -93,7 +94,7 @@ class CrossAttention(AbstractMatcher):
         Words are called by their numbers here; `selhn.eval.pair_attention` knows what they are.
         """
         if len(images) != 1 or len(texts) != 1:
-            raise ValueError(
+            raise SelhnError(
                 f"attention is that of one image and one text, got {len(images)} and {len(texts)}: "
                 "cut them, for example images[2:3] and texts[5:6]"
             )

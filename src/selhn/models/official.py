@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.layers import bert_weights
 from selhn.models import AbstractMatcher, create_model
@@ -86,7 +87,7 @@ def load_official(
     model that encodes that side, and with `bert=` the BERT may be left out.
     """
     if name not in LAYOUTS:
-        raise ValueError(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
+        raise SelhnError(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
     layout = LAYOUTS[name]
     if isinstance(source, (str, Path)):
         where = str(source)
@@ -140,25 +141,25 @@ class _Absent(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """Refuse."""
-        raise ValueError("the weights this model was made from had no such encoder: load both sides")
+        raise SelhnError("the weights this model was made from had no such encoder: load both sides")
 
 
 def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
     """Weights and options of a file such as `model_best.pth.tar`."""
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise NotFound(f"there is no file {path}")
     try:
         # The authors' programs store their command line beside the weights: plain values in a Namespace.
         with warnings.catch_warnings(), torch.serialization.safe_globals([Namespace]):
             warnings.simplefilter("ignore", UserWarning)  # remarks on pickle protocols, before the same is an error
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(
+        raise SelhnError(
             f"{path} holds more than weights, or is no checkpoint, and was not opened: such a file can run any "
             f"program on your machine ({_first_line(error)})"
         ) from error
     except Exception as error:  # a damaged archive can raise nearly anything
-        raise ValueError(f"{path} is cut off or no checkpoint ({_first_line(error)}): copy it again") from error
+        raise SelhnError(f"{path} is cut off or no checkpoint ({_first_line(error)}): copy it again") from error
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
     if (
@@ -170,7 +171,7 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
             part + key: value for part, state in zip(parts, content, strict=True) for key, value in state.items()
         }
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
+        raise SelhnError(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
     return _flat(content), vars(options) if isinstance(options, Namespace) else {}
 
 
@@ -182,7 +183,7 @@ def _flat(state: Mapping[str, Any]) -> State:
     """Tensors, under names without the `module.` of nn.DataParallel."""
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, (Tensor, np.ndarray, np.generic, float, int)):
-            raise ValueError(
+            raise SelhnError(
                 f"{key!r} is no weight ({type(value).__name__}): give names and tensors, as in a state dict"
             )
     return {
@@ -241,9 +242,9 @@ def _vsepp_options(name: str, options: Settings) -> Settings:
     measure = "order" if name == "vsepp_order" else "cosine"
     if options.get("measure", measure) != measure:
         right = "vsepp_order" if measure == "cosine" else "vsepp"
-        raise ValueError(f"these weights were trained with measure={options['measure']!r}: load them as {right!r}")
+        raise SelhnError(f"these weights were trained with measure={options['measure']!r}: load them as {right!r}")
     if options.get("use_abs", measure == "order") != (measure == "order"):
-        raise ValueError(
+        raise SelhnError(
             "absolute values go with order scores and with nothing else here: use_abs does not fit measure"
         )
     return {"normalise_images": not options.get("no_imgnorm", False)}
@@ -252,7 +253,7 @@ def _vsepp_options(name: str, options: Settings) -> Settings:
 def _vse_infty_options(name: str, options: Settings) -> Settings:
     for option in ("no_imgnorm", "no_txtnorm"):
         if options.get(option):
-            raise ValueError(f"{name} always gives unit vectors: weights trained with {option} cannot be used")
+            raise SelhnError(f"{name} always gives unit vectors: weights trained with {option} cannot be used")
     return {}
 
 
@@ -271,7 +272,7 @@ def _fragment_options(name: str, options: Settings) -> Settings:
     }
     for option, value in ours.items():
         if value is not None and options.get(option, value) != value:
-            raise ValueError(
+            raise SelhnError(
                 f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there"
             )
     settings = {"smooth": "lambda_softmax"} if family in ("scan", "bfan") else {}

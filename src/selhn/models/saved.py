@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
 
@@ -55,19 +56,19 @@ def write_folder(
 def read_config(folder: Path) -> dict[str, Any]:
     """Name and settings of a saved model."""
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: give one that model.save wrote")
+        raise NotFound(f"there is no folder {folder}: give one that model.save wrote")
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / file).is_file():
-            raise ValueError(f"{folder} is no saved model: {file} is missing; copy the whole folder")
+            raise SelhnError(f"{folder} is no saved model: {file} is missing; copy the whole folder")
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
+        raise SelhnError(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
     kinds = {"format": int, "name": str, "settings": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
-        raise ValueError(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
+        raise SelhnError(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
     if config["format"] != FORMAT:
-        raise ValueError(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
+        raise SelhnError(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
     return config
 
 
@@ -76,7 +77,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     try:
         return load_file(folder / WEIGHTS_FILE)
     except SafetensorError as error:
-        raise ValueError(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
+        raise SelhnError(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
 
 
 def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
@@ -91,7 +92,7 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
     problems = [("missing", missing), ("unexpected", unexpected), ("other shapes", shapes)]
     told = [f"{what}: {', '.join(keys[:5])}{_and_more(keys)}" for what, keys in problems if keys]
     if told:
-        raise ValueError(f"{where} holds the weights of another model; {'; '.join(told)}")
+        raise SelhnError(f"{where} holds the weights of another model; {'; '.join(told)}")
 
 
 def _and_more(keys: list[str], shown: int = 5) -> str:
@@ -100,10 +101,10 @@ def _and_more(keys: list[str], shown: int = 5) -> str:
 
 def _check_replaceable(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: a model is saved as a folder, give another name")
+        raise SelhnError(f"{folder} is a file: a model is saved as a folder, give another name")
     foreign = _foreign(folder)
     if foreign and not all((folder / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
-        raise ValueError(
+        raise SelhnError(
             f"{folder} holds {foreign[0].name!r}, which is no part of a model: save into a folder of its own"
         )
 

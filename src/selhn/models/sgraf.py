@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
+from selhn.base.errors import SelhnError
 from selhn.kernels import Projection, compared_nodes, node_precision
 from selhn.layers import (
     Fragments,
@@ -64,7 +65,7 @@ class SelfAttentionPool(nn.Module):
         vectors, mask = fragments.vectors, fragments.mask
         missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
         if missing < 0:
-            raise ValueError(
+            raise SelhnError(
                 f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: "
                 f"make one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
             )
@@ -211,7 +212,7 @@ class SimilarityHead(nn.Module):
     def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
         """Image p with text p."""
         if self.training and not self.pairs_apart:
-            raise ValueError(
+            raise SelhnError(
                 "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
             )
         return self._rows(images, texts, aligned=True)[0]

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
 from selhn.models.base import AbstractMatcher
 from selhn.text import Tokenizer
@@ -116,10 +117,10 @@ def vocabulary_size(vocab_size: int | None, tokenizer: Tokenizer | None) -> int:
     """The size of the vocabulary from whichever of the two is given."""
     if tokenizer is None:
         if vocab_size is None:
-            raise ValueError("pass tokenizer=Vocabulary.build(captions), or vocab_size=")
+            raise SelhnError("pass tokenizer=Vocabulary.build(captions), or vocab_size=")
         return vocab_size
     if vocab_size is not None and vocab_size != tokenizer.size:
-        raise ValueError(f"vocab_size is {vocab_size} and the tokenizer has {tokenizer.size} tokens: pass only one")
+        raise SelhnError(f"vocab_size is {vocab_size} and the tokenizer has {tokenizer.size} tokens: pass only one")
     return tokenizer.size
 
 
@@ -154,7 +155,7 @@ def with_bert(
     tokenizer = tokenizer if tokenizer is not None else bert_tokenizer(bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
-        raise ValueError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
+        raise SelhnError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
     return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
 
 

@@ -15,6 +15,8 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from selhn.base.errors import NotFound, SelhnError
+
 
 @runtime_checkable
 class Backbone(Protocol):
@@ -182,7 +184,7 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
     number, (height, breadth) = patches.shape[2], size
     rows = round(math.sqrt(number * height / breadth))
     if rows < 1 or number % rows:
-        raise ValueError(f"{number} patches of a picture of {height} x {breadth} are no grid: take another model")
+        raise SelhnError(f"{number} patches of a picture of {height} x {breadth} are no grid: take another model")
     return patches.unflatten(2, (rows, number // rows))
 
 
@@ -194,11 +196,11 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
         try:
             return builder(model, device)
         except (RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f"{kind} cannot make {model!r} ({str(error)[:200]}): check its name") from error
+            raise SelhnError(f"{kind} cannot make {model!r} ({str(error)[:200]}): check its name") from error
     for number in EfficientNetLite.SIZES:
         if name == f"efficientnet_lite{number}":
             return EfficientNetLite(number, device)
-    raise ValueError(
+    raise NotFound(
         f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, transformers:MODEL or "
         "open_clip:MODEL/WEIGHTS"
     )
@@ -208,4 +210,4 @@ def _library(module: str, what: str, how: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(f"{what} needs a library that is not installed ({error}): {how}") from error
+        raise SelhnError(f"{what} needs a library that is not installed ({error}): {how}") from error

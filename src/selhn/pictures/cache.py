@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import converted
 
 Storage = Literal["float32", "float16", "int8"]
@@ -51,7 +52,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path | str, identity: str, width: int, storage: Storage = "float16"):
         if storage not in get_args(Storage):
-            raise ValueError(f"storage is {storage!r}: choose {', '.join(get_args(Storage))}")
+            raise SelhnError(f"storage is {storage!r}: choose {', '.join(get_args(Storage))}")
         self.storage, self.width, self._lock = storage, width, Lock()
         digest = hashlib.sha256(f"{identity}, format {FORMAT}".encode()).hexdigest()[:12]
         name = re.sub(r"[^A-Za-z0-9]+", "_", identity.split(",")[0]).strip("_")
@@ -110,16 +111,16 @@ class FeatureCache:
         with self._lock:
             row = self._base.execute("SELECT value FROM features WHERE key = ?", (key,)).fetchone()
         if row is None:
-            raise ValueError(f"{self.path} has no features of a picture that was there before: extract them again")
+            raise SelhnError(f"{self.path} has no features of a picture that was there before: extract them again")
         value = row[0]
         if not isinstance(value, bytes) or zlib.crc32(value[4:]).to_bytes(4, "big") != value[:4]:
-            raise ValueError(f"{self.path} is damaged: remove it, and the features are computed again")
+            raise SelhnError(f"{self.path} is damaged: remove it, and the features are computed again")
         return value[4:]
 
     def _packed(self, features: Float[Tensor, "M F"]) -> bytes:
         values = features.cpu().numpy().astype(np.float32)
         if not np.isfinite(values).all() or values.shape[1] != self.width:
-            raise ValueError(f"features of shape {values.shape} are not finite or not {self.width} wide: not kept")
+            raise SelhnError(f"features of shape {values.shape} are not finite or not {self.width} wide: not kept")
         if self.storage != "int8":
             limit = float(np.finfo(self.storage).max)
             return values.clip(-limit, limit).astype(self.storage).tobytes()
@@ -129,7 +130,7 @@ class FeatureCache:
     def _unpacked(self, value: bytes) -> Float[Tensor, "M F"]:
         size = self.width * np.dtype(self.storage).itemsize + (4 if self.storage == "int8" else 0)
         if not value or len(value) % size:
-            raise ValueError(f"{self.path} is damaged: remove it, and the features are computed again")
+            raise SelhnError(f"{self.path} is damaged: remove it, and the features are computed again")
         regions = len(value) // size
         scale: npt.NDArray[np.float32] | float = 1.0
         if self.storage == "int8":

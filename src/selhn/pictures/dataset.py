@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
 from selhn.data.formats.native import FeatureDtype
@@ -61,7 +62,7 @@ def import_pictures(
     """
     folder, destination = Path(folder), Path(destination)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise ValueError(f"{destination} is there already: choose another name, or remove it first")
+        raise SelhnError(f"{destination} is there already: choose another name, or remove it first")
     extracted, texts = _extracted_folder(folder, extractor, captions, cache, storage, batch_size, workers, quiet)
     names = [path.relative_to(folder).as_posix() for path in extracted.paths]
     rows = _rows_of_splits(names, extracted.keys, texts)
@@ -106,7 +107,7 @@ def _extracted_folder(
     else:
         paths, others, closed = find_pictures(folder)
         if not paths:
-            raise ValueError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+            raise SelhnError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
         extracted = extract_pictures(
             paths,
             extractor,
@@ -119,7 +120,7 @@ def _extracted_folder(
         )
     if not extracted.paths:
         name, why = extracted.report.refused[0]
-        raise ValueError(f"no picture in {folder} can be read; of the first, {name}: {why}")
+        raise SelhnError(f"no picture in {folder} can be read; of the first, {name}: {why}")
     names = [path.relative_to(folder).as_posix() for path in extracted.paths]
     texts, unmatched = match_texts(names, known)
     own = None if captions is None else Path(captions).resolve()
@@ -130,7 +131,7 @@ def _extracted_folder(
     ]
     lost = [(name, f"has captions in {Path(str(captions)).name}, but no such picture is used") for name in unmatched]
     if captions is not None and not texts:
-        raise ValueError(
+        raise SelhnError(
             f"no picture in {folder} is named in {captions}: it begins with {unmatched[0]!r}, "
             f"the folder with {names[0]!r}"
         )
@@ -157,7 +158,7 @@ def _rows_of_splits(
         }
     missing = [split for split, found in rows.items() if not found]
     if missing:
-        raise ValueError(
+        raise SelhnError(
             f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three splits; "
             "give more pictures, or only search them: selhn index"
         )

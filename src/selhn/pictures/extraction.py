@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, content_key, default_cache
 from selhn.pictures.extractor import Extractor, Prepared
@@ -85,7 +86,7 @@ def extract_pictures(
         progress: of longer work that this is a part of.
     """
     if batch_size < 1 or workers < 1:
-        raise ValueError(f"batch_size {batch_size} and workers {workers} must be at least 1")
+        raise SelhnError(f"batch_size {batch_size} and workers {workers} must be at least 1")
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, storage)
     found = _Notes()
     name = _namer(root)
@@ -138,7 +139,7 @@ def _read_ahead(
     def read(path: Path) -> _Read:
         try:
             if not is_text(str(path)):
-                raise ValueError("its name is not UTF-8: rename it")
+                raise SelhnError("its name is not UTF-8: rename it")
             content = read_bytes(path)
             key = content_key(content)
             if store.holds(key):

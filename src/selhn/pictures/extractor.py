@@ -10,6 +10,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone
 from selhn.pictures.regions import grid_boxes, pool_boxes
@@ -53,16 +54,16 @@ class Extractor:
 
     def __post_init__(self) -> None:
         if self.form not in ("raw", "full", "pca"):
-            raise ValueError(f'form is {self.form!r}: choose "raw", "full" or "pca"')
+            raise SelhnError(f'form is {self.form!r}: choose "raw", "full" or "pca"')
         if self.form != "raw" and self.projection is None:
-            raise ValueError(f'form="{self.form}" needs a projection: pass one, or take form="raw"')
+            raise SelhnError(f'form="{self.form}" needs a projection: pass one, or take form="raw"')
         if self.projection is not None and len(self.projection.mean) != self.backbone.width:
-            raise ValueError(
+            raise SelhnError(
                 f"the projection is for {len(self.projection.mean)} channels and {self.backbone.name} has "
                 f"{self.backbone.width}: take the projection that was made with it"
             )
         if (self.detector is None) != (self.detector_name == ""):
-            raise ValueError("a detector and its name go together: give both, or neither")
+            raise SelhnError("a detector and its name go together: give both, or neither")
 
     @property
     def width(self) -> int:

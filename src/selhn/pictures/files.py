@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from selhn.base.errors import NotFound, SelhnError
+
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 256 * 2**20
 # No format that calls another program (EPS), holds documents (PDF), or is decoded before its size is known (ICO).
@@ -33,14 +35,14 @@ def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
 def read_bytes(path: Path) -> bytes:
     """The content of a file that may be a picture."""
     if not path.is_file():
-        raise ValueError(f"{path} is missing or no file: give the path of a picture")
+        raise SelhnError(f"{path} is missing or no file: give the path of a picture")
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise ValueError(f"{path} has {size / 2**20:.0f} MiB, more than the {MOST_BYTES // 2**20} of a picture")
+        raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, more than the {MOST_BYTES // 2**20} of a picture")
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check its rights") from None
+        raise SelhnError(f"{path} cannot be read ({error.strerror}): check its rights") from None
 
 
 def decode_picture(
@@ -52,7 +54,7 @@ def decode_picture(
     quicker, but no smaller than that.
     """
     if not content:
-        raise ValueError(f"{name} is empty: copy it again")
+        raise SelhnError(f"{name} is empty: copy it again")
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             if opened.width * opened.height > most_pixels:
@@ -68,16 +70,16 @@ def decode_picture(
             image, turned = _upright(opened)
             return Picture(_to_rgb(image), (*notes, *turned))
     except Image.DecompressionBombError as error:
-        raise ValueError(
+        raise SelhnError(
             f"{name} is too large ({error}): give a smaller copy, at most {most_pixels:,} pixels"
         ) from None
     except UnidentifiedImageError:
-        raise ValueError(f"{name} cannot be read as a picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
+        raise SelhnError(f"{name} cannot be read as a picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
     except MemoryError:
-        raise ValueError(f"{name} does not fit into memory: give a smaller copy") from None
+        raise SelhnError(f"{name} does not fit into memory: give a smaller copy") from None
     except Exception as broken:  # a decoder raises whatever the bytes lead it to
         reason = f"{type(broken).__name__}: {str(broken)[:120]}"
-        raise ValueError(f"{name} cannot be read as a picture ({reason}): copy or export it again") from None
+        raise SelhnError(f"{name} cannot be read as a picture ({reason}): copy or export it again") from None
 
 
 class Found(NamedTuple):
@@ -93,7 +95,7 @@ class Found(NamedTuple):
 def find_pictures(folder: Path) -> Found:
     """The files under a folder that are called like pictures, and the others; no hidden ones, no linked folders."""
     if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder}: give one that holds pictures")
+        raise NotFound(f"there is no folder {folder}: give one that holds pictures")
     pictures: list[Path] = []
     others: list[Path] = []
     closed: list[tuple[Path, str]] = []

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.device import choose_device
+from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import FORMATS
 from selhn.data.formats.captions import match_texts, read_picture_texts
@@ -104,7 +105,7 @@ def index_pictures(
     root = Path(folder).expanduser().resolve()
     pictures, others, closed = find_pictures(root)
     if not pictures:
-        raise ValueError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+        raise SelhnError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
     told = None if captions is None else read_picture_texts(captions)
     device = choose_device(str(device))
     index, vision = _opened(path or default_index(), model, extractor, precision, device)
@@ -151,7 +152,7 @@ def regions_of(index: AnyIndex, picture: Path | str) -> Float[Tensor, "M F"]:
     """The regions of a picture as the index takes them, to ask with."""
     name = index.about.get("extractor")
     if name is None:
-        raise ValueError(f"{index.place} was not made from pictures: ask with the id of an item, or with regions")
+        raise SelhnError(f"{index.place} was not made from pictures: ask with the id of an item, or with regions")
     return load_extractor(str(name))([open_picture(Path(picture).expanduser()).image])[0]
 
 
@@ -176,7 +177,7 @@ def picture_query(index: AnyIndex, text: str | None, like: str | None, text_weig
     if picture_id(like) in index:
         return Query(text, None, picture_id(like), weights)
     if not Path(like).expanduser().is_file():
-        raise ValueError(f"--like {like} is neither an item of {index.place} nor a file: name one of them")
+        raise SelhnError(f"--like {like} is neither an item of {index.place} nor a file: name one of them")
     return Query(text, regions_of(index, like), None, weights)
 
 
@@ -193,12 +194,12 @@ def _opened(
         index = load_index(path, model)
         name = index.about.get("extractor")
         if name is None:
-            raise ValueError(f"{path} was not made from pictures: name another place for the index")
+            raise SelhnError(f"{path} was not made from pictures: name another place for the index")
         if extractor not in (None, name):
-            raise ValueError(f"{path} was made with the extractor {name}: take that, or another place for the index")
+            raise SelhnError(f"{path} was made with the extractor {name}: take that, or another place for the index")
         vision = load_extractor(str(name), device)
         if vision.identity != index.about.get("features"):
-            raise ValueError(
+            raise SelhnError(
                 f"{path} was made with other features ({index.about.get('features')}) than {name} gives now "
                 f"({vision.identity}): make another index, or remove this one"
             )
@@ -210,7 +211,7 @@ def _opened(
         model, about = load_ready_model(), {"model": READY, **about}
     wanted = model.settings.get("feature_dim", vision.width)
     if wanted != vision.width:
-        raise ValueError(
+        raise SelhnError(
             f"{model.name} takes features of {wanted} numbers and {extractor or READY} gives {vision.width}: "
             "name the extractor that it was trained with"
         )

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.formats.reading import open_array, read_archive
 from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport
@@ -22,7 +23,7 @@ def find_region_files(folder: Path) -> list[Path]:
     """The arrays below a folder."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not found:
-        raise ValueError(f"{folder} holds no .npy or .npz files: give a folder with one for each picture")
+        raise SelhnError(f"{folder} holds no .npy or .npz files: give a folder with one for each picture")
     return found
 
 
@@ -33,7 +34,7 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
     else:
         array = _from_archive(path)
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
-        raise ValueError(f"{path} has shape {array.shape} or numbers that are not finite: give (regions, width)")
+        raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite: give (regions, width)")
     return torch.from_numpy(np.atleast_2d(array).copy())
 
 
@@ -51,7 +52,7 @@ def collect_region_files(
                 width = regions.shape[1]
                 store = FeatureCache(cache or default_cache(), f"files, {width}", width, storage)
             if regions.shape[1] != store.width:
-                raise ValueError(f"its features are {regions.shape[1]} wide, those before it {store.width}")
+                raise SelhnError(f"its features are {regions.shape[1]} wide, those before it {store.width}")
         except ValueError as error:
             refused.append((path.relative_to(root).as_posix(), str(error)))
             continue
@@ -59,7 +60,7 @@ def collect_region_files(
             store.put({key: regions})
         used.append((path, key, len(regions)))
     if store is None:
-        raise ValueError(f"no array in {root} can be read; of the first, {refused[0][0]}: {refused[0][1]}")
+        raise SelhnError(f"no array in {root} can be read; of the first, {refused[0][0]}: {refused[0][1]}")
     keys = tuple(key for _, key, _ in used)
     features = CachedFeatures(store, keys, max(number for _, _, number in used))
     report = PictureReport(len(used), 0, (), tuple(refused))
@@ -74,4 +75,4 @@ def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32
             problem = error
             if "lacks an array" not in str(error):
                 raise
-    raise ValueError(f"{path} has none of {', '.join(ARRAYS)} ({problem})")
+    raise SelhnError(f"{path} has none of {', '.join(ARRAYS)} ({problem})")

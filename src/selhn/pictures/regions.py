@@ -4,11 +4,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
+
 
 def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
     """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 as shares of width and height."""
     if cells < 1:
-        raise ValueError(f"cells is {cells}: a grid has at least one cell a side")
+        raise SelhnError(f"cells is {cells}: a grid has at least one cell a side")
     edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     low, high = edges[:-1], edges[1:]
     y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")
@@ -20,7 +22,7 @@ def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) ->
     """The mean of the map over each box, where a cell counts by the area it shares with the box."""
     sizes = boxes[..., 2:] - boxes[..., :2]
     if not bool((sizes > 0).all()) or not bool(((boxes >= 0) & (boxes <= 1)).all()):
-        raise ValueError(
+        raise SelhnError(
             "a box needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1, shares of the picture's width and height"
         )
     rows = _shares(boxes[..., 1], boxes[..., 3], maps.shape[2])

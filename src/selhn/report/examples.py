@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.device import choose_device
+from selhn.base.errors import SelhnError
 from selhn.data import Data, Features, Split
 from selhn.eval import ranks, score_split
 from selhn.report.runs import RunRecord
@@ -88,7 +89,7 @@ def find_examples(
             if other is not run and other.name not in in_the_way:
                 try:
                     if data is None and not _same_data(run, other):
-                        raise ValueError("it was trained on other data")
+                        raise SelhnError("it was trained on other data")
                     others[other.name] = places(_scores(other, items, on), items)
                 except CANNOT_OPEN as error:
                     in_the_way[other.name] = str(error)
@@ -195,19 +196,19 @@ def _gallery(
 
 def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor, "I T"]:
     if not items.num_texts:
-        raise ValueError(f"the first {items.num_images} images of {items.name} have no texts")
+        raise SelhnError(f"the first {items.num_images} images of {items.name} have no texts")
     if not (run.folder / "best").is_dir():
-        raise ValueError("it has kept no weights, since its first epoch is not finished")
+        raise SelhnError("it has kept no weights, since its first epoch is not finished")
     model = open_model(run.folder).to(device)
     scores = score_split(model, items, for_ranking=True, progress=True).float().cpu()
     if bool(scores.isnan().any()):
-        raise ValueError("the scores of its weights are no numbers")
+        raise SelhnError("the scores of its weights are no numbers")
     return scores
 
 
 def _own_data(run: RunRecord) -> Data:
     if run.config is None:
-        raise ValueError("it does not say what data it was trained on: name some with --data")
+        raise SelhnError("it does not say what data it was trained on: name some with --data")
     return open_data(run.folder)
 
 

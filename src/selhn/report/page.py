@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.base.version import __version__
 from selhn.data.formats import SPLITS
@@ -41,17 +42,17 @@ def write_report(
         pictures: folder in which the images of the data lie under their names.
     """
     if not runs:
-        raise ValueError("name at least one run")
+        raise SelhnError("name at least one run")
     if examples < 0:
-        raise ValueError(f"examples must be 0 or more, got {examples}")
+        raise SelhnError(f"examples must be 0 or more, got {examples}")
     if split not in SPLITS:
-        raise ValueError(f"there is no split {split!r}: {did_you_mean(split, SPLITS)}")
+        raise NotFound(f"there is no split {split!r}: {did_you_mean(split, SPLITS)}")
     if pictures is not None and not pictures.is_dir():
-        raise ValueError(f"there is no folder {pictures}: name the one that holds the images")
+        raise NotFound(f"there is no folder {pictures}: name the one that holds the images")
     records = read_runs(runs)
     out = out or _place(runs)
     if out.is_dir():
-        raise ValueError(f"{out} is a folder: name a file, such as {out / PAGE}")
+        raise SelhnError(f"{out} is a folder: name a file, such as {out / PAGE}")
     found = find_examples(records, examples, data, split, device) if examples else None
     # Half a character, which a caption may hold, has no bytes in UTF-8.
     content = page(records, found, data, pictures).encode("utf-8", "xmlcharrefreplace")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.data.formats.reading import read_json
 from selhn.diagnose.reading import Log
 from selhn.diagnose.verdict import Verdict
@@ -52,9 +53,9 @@ def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """Every run under the name that tells it from the others."""
     for folder in folders:
         if not folder.is_dir():
-            raise ValueError(f"there is no run {folder}: name the folder that `selhn train` wrote")
+            raise NotFound(f"there is no run {folder}: name the folder that `selhn train` wrote")
         if not (folder / "log.jsonl").is_file():
-            raise ValueError(f"{folder} holds no run: there is no log.jsonl in it")
+            raise SelhnError(f"{folder} holds no run: there is no log.jsonl in it")
     return [read_run(folder, name) for folder, name in zip(folders, run_names(folders))]
 
 
@@ -62,7 +63,7 @@ def read_run(folder: Path, name: str) -> RunRecord:
     """One run; a file that is broken is an error, one that is missing is not, except the log."""
     rows = [row for row in read_log(folder / "log.jsonl") if isinstance(row, dict)]
     if not rows:
-        raise ValueError(f"{folder / 'log.jsonl'} is empty: the run has not made a step yet")
+        raise SelhnError(f"{folder / 'log.jsonl'} is empty: the run has not made a step yet")
     verdict, log, plateau, _ = diagnose(folder)
     config = read_config(folder) if (folder / "config.yaml").exists() else None
     results = _optional(folder / "results.json")
@@ -113,7 +114,7 @@ def _metrics(named: Any, place: Path) -> Metrics | None:
     try:
         return Metrics.from_dict(named) if named else None
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{place} cannot be read ({error}): was it edited by hand?") from None
+        raise SelhnError(f"{place} cannot be read ({error}): was it edited by hand?") from None
 
 
 def _optional(path: Path) -> dict[str, Any]:

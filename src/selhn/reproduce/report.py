@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from selhn.base.errors import SelhnError
 from selhn.base.names import did_you_mean
 from selhn.eval import Metrics
 from selhn.reproduce.figures import FIGURES
@@ -75,7 +76,7 @@ def expand(names: Sequence[str]) -> list[str]:
     unknown = next((name for name in names if name not in (*NAMES, "all")), None)
     if unknown is not None or not names:
         wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was asked for"
-        raise ValueError(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
+        raise SelhnError(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
     return [name for name in NAMES if name in names or "all" in names]
 
 

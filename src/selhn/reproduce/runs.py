@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from selhn.base.device import choose_device
+from selhn.base.errors import SelhnError
 from selhn.base.names import did_you_mean
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
@@ -48,7 +49,7 @@ class Runs:
         small: bool = False,
     ):  # fmt: skip
         if len(set(seeds)) < len(seeds) or not seeds:
-            raise ValueError(f"the seeds are {', '.join(map(str, seeds)) or 'none'}: name one or more, each once")
+            raise SelhnError(f"the seeds are {', '.join(map(str, seeds)) or 'none'}: name one or more, each once")
         self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
         added = (*tiny.SETTINGS, *(tiny.WORLD_SETTINGS if data == "world" else ())) if small else ()
         self.settings = (*added, *settings)
@@ -165,7 +166,7 @@ def fitting(settings: Sequence[str], model: str) -> list[str]:
         name = setting.partition("=")[0].removeprefix("model.")
         known = {key for entry in MODELS for key in _settings_of(entry)}
         if setting.startswith("model.") and name not in known:
-            raise ValueError(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
+            raise SelhnError(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
         if not setting.startswith("model.") or name in _settings_of(model):
             kept.append(setting)
     return kept
@@ -178,7 +179,7 @@ def is_done(folder: Path, config: RunConfig) -> bool:
     there, here = _flat(read_config(folder)), _flat(config)
     for key in sorted({*there, *here}):
         if there.get(key) != here.get(key):
-            raise ValueError(
+            raise SelhnError(
                 f"{folder} holds another run: {key} is {there.get(key)} there and {here.get(key)} here; "
                 "choose another folder with --out, or remove it"
             )

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.eval.encoded import in_eval_mode
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
@@ -133,9 +134,9 @@ def answers_by_kind(
 ) -> list[list[Hit]]:
     """The k best hits of every query, some hundred at a time that ask for the same kind."""
     if not isinstance(k, int) or k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+        raise SelhnError(f"k must be at least 1, got {k}")
     if find not in (None, "image", "text"):
-        raise ValueError(f'find must be "image" or "text", got {find!r}')
+        raise SelhnError(f'find must be "image" or "text", got {find!r}')
     wanted = [find or default_kind(query, has_texts) for query in queries]
     hits: list[list[Hit]] = [[] for _ in queries]
     kinds: tuple[Kind, ...] = ("image", "text")
@@ -208,7 +209,7 @@ def parts_of(query: Query) -> list[str]:
     """What a query asks with."""
     parts = [part for part in MODALITY if getattr(query, part) is not None]
     if not parts:
-        raise ValueError("the query is empty: give a text, an image, or the id of an item")
+        raise SelhnError("the query is empty: give a text, an image, or the id of an item")
     return parts
 
 

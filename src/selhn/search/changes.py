@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.names import NAMED_MODELS
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
@@ -59,7 +60,7 @@ def changes(
                 if existing == "skip":
                     continue
                 if existing == "refuse":
-                    raise ValueError(
+                    raise SelhnError(
                         f"there is an item {record.id!r} already: update it, or add with existing='skip' or 'replace'"
                     )
             record.to_line()  # what cannot be kept is not encoded first
@@ -151,7 +152,7 @@ def named_model(identity: Identity, place: str) -> AbstractMatcher:
     name = identity.about.get("model")
     if name in NAMED_MODELS:
         return load_model(name)
-    raise ValueError(f"{place} holds no model ({identity.model_name} made it): give it with --model, or model=")
+    raise SelhnError(f"{place} holds no model ({identity.model_name} made it): give it with --model, or model=")
 
 
 def with_candidates(path: Path, opened: Opened) -> Opened:

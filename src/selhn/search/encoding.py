@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import DenseFeatures, Split
 from selhn.eval.encoded import encode_split, in_eval_mode
 from selhn.eval.stored import identity_of_model
@@ -22,7 +23,7 @@ LONGEST_QUERY = 10_000
 def require_vectors(model: AbstractMatcher) -> None:
     """Refuse a model that has no vector for an image."""
     if isinstance(model.both[0] if isinstance(model, Twins) else model, CrossAttention):
-        raise ValueError(
+        raise SelhnError(
             f"{model.name or type(model).__name__} compares regions with words and has no vector to search by: "
             "build the index with an embedding model, such as rvse, and re-rank its answers with this one"
         )
@@ -41,7 +42,7 @@ def digest_of(model: AbstractMatcher) -> str:
 def require_same_model(model: AbstractMatcher, written_by: str, name: str, place: object, remedy: str) -> None:
     """Refuse a model whose vectors are not those of an index: `written_by` is the digest of the one that has them."""
     if digest_of(model) != written_by:
-        raise ValueError(
+        raise SelhnError(
             f"{place} was written by another model ({name}, {written_by}) than this one "
             f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; {remedy}"
         )
@@ -54,14 +55,14 @@ def encode_items(
     by_regions = [row for row, item in enumerate(items) if item.vector is None]
     for row in by_regions:
         if items[row].regions is None:
-            raise ValueError(f"{items[row].id!r} has neither regions nor a vector: give one of them")
+            raise SelhnError(f"{items[row].id!r} has neither regions nor a vector: give one of them")
     captions = [text for record in records for text in record.captions]
     encoded, texts = _encode(model, [items[row] for row in by_regions], captions)
     images = torch.empty(len(items), width)
     for row, item in enumerate(items):
         if item.vector is not None:
             if item.vector.shape != (width,):
-                raise ValueError(
+                raise SelhnError(
                     f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, those of the index ({width},): "
                     "give what the model of the index makes"
                 )
@@ -97,7 +98,7 @@ def padded(
     """Images with different numbers of regions as one tensor."""
     for own, name in zip(images, names):
         if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != images[0].shape[-1]:
-            raise ValueError(
+            raise SelhnError(
                 f"the regions of {name!r} have shape {tuple(own.shape)}: give (M, F), with one F for all images"
             )
     longest = max(len(own) for own in images)
@@ -112,20 +113,20 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
     """The vectors of sentences that people typed."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise ValueError("the query is empty: write a few words")
+            raise SelhnError("the query is empty: write a few words")
         if len(text) > LONGEST_QUERY:
-            raise ValueError(f"the query has {len(text):,} characters, at most {LONGEST_QUERY:,} are read: shorten it")
+            raise SelhnError(f"the query has {len(text):,} characters, at most {LONGEST_QUERY:,} are read: shorten it")
     tokens, mask = model.tokenize(texts)
     assert model.tokenizer is not None
     foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)
     if foreign is not None:
-        raise ValueError(
+        raise SelhnError(
             f"the model has no words in the script of {foreign[:60]!r}: ask in the language of its captions"
         )
     known = (torch.isin(tokens, model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
     if not bool(known.all()):
         text = texts[int((~known).nonzero()[0])]
-        raise ValueError(
+        raise SelhnError(
             f"the model knows no word of {text[:60]!r}: it was trained on other words or another language; "
             "ask in the language of its captions"
         )
@@ -141,11 +142,11 @@ def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, 
     for regions in images:
         width = model.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 2 or regions.shape[1] != width or regions.shape[0] == 0:
-            raise ValueError(
+            raise SelhnError(
                 f"an image is asked for by its regions, (M, {width}) for this model; got shape {tuple(regions.shape)}"
             )
         if not bool(regions.isfinite().all()):
-            raise ValueError("the regions of the image asked for hold NaN or infinity: extract them again")
+            raise SelhnError("the regions of the image asked for hold NaN or infinity: extract them again")
     device = next(model.parameters()).device
     regions, mask = padded(images, ["the query"] * len(images))
     with in_eval_mode(model):
@@ -157,7 +158,7 @@ def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, 
 def _refuse_not_finite(vectors: Float[Tensor, "n d"], names: Sequence[str], what: str) -> None:
     bad = (~vectors.isfinite().all(1)).nonzero()
     if len(bad):
-        raise ValueError(
+        raise SelhnError(
             f"the vector of the {what} {names[int(bad[0])][:80]!r} holds NaN or infinity: nothing of it was indexed; "
             "find where the features or the model make it"
         )

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.models import AbstractMatcher
 from selhn.search.files import check_content, write_file
 from selhn.search.items import Kind
@@ -48,7 +49,7 @@ class Approximate:
     def of(cls, snapshot: Snapshot, kind: ApproximateKind, model: AbstractMatcher) -> dict[Kind, "Approximate"]:
         """Over all that is there; of images, and of texts where there are any."""
         if kind not in get_args(ApproximateKind):
-            raise ValueError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
+            raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, Approximate] = {}
         sides: tuple[Kind, ...] = ("image", "text")
         for side in sides:
@@ -57,7 +58,7 @@ class Approximate:
             if chosen == "exact" or rows == 0:
                 continue
             if not model.is_embedding:
-                raise ValueError(f"{model.name} does not score by products of vectors: only exact search fits it")
+                raise SelhnError(f"{model.name} does not score by products of vectors: only exact search fits it")
             found[side] = cls(chosen, side, len(snapshot.parts), _built(chosen, side, snapshot, rows))
         return found
 
@@ -174,5 +175,5 @@ def require_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise ValueError("approximate search needs FAISS: pip install 'selhn[faiss]'") from None
+        raise MissingExtra("approximate search needs FAISS: pip install 'selhn[faiss]'") from None
     return faiss

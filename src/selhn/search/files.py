@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import BLOCK_BYTES
 from selhn.data.formats.reading import open_array, read_json
 
@@ -47,7 +48,7 @@ def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[
     found = open_array(path, "fi", (1, 2))
     wanted = torch.empty(0, dtype=dtype).numpy().dtype
     if found.dtype != wanted or found.shape != shape or found.flags.f_contiguous > found.flags.c_contiguous:
-        raise ValueError(f"{path} holds {found.dtype} {found.shape} and not {wanted} {shape}")
+        raise SelhnError(f"{path} holds {found.dtype} {found.shape} and not {wanted} {shape}")
     offset: int = found.offset  # type: ignore[attr-defined]
     # A copy on write is what torch takes for memory it may write to.
     return torch.from_numpy(np.memmap(path, wanted, "c", offset, shape))
@@ -58,10 +59,10 @@ def check_length(path: Path, entry: Any) -> None:
     try:
         size, _ = map(int, entry)
     except (TypeError, ValueError):
-        raise ValueError(f"nothing sensible is known of {path.name}") from None
+        raise SelhnError(f"nothing sensible is known of {path.name}") from None
     found = path.stat().st_size
     if found != size:
-        raise ValueError(f"{path.name} has {found:,} bytes and not {size:,}")
+        raise SelhnError(f"{path.name} has {found:,} bytes and not {size:,}")
 
 
 def check_content(path: Path, entry: Any) -> None:
@@ -72,7 +73,7 @@ def check_content(path: Path, entry: Any) -> None:
         while chunk := file.read(BLOCK_BYTES):
             checksum = zlib.crc32(chunk, checksum)
     if checksum != int(entry[1]):
-        raise ValueError(f"{path.name} is not what was written (its checksum differs)")
+        raise SelhnError(f"{path.name} is not what was written (its checksum differs)")
 
 
 def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -93,7 +94,7 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     content = read_json(path)
     found = content.pop(CHECKSUM, None)
     if found is None or found != _checksum(content):
-        raise ValueError(f"{path.name} is not what was written (its checksum differs)")
+        raise SelhnError(f"{path.name} is not what was written (its checksum differs)")
     return content
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.base.files import LOCK_FILE, writing
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher
@@ -83,7 +84,7 @@ class IndexFolder:
     def open(self) -> Opened:
         """The index as it is now; nothing half-written is ever read."""
         if (self.path / OLD_FORMAT_FILE).is_file() and not (self.path / MANIFEST).is_file():
-            raise ValueError(
+            raise SelhnError(
                 f"{self.path} was written by selhn before 0.2, which kept no segments: remove it and build it again"
             )
         for _ in range(ATTEMPTS):
@@ -91,12 +92,12 @@ class IndexFolder:
             try:
                 return self._open()
             except _OtherVersion as other:
-                raise ValueError(str(other)) from None
+                raise SelhnError(str(other)) from None
             except (ValueError, OSError, LookupError, TypeError, AttributeError, OverflowError) as wrong:
                 reason = str(wrong) or type(wrong).__name__
                 if manifest == self._manifest_bytes():  # else another process replaced what was being opened
                     break
-        raise ValueError(self._damaged(reason))
+        raise SelhnError(self._damaged(reason))
 
     def open_or(self, empty: Opened) -> Opened:
         """The index, or `empty` where there is none; one that cannot be opened is refused, and so never replaced."""
@@ -119,7 +120,7 @@ class IndexFolder:
 
     def _open(self) -> Opened:
         if not (self.path / MANIFEST).is_file():
-            raise ValueError(f"it has no {MANIFEST}")
+            raise SelhnError(f"it has no {MANIFEST}")
         content = read_checked_json(self.path / MANIFEST)
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise _OtherVersion(
@@ -145,7 +146,7 @@ class IndexFolder:
             check_content(path, written)
             rows = open_rows(path, torch.int32, (number,)).long()
             if not 0 <= int(rows.min()) <= int(rows.max()) < len(segment):
-                raise ValueError(f"{name} deletes items that are not there")
+                raise SelhnError(f"{name} deletes items that are not there")
             alive[rows] = False
         return Part(segment, alive)
 
@@ -158,13 +159,13 @@ class IndexFolder:
     def writing(self) -> Iterator[None]:
         """Hold the lock of the folder, which is made where it is not there; never one that holds something else."""
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file: an index is a folder, choose another name")
+            raise SelhnError(f"{self.path} is a file: an index is a folder, choose another name")
         if self.path.exists() and not is_index(self.path):
             if any(_SEGMENT.fullmatch(path.name) for path in (self.path / "segments").glob("*")):
-                raise ValueError(self._damaged(f"it has segments and no {MANIFEST}"))  # which is written before them
+                raise SelhnError(self._damaged(f"it has segments and no {MANIFEST}"))  # which is written before them
             foreign = [name for name in self._names() if not _BEGUN.fullmatch(name)]
             if foreign:
-                raise ValueError(f"{self.path} exists and is no index (it holds {foreign[0]!r}): choose another name")
+                raise SelhnError(f"{self.path} exists and is no index (it holds {foreign[0]!r}): choose another name")
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
         with writing(self.path, "; searching goes on meanwhile"):
@@ -283,7 +284,7 @@ class IndexFolder:
             for entry in opened.approximate:
                 check_content(self.path / "approximate" / _plain(entry["file"]), entry["written"])
         except (ValueError, OSError) as wrong:
-            raise ValueError(self._damaged(str(wrong))) from None
+            raise SelhnError(self._damaged(str(wrong))) from None
 
     def check_segments(self, opened: Opened, names: Iterable[str]) -> None:
         """Read every byte of some segments: before they are copied, so that no damage gets a checksum of its own."""
@@ -291,7 +292,7 @@ class IndexFolder:
             for name in names:
                 check_files(self.path / "segments" / name, opened.segments[name])
         except (ValueError, OSError) as wrong:
-            raise ValueError(self._damaged(str(wrong))) from None
+            raise SelhnError(self._damaged(str(wrong))) from None
 
     def _damaged(self, reason: str) -> str:
         what_to_do = "restore a copy, or remove it and build it again"
@@ -305,5 +306,5 @@ class _OtherVersion(ValueError):
 def _plain(name: Any) -> str:
     """A name that leads nowhere else."""
     if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
-        raise ValueError(f"it names the file {name!r}")
+        raise SelhnError(f"it names the file {name!r}")
     return name

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import Split
 from selhn.models import AbstractMatcher
 from selhn.search.answering import Candidates, answer
@@ -74,7 +75,7 @@ class Index:
             folder = IndexFolder(index.path)
             with folder.writing():
                 if is_index(index.path):
-                    raise ValueError(f"{index.path} is an index already: open it with Index.load, or give another name")
+                    raise SelhnError(f"{index.path} is an index already: open it with Index.load, or give another name")
                 folder.sweep(index._opened)
                 index._opened = folder.commit(index._opened, [], model=model if keep_model else None)
         return index
@@ -236,7 +237,7 @@ class Index:
         indexing that was stopped is gone on with by the same call), or replaced.
         """
         if existing not in ("refuse", "skip", "replace"):
-            raise ValueError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
+            raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
         with self._writing() as folder:
             return self._append(items, existing, folder)
 
@@ -289,7 +290,7 @@ class Index:
             return
         opened = IndexFolder(self.path).open()
         if opened.snapshot.identity.model != self.snapshot.identity.model:
-            raise ValueError(f"{self.path} was built anew with another model: open it again with Index.load")
+            raise SelhnError(f"{self.path} was built anew with another model: open it again with Index.load")
         self._opened = moved(with_candidates(self.path, opened), self._device)
 
     def check(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import Split
 
 Kind = Literal["image", "text"]
@@ -73,14 +74,14 @@ class Record:
     def of(cls, item: Item) -> "Record":
         """That of an item, once it is known that it can be kept."""
         if not isinstance(item.id, str) or not item.id or len(item.id) > LONGEST_ID:
-            raise ValueError(f"an item has the id {str(item.id)[:60]!r}: give a text of 1 to {LONGEST_ID} characters")
+            raise SelhnError(f"an item has the id {str(item.id)[:60]!r}: give a text of 1 to {LONGEST_ID} characters")
         captions = tuple(item.captions)
         if isinstance(item.captions, str) or not all(isinstance(text, str) and text.strip() for text in captions):
-            raise ValueError(f"the captions of {item.id!r} must be texts, none of them empty: got {item.captions!r}")
+            raise SelhnError(f"the captions of {item.id!r} must be texts, none of them empty: got {item.captions!r}")
         if not isinstance(item.metadata, Mapping):
-            raise ValueError(f"the metadata of {item.id!r} must be a mapping of names to values")
+            raise SelhnError(f"the metadata of {item.id!r} must be a mapping of names to values")
         if _depth(item.metadata) > DEEPEST:
-            raise ValueError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: keep them flatter")
+            raise SelhnError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: keep them flatter")
         return cls(item.id, captions, dict(item.metadata))
 
     def to_line(self) -> bytes:
@@ -89,9 +90,9 @@ class Record:
         try:
             line = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
         except (TypeError, ValueError, RecursionError) as wrong:
-            raise ValueError(f"{self.id!r} cannot be kept as JSON ({wrong}): give texts, numbers and lists") from None
+            raise SelhnError(f"{self.id!r} cannot be kept as JSON ({wrong}): give texts, numbers and lists") from None
         if len(line) > LONGEST_RECORD:
-            raise ValueError(f"{self.id[:60]!r} has {len(line):,} bytes of metadata and captions: keep them elsewhere")
+            raise SelhnError(f"{self.id[:60]!r} has {len(line):,} bytes of metadata and captions: keep them elsewhere")
         return line
 
     @classmethod
@@ -101,9 +102,9 @@ class Record:
             content = json.loads(line)
             name, captions, metadata = content["id"], tuple(content["captions"]), content["metadata"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError("an item cannot be read") from None
+            raise SelhnError("an item cannot be read") from None
         if not isinstance(name, str) or not isinstance(metadata, dict) or not all(isinstance(c, str) for c in captions):
-            raise ValueError("an item is not what was written")
+            raise SelhnError("an item is not what was written")
         return cls(name, captions, metadata)
 
 
@@ -160,7 +161,7 @@ def as_query(
     if query is None:
         return Query(text, image, like, weights or {})
     if any(part is not None for part in (text, image, like)):
-        raise ValueError("the query is given twice: by position, or by text=, image= and like=, not both")
+        raise SelhnError("the query is given twice: by position, or by text=, image= and like=, not both")
     if isinstance(query, str):
         return Query(text=query)
     return query if isinstance(query, Query) else Query(image=query)
@@ -170,9 +171,9 @@ def checked_weights(query: Query, parts: list[str]) -> dict[str, float]:
     """The weights of the parts of a query, of which the sum of the sizes is 1."""
     unknown = [name for name in query.weights if name not in parts]
     if unknown:
-        raise ValueError(f"there is a weight for {unknown[0]!r} and no such part: this query has {', '.join(parts)}")
+        raise SelhnError(f"there is a weight for {unknown[0]!r} and no such part: this query has {', '.join(parts)}")
     weights = {part: float(query.weights.get(part, 1.0)) for part in parts}
     total = sum(map(abs, weights.values()))
     if not math.isfinite(total) or total == 0:
-        raise ValueError(f"the weights are {weights}: give finite numbers that are not all 0")
+        raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
     return {part: weight / total for part, weight in weights.items()}

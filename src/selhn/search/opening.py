@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import SelhnError
 from selhn.models import AbstractMatcher
 from selhn.search.folder import is_index
 from selhn.search.index import Index
@@ -34,6 +35,6 @@ def create_index(
     """A new, empty index; see `Index.create`."""
     if isinstance(place, str) and is_milvus(place):
         if precision != "float32":
-            raise ValueError(f"vectors in Milvus are float32, not {precision}: leave --precision out")
+            raise SelhnError(f"vectors in Milvus are float32, not {precision}: leave --precision out")
         return MilvusIndex.create(model, place, about=about)
     return Index.create(model, place, precision=precision, about=about, keep_model=keep_model)

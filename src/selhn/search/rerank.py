@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import Features, Split
 from selhn.eval import Metrics, recall, require_width, score_split
 from selhn.eval.encoded import encode_split, in_eval_mode
@@ -33,7 +34,7 @@ class Reranker:
 
     def __init__(self, model: AbstractMatcher, features: Features, ids: Sequence[str]):
         if len(ids) != features.num_images:
-            raise ValueError(f"there are {features.num_images} images and {len(ids)} ids: give one each")
+            raise SelhnError(f"there are {features.num_images} images and {len(ids)} ids: give one each")
         self.model, self.features = model, features
         self.row_of_id = {name: row for row, name in enumerate(ids)}
 
@@ -54,7 +55,7 @@ class Reranker:
         """The images that a text found, in the order of `blend`; scores are on the scale of this model."""
         unknown = next((hit.id for hit in hits if hit.kind != "image" or hit.id not in self.row_of_id), None)
         if unknown is not None:
-            raise ValueError(f"the re-ranker has no regions of {unknown!r}: give it those of all images of the index")
+            raise SelhnError(f"the re-ranker has no regions of {unknown!r}: give it those of all images of the index")
         if not hits:
             return []
         device = next(self.model.parameters()).device
@@ -77,7 +78,7 @@ def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_sha
     `first_share`: 0 is the second stage alone, 1 the first.
     """
     if not 0 <= first_share <= 1:
-        raise ValueError(f"first_share must be between 0 (the second stage alone) and 1 (the first), got {first_share}")
+        raise SelhnError(f"first_share must be between 0 (the second stage alone) and 1 (the first), got {first_share}")
     mean, deviation = first.mean(-1, keepdim=True), first.std(-1, correction=0, keepdim=True)
     level, width = second.mean(-1, keepdim=True), second.std(-1, correction=0, keepdim=True)
     alike = deviation == 0  # the first stage has no opinion
@@ -90,7 +91,7 @@ def rerank_split(
 ) -> Metrics:
     """Recall of both stages on a split: the k best of every query by `recaller`, in the order of `blend`."""
     if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+        raise SelhnError(f"k must be at least 1, got {k}")
     scores = score_split(recaller, split, for_ranking=True).cpu()
     images, texts = encode_split(reranker, split)
     measured = []

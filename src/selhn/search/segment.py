@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.search.files import array_chunks, check_content, check_length, open_rows, sync_folder, write_file
 from selhn.search.items import Kind, Record
 from selhn.search.vectors import DTYPES, Precision, Vectors
@@ -102,7 +103,7 @@ class Segment:
         check_content(folder / LINES_FILE, files[LINES_FILE])
         lines = Lines(np.memmap(folder / LINES_FILE, np.uint8, "r"))
         if len(lines) != items:
-            raise ValueError(f"{LINES_FILE} has {len(lines)} lines and not {items}")
+            raise SelhnError(f"{LINES_FILE} has {len(lines)} lines and not {items}")
 
         def rows(kind: str, number: int) -> Vectors:
             dtype = DTYPES[precision]
@@ -117,7 +118,7 @@ class Segment:
             check_content(folder / "item_of_text.npy", files["item_of_text.npy"])
             item_of_text = open_rows(folder / "item_of_text.npy", torch.int32, (texts,)).long()
             if not 0 <= int(item_of_text[0]) <= int(item_of_text[-1]) < items or bool((item_of_text.diff() < 0).any()):
-                raise ValueError("item_of_text.npy names items that are not there")
+                raise SelhnError("item_of_text.npy names items that are not there")
         return cls(entry["name"], rows("images", items), rows("texts", texts), item_of_text, lines)
 
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.search.items import Hit, Kind, Record
 from selhn.search.segment import Part
 from selhn.search.vectors import Precision
@@ -55,7 +56,7 @@ class Snapshot:
     def place(self, name: str) -> tuple[int, int]:
         """Part and row of an item, or an error that says it is not there."""
         if name not in self.row_of_id:
-            raise ValueError(
+            raise NotFound(
                 f"there is no item {name[:80]!r} in the index: ids are case-sensitive; `index.ids()` has all"
             )
         return self.row_of_id[name]
@@ -113,7 +114,7 @@ class Snapshot:
         record = segment.lines[int(item)]
         place = local - int(torch.searchsorted(segment.item_of_text, item))
         if place >= len(record.captions):
-            raise ValueError(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
+            raise SelhnError(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
         return Hit(score, kind, position, record.captions[place], (), record.id, record.metadata)
 
     @cached_property

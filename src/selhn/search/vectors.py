@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import BLOCK_BYTES, blocks
 
 Precision = Literal["float32", "float16", "int8"]
@@ -83,4 +84,4 @@ class Vectors:
 def check_precision(precision: str) -> None:
     """Refuse what is no precision."""
     if precision not in get_args(Precision):
-        raise ValueError(f"precision is {precision!r}: choose one of {', '.join(get_args(Precision))}")
+        raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(Precision))}")

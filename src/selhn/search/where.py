@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+from selhn.base.errors import SelhnError
 from selhn.search.items import Record
 
 LONGEST, DEEPEST = 10_000, 50
@@ -115,7 +116,7 @@ def read_filter(where: Where) -> Filter:
     if isinstance(where, str):
         return _Reader(where).read()
     if not isinstance(where, Mapping) or not where:
-        raise ValueError(f'where is {where!r}: give words such as \'folder = "holiday"\', or {{"folder": "holiday"}}')
+        raise SelhnError(f'where is {where!r}: give words such as \'folder = "holiday"\', or {{"folder": "holiday"}}')
     return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
 
 
@@ -126,9 +127,9 @@ def _of_field(field: str, value: Any) -> Iterable[Filter]:
         return
     for operator, operand in value.items():
         if operator not in OPERATORS:
-            raise ValueError(f"where has the operator {operator!r} for {field}: there are {' '.join(OPERATORS)}")
+            raise SelhnError(f"where has the operator {operator!r} for {field}: there are {' '.join(OPERATORS)}")
         if operator == "in" and not isinstance(operand, list | tuple):
-            raise ValueError(f"where: `in` takes a list of values for {field}, got {operand!r}")
+            raise SelhnError(f"where: `in` takes a list of values for {field}, got {operand!r}")
         yield Comparison(field, operator, tuple(operand) if operator == "in" else operand)
 
 
@@ -146,7 +147,7 @@ class _Reader:
 
     def __init__(self, words: str):
         if len(words) > LONGEST:
-            raise ValueError(f"the filter has {len(words):,} characters: at most {LONGEST:,} are read")
+            raise SelhnError(f"the filter has {len(words):,} characters: at most {LONGEST:,} are read")
         self.words, self.at, self.depth = words, 0, 0
         self.kind, self.token = "", ""
         self._next()
@@ -160,7 +161,7 @@ class _Reader:
     def _choice(self) -> Filter:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise ValueError(f"the filter goes more than {DEEPEST} brackets deep: write it flatter")
+            raise SelhnError(f"the filter goes more than {DEEPEST} brackets deep: write it flatter")
         filters = [self._all()]
         while self._takes("or"):
             filters.append(self._all())
@@ -228,7 +229,7 @@ class _Reader:
         before = self.token
         found = _TOKEN.match(self.words, self.at)
         if found is None and self.words[self.at :].strip():
-            raise ValueError(
+            raise SelhnError(
                 f"the filter cannot be read from {self.words[self.at :].strip()[:40]!r} on: close the quotes"
             )
         self.kind, self.token = ("", "") if found is None else (str(found.lastgroup), found[str(found.lastgroup)])

@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 import anyio
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
+from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
 from selhn.pictures.library import TEXT_WEIGHT
 from selhn.search import Record
@@ -224,7 +225,7 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
     _check_length(service, asked.text, "the text")
     _check_length(service, asked.where, "the filter")
     if asked.k > limits.answers:
-        raise ValueError(f"k is {asked.k}: at most {limits.answers} answers are given")
+        raise SelhnError(f"k is {asked.k}: at most {limits.answers} answers are given")
     if asked.like is not None and await in_thread(service.readers, collection.record, asked.like) is None:
         raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
     prepared = (
@@ -246,7 +247,7 @@ async def _item(service: Service, collection: Collection, record: Record) -> Ite
 
 def _check_length(service: Service, text: str | None, what: str) -> None:
     if text is not None and len(text) > service.limits.query:
-        raise ValueError(f"{what} has {len(text):,} characters: at most {service.limits.query:,} are read")
+        raise SelhnError(f"{what} has {len(text):,} characters: at most {service.limits.query:,} are read")
 
 
 def _written(service: Service) -> Collection:

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
 from selhn.serve.api import api_routes, in_thread
 from selhn.serve.guard import Guard
@@ -35,7 +36,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
         hosts: names beside localhost under which the service is reached.
     """
     if token is not None and len(token) < 8:
-        raise ValueError("the token is shorter than 8 characters: choose one that nobody guesses")
+        raise SelhnError("the token is shorter than 8 characters: choose one that nobody guesses")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

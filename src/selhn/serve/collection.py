@@ -12,6 +12,7 @@ from typing import Any
 
 from PIL import Image
 
+from selhn.base.errors import SelhnError
 from selhn.pictures import Extractor
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.files import FORMATS, decode_picture
@@ -91,7 +92,7 @@ class Collection:
     def prepare(self, content: bytes, most_pixels: int) -> Prepared:
         """A picture that someone sent, ready to be asked with."""
         if self.extractor is None:
-            raise ValueError("this index was not made from pictures by an extractor that is known: ask with a text")
+            raise SelhnError("this index was not made from pictures by an extractor that is known: ask with a text")
         return self.extractor.prepare(decode_picture(content, "the picture", most_pixels).image)
 
     def record(self, name: str) -> Record | None:
@@ -132,7 +133,7 @@ class Collection:
     def add(self, content: bytes, most_pixels: int, captions: Sequence[str], metadata: Mapping[str, Any]) -> str:
         """Keep a picture in the folder and in the index; gives its id, which is the same for the same picture."""
         if self.extractor is None or self.pictures is None:
-            raise ValueError("pictures cannot be added: it is not known how, or where, those of this index were kept")
+            raise SelhnError("pictures cannot be added: it is not known how, or where, those of this index were kept")
         prepared = self.prepare(content, most_pixels)
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
@@ -140,7 +141,7 @@ class Collection:
         path = root / UPLOADS / f"{_name_of(content)}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
-            raise ValueError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
+            raise SelhnError(f"{UPLOADS} in the folder of the pictures is a link that leads elsewhere: remove it")
         known = path.exists()
         try:
             if not known:

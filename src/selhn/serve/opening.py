@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.pictures import Extractor
 from selhn.pictures.library import found_index
 from selhn.pictures.ready import load_extractor, load_ready_model
@@ -23,11 +24,11 @@ def open_service(
 ) -> Service:
     """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone."""
     if examples and place is not None:
-        raise ValueError(f"either {place} or --examples is served, not both: leave one out")
+        raise SelhnError(f"either {place} or --examples is served, not both: leave one out")
     if model is not None and (examples or (place is None and runs is not None)):
-        raise ValueError("--model is for an index that does not hold its own: name that index, or leave --model out")
+        raise SelhnError("--model is for an index that does not hold its own: name that index, or leave --model out")
     if examples and writable:
-        raise ValueError("the example pictures are part of the package: --writable is for an index of your own")
+        raise SelhnError("the example pictures are part of the package: --writable is for an index of your own")
     watched = None if runs is None else Runs(runs)
     collection = None
     if examples:
@@ -44,7 +45,7 @@ def open_collection(place: Path | str, model: Path | None = None) -> Collection:
     `model` where the index neither holds nor names its own.
     """
     if not has_index(place):
-        raise ValueError(
+        raise NotFound(
             f"there is no index {place}: make one with `selhn index ~/Pictures`, or look at the examples with "
             "`selhn serve --examples`"
         )
@@ -73,7 +74,7 @@ def _extractor_of(index: AnyIndex) -> Extractor | None:
         return None
     extractor = load_extractor(str(name))
     if extractor.identity != index.about.get("features"):
-        raise ValueError(
+        raise SelhnError(
             f"{index.place} was made with other features ({index.about.get('features')}) than {name} gives now "
             f"({extractor.identity}): make it again with `selhn index`"
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import NotFound
 from selhn.training.diagnosis import diagnose
 
 LOG_FILE, RESULTS_FILE = "log.jsonl", "results.json"
@@ -45,7 +46,7 @@ class Runs:
     def __init__(self, root: str | Path):
         self.root = Path(root).resolve()
         if not self.root.is_dir():
-            raise ValueError(f"there is no folder {root}: name the one that holds runs with --runs")
+            raise NotFound(f"there is no folder {root}: name the one that holds runs with --runs")
         self._verdicts: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def names(self) -> list[str]:

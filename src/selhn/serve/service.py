@@ -6,6 +6,7 @@ from contextlib import suppress
 import anyio
 from fastapi import HTTPException
 
+from selhn.base.errors import SelhnError
 from selhn.models import AbstractMatcher
 from selhn.search import Hit
 from selhn.search.encoding import digest_of
@@ -40,7 +41,7 @@ class Service:
         writable: bool = False,
     ):
         if collection is None and runs is None:
-            raise ValueError("there is nothing to serve: name an index, or a folder of runs with --runs")
+            raise SelhnError("there is nothing to serve: name an index, or a folder of runs with --runs")
         self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
         self.metrics = Metrics()
         self.decoders, self.readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
@@ -53,7 +54,7 @@ class Service:
             if collection.extractor is not None and Looking.can(model, collection.extractor):
                 self.looking = Looking(model, collection.extractor, collection.pictures)
         if attention is not None and self.looking is None:
-            raise ValueError(
+            raise SelhnError(
                 "--attention needs an index of pictures with a known extractor, whose features are as wide as those "
                 "the model was trained on"
             )

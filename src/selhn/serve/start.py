@@ -6,6 +6,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selhn.base.errors import MissingExtra, SelhnError
+
 if TYPE_CHECKING:
     from selhn.serve.limits import Limits
 
@@ -16,7 +18,7 @@ def require_serve() -> None:
     """One sentence where FastAPI or uvicorn are not installed."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
+        raise MissingExtra(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
 
 
 def serve(
@@ -40,7 +42,7 @@ def serve(
 
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     if not is_loopback(host) and token is None:
-        raise ValueError(
+        raise SelhnError(
             f"on {host} others can reach the service, and it would show them every picture: give a token with --token "
             f"or {TOKEN_VARIABLE}, or leave it on 127.0.0.1"
         )
@@ -68,7 +70,7 @@ def listen(host: str, port: int) -> socket.socket:
         return listening
     except OSError as wrong:
         reason = wrong.strerror or wrong
-        raise ValueError(f"{host}:{port} cannot be served on ({reason}): choose another --port or --host") from None
+        raise SelhnError(f"{host}:{port} cannot be served on ({reason}): choose another --port or --host") from None
 
 
 def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:

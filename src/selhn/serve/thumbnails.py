@@ -10,6 +10,7 @@ from threading import Lock
 
 from PIL import Image
 
+from selhn.base.errors import SelhnError
 from selhn.pictures.files import MOST_BYTES, decode_picture
 
 SIZES = (160, 320, 640, 1280)
@@ -42,7 +43,7 @@ class PictureFolders:
         with os.fdopen(file, "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                raise ValueError(f"{path.name} is no picture of at most {MOST_BYTES // 2**20} MiB")
+                raise SelhnError(f"{path.name} is no picture of at most {MOST_BYTES // 2**20} MiB")
             return opened.read(MOST_BYTES)
 
 
@@ -71,7 +72,7 @@ class Thumbnails:
     def get(self, path: Path, size: int) -> Thumbnail:
         """The copy of a located file whose longer side has at most `size` pixels."""
         if size not in SIZES:
-            raise ValueError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
+            raise SelhnError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
         tag = self.tag(path, size)
         with self._lock:
             if tag in self._kept:

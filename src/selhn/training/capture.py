@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data import Pairs, Step
 from selhn.training.log import Numbers
 
@@ -48,7 +49,7 @@ class Stepper:
         try:
             recording = _Recording(self.compute, step, self.generator, self._pool)
         except RuntimeError as error:
-            raise ValueError(
+            raise SelhnError(
                 f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
                 "a model or loss that looks at its numbers on the host cannot be. Train with capture=never, "
                 "or set capturable = False in the model"

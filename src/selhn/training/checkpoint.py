@@ -16,6 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
+
 if TYPE_CHECKING:
     from selhn.training.protocols import Protocol
 
@@ -89,7 +91,7 @@ def load_checkpoint(
 ) -> tuple[Position, dict[str, Any] | None]:
     """Put a run back where its latest checkpoint left it; returns the position and the state of the stall alarm."""
     if folder is None or not (folder / "latest").exists():
-        raise ValueError(f"{folder} has no checkpoint to resume from: start the run without resume")
+        raise SelhnError(f"{folder} has no checkpoint to resume from: start the run without resume")
     latest = folder / (folder / "latest").read_text().strip()
     try:
         written = json.loads((latest / "training.json").read_text())
@@ -97,10 +99,10 @@ def load_checkpoint(
         position, there, groups, alarm = (written[key] for key in ("position", "identity", "groups", "alarm"))
         position = Position(**position)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
+        raise SelhnError(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
     changed = [f"{key} was {there.get(key)}, is {value}" for key, value in identity.items() if there.get(key) != value]
     if changed:
-        raise ValueError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
+        raise SelhnError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
     load_weights(model, latest / "model.safetensors")
     unflatten_optimizer(optimizer, state, groups)
     if protocol is not None:
@@ -123,10 +125,10 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} is damaged ({error}): remove the run and start it again") from None
+        raise SelhnError(f"{path} is damaged ({error}): remove the run and start it again") from None
     own = _weights(model)
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
-        raise ValueError(f"{path} has the weights of another model: resume with the model the run began with")
+        raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")
     model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
 
 

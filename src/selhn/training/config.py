@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 
 
@@ -76,17 +77,17 @@ class RunConfig:
         try:
             values = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ValueError(f"this is not YAML: {str(error).splitlines()[0]}") from None
+            raise SelhnError(f"this is not YAML: {str(error).splitlines()[0]}") from None
         if not isinstance(values, dict):
-            raise ValueError("config.yaml holds no settings: it must be a list of `name: value` lines")
+            raise SelhnError("config.yaml holds no settings: it must be a list of `name: value` lines")
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
         for name in ("model", "loss", "data"):
             if not isinstance(values.get(name, ""), str):
-                raise ValueError(f"{name} must be a name or a path, got {values[name]!r}")
+                raise SelhnError(f"{name} must be a name or a path, got {values[name]!r}")
         for name in ("model_settings", "loss_settings", "data_settings", "train"):
             values[name] = values.get(name) or {}
             if not isinstance(values[name], dict):
-                raise ValueError(f"{name} must have `name: value` lines, got {values[name]!r}")
+                raise SelhnError(f"{name} must have `name: value` lines, got {values[name]!r}")
         training = values.pop("train")
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
@@ -119,14 +120,14 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, separator, text = setting.partition("=")
         if not separator or not key:
-            raise ValueError(f"{setting!r} is no setting: write key=value, for example epochs=3")
+            raise SelhnError(f"{setting!r} is no setting: write key=value, for example epochs=3")
         if key in ("model", "loss", "data"):  # names and paths, which may look like numbers or hold a #
             values[key] = text
             continue
         try:
             values[key] = _number(yaml.safe_load(text) if text else "")
         except yaml.YAMLError:
-            raise ValueError(f"the value of {setting!r} cannot be read: close its brackets and quotes") from None
+            raise SelhnError(f"the value of {setting!r} cannot be read: close its brackets and quotes") from None
     return values
 
 
@@ -157,18 +158,18 @@ def _fit(name: str, value: Any, default: Any) -> Any:
     else:
         fits = isinstance(value, str)
     if not fits:
-        raise ValueError(f"{name} takes {_kind(default)}, got {value!r}")
+        raise SelhnError(f"{name} takes {_kind(default)}, got {value!r}")
     if isinstance(value, int) and value >= 2**63:
-        raise ValueError(f"{name} must be below 2^63, got {value}")
+        raise SelhnError(f"{name} must be below 2^63, got {value}")
     minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
     if isinstance(default, (int, float)) and not isinstance(default, bool) and not minimum <= value < math.inf:
-        raise ValueError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
+        raise SelhnError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
     return value
 
 
 def _refuse_other(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise SelhnError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def _kind(default: Any) -> str:
@@ -190,7 +191,7 @@ def _number(value: Any) -> Any:
 def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in values:
         if name not in known:
-            raise ValueError(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+            raise NotFound(f"unknown setting {name!r}: {did_you_mean(name, known)}")
 
 
 def _plain(value: Any) -> Any:

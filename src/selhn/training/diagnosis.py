@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm, Verdict, judge, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.reading import Log
@@ -38,7 +39,7 @@ def diagnose(
     path = Path(path)
     if (path / "config.yaml").exists() and (path / "log.jsonl").exists():
         if margin or batch or reduction:
-            raise ValueError(f"{path} says in config.yaml what loss it has: leave margin, batch and reduction out")
+            raise SelhnError(f"{path} says in config.yaml what loss it has: leave margin, batch and reduction out")
         return _of_run(path, column)
     if path.is_dir():
         path = _log_in(path)
@@ -86,5 +87,5 @@ def _log_in(folder: Path) -> Path:
     found = sorted(one for one in folder.iterdir() if "tfevents" in one.name or one.suffix in (".jsonl", ".csv"))
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
-        raise ValueError(f"{folder} holds no run, and not one log ({names}): name the file")
+        raise SelhnError(f"{folder} holds no run, and not one log ({names}): name the file")
     return found[0]

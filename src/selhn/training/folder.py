@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.files import writing
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
@@ -38,13 +39,13 @@ class RunFolder:
         self._best: dict[str, Tensor] = {}
         if self.path is None:
             if resume:
-                raise ValueError("nothing to resume: name the run's folder with out=")
+                raise SelhnError("nothing to resume: name the run's folder with out=")
             return
         if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"{self.path} is a file: choose a folder for out=")
+            raise SelhnError(f"{self.path} is a file: choose a folder for out=")
         # A run that died before its first checkpoint has nothing to resume; it may begin again.
         if (self.path / "checkpoints" / "latest").exists() and not resume:
-            raise ValueError(
+            raise SelhnError(
                 f"{self.path} already holds a run: go on with it by resume=True, or choose another folder for out="
             )
         self.path.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm
 
 READ_EVERY = 20
@@ -47,7 +48,7 @@ class Meter:
         if path is not None:
             if position:
                 if not path.exists() or path.stat().st_size < position:
-                    raise ValueError(
+                    raise SelhnError(
                         f"{path} is shorter than when its checkpoint was written: remove the run, start again"
                     )
                 os.truncate(path, position)
@@ -117,7 +118,7 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
                 rows.append(json.loads(line))
             except json.JSONDecodeError:
                 if line.endswith("\n"):
-                    raise ValueError(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
+                    raise SelhnError(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
     return rows
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from selhn.base.device import choose_device
+from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Batches, Data, with_noise
 from selhn.diagnose import StallAlarm, probe_split
@@ -67,7 +68,7 @@ def train(
     """
     config = with_values(config or TrainConfig(), settings)
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
-        raise ValueError("training needs one number for a batch: give the loss reduction='mean' or 'sum', not 'none'")
+        raise SelhnError("training needs one number for a batch: give the loss reduction='mean' or 'sum', not 'none'")
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
@@ -85,7 +86,7 @@ def train(
             position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
             alarm = StallAlarm(**alarm_state) if alarm_state else None
             if position.epoch > config.epochs:
-                raise ValueError(
+                raise SelhnError(
                     f"{folder.path} has trained for {position.epoch} epochs already: "
                     f"epochs={config.epochs} would take some back"
                 )

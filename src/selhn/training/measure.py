@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from selhn.base.device import choose_device
+from selhn.base.errors import SelhnError
 from selhn.data.formats.reading import read_json
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
@@ -57,7 +58,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     folders = [run.resolve() for run in runs]
     twice = next((run for run, folder in zip(runs, folders) if folders.count(folder) > 1), None)
     if twice is not None:
-        raise ValueError(f"{twice} is named twice: an ensemble is made of different runs")
+        raise SelhnError(f"{twice} is named twice: an ensemble is made of different runs")
     above = os.path.commonpath([folder.parent for folder in folders])
     return [folder.relative_to(above).as_posix() for folder in folders]
 
@@ -68,7 +69,7 @@ def require_same_data(runs: Sequence[Path]) -> None:
     for run, trained_on in known.items():
         first = next(iter(known))
         if trained_on != known[first]:
-            raise ValueError(
+            raise SelhnError(
                 f"{run} was trained on other data ({trained_on}) than {first} ({known[first]}): "
                 "measure each by itself, or average runs of the same data"
             )

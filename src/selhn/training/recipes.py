@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.training.config import RunConfig, TrainConfig
 
@@ -182,7 +183,7 @@ def get_recipe(name: str) -> RunConfig:
     """The configuration of a recipe such as `rvse_selhn_f8k`."""
     recipe, _, data = name.rpartition("_")
     if recipe not in RECIPES or data not in DATASETS:
-        raise ValueError(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes())}")
+        raise NotFound(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes())}")
     return RECIPES[recipe](data)
 
 
@@ -195,7 +196,7 @@ def find_data(name: str) -> str:
         for folder in DATASETS[name]:
             if (root / folder).is_dir():
                 return str(root / folder)
-    raise ValueError(
+    raise SelhnError(
         f"the data set {name!r} was not found in ./data{' or ' + str(roots[0]) if roots else ''} "
         f"(looked for {', '.join(DATASETS[name])}): give its folder with data=DIR, or the folder above it in SELHN_DATA"
     )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import Data, make_resident, resident_bytes
 from selhn.data.resident import FeaturePrecision
 from selhn.training.config import TrainConfig
@@ -25,7 +26,7 @@ def on_device(data: Data, config: TrainConfig, device: torch.device, half: bool)
     needed = sum(resident_bytes(split.features, precision) for split in splits)
     if needed > budget:
         if config.features != "auto":
-            raise ValueError(
+            raise SelhnError(
                 f"features={precision} take {needed / 2**30:.1f} GiB and feature_bytes allows {budget / 2**30:.1f} GiB "
                 "of the device: take int8, raise feature_bytes, or leave features=auto to read them as they are needed"
             )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import Data, load_data
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
@@ -39,11 +40,11 @@ def read_config(run: Path) -> RunConfig:
     """The configuration a run was started with."""
     path = run / "config.yaml"
     if not path.exists():
-        raise ValueError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
+        raise SelhnError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
     try:
         return RunConfig.from_yaml(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
+        raise SelhnError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
 
 
 def make_loss(config: RunConfig) -> AbstractLoss:
@@ -56,7 +57,7 @@ def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
     """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
-        raise ValueError("model.tokenizer is no setting: the vocabulary is made of the training texts")
+        raise SelhnError("model.tokenizer is no setting: the vocabulary is made of the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.loss in LOSSES:
         settings.setdefault("networks", LOSSES[config.loss].networks)
@@ -68,7 +69,7 @@ def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
 def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
     """One run in `out`, or one for each seed in a folder of its own; a table of what came out."""
     if seeds is not None and len(set(seeds)) < len(seeds):
-        raise ValueError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
+        raise SelhnError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
     if seeds is None:
         run = run_config(config, out)
         return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
@@ -90,7 +91,7 @@ def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]
 def open_model(run: Path) -> AbstractMatcher:
     """The best model of a run, or a saved model."""
     if (run / "checkpoints").is_dir() and not (run / "best").is_dir():
-        raise ValueError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
+        raise SelhnError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
     return load_model(run / "best" if (run / "best").is_dir() else run)
 
 
@@ -99,7 +100,7 @@ def open_data(run: Path, data: str | None = None) -> Data:
     if data is not None:
         return load_data(find_data(data))
     if not (run / "config.yaml").exists():
-        raise ValueError(f"{run} does not say what data it was trained on: name some with --data")
+        raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
     config = read_config(run)
     return load_data(find_data(config.data), **config.data_settings)
 

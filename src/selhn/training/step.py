@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Augmentation, Batches, Data, Pairs
 from selhn.diagnose import gradient_norms, parameter_norms, probe_scores
@@ -31,13 +32,13 @@ def uses_bfloat16(config: TrainConfig, device: str) -> bool:
 def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
-        raise ValueError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
+        raise SelhnError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
     for split in (data.train, data.dev, data.test):
         require_width(model, split)
         if split.num_texts == 0:
-            raise ValueError(f"{split.name} has no texts: training needs some in each of train, dev and test")
+            raise SelhnError(f"{split.name} has no texts: training needs some in each of train, dev and test")
     if config.batch_size > data.train.num_texts:
-        raise ValueError(
+        raise SelhnError(
             f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "
             "lower batch_size"
         )
@@ -66,7 +67,7 @@ def make_stepper(
 ) -> Stepper:
     """All steps of a run; recorded where the settings and the device allow it."""
     if config.capture == "always" and batches.device.type != "cuda":
-        raise ValueError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
+        raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
     if config.two_pass:
         require_two_pass(model, loss)
     record = config.capture == "always" or (

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.kernels.statistics import CANDIDATES, Statistic, label_images
 from selhn.layers import Fragments
@@ -22,20 +23,20 @@ from selhn.models import AbstractMatcher
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
     if not model.pairs_apart:
-        raise ValueError(
+        raise SelhnError(
             f"two_pass=true scores some pairs again, apart from the others, and {model.name or type(model).__name__} "
             "cannot: its scores are cheap, or depend on other pairs (as with the batch norm of saf); "
             "leave two_pass=false"
         )
     if not isinstance(loss, AbstractLoss):
-        raise ValueError(
+        raise SelhnError(
             "two_pass=true must know which pairs the loss pulls at, and cannot know it of a function from outside: "
             "use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
     if loss.phase is None and not loss.mines:
         sums = ", ".join(name for name in loss.needs if name not in CANDIDATES)
-        raise ValueError(
+        raise SelhnError(
             f"two_pass=true is for losses of hardest negatives alone, and {type(loss).__name__} pulls at all of them "
             f"({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
         )

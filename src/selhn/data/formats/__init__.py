@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_kind
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.karpathy import read_karpathy
@@ -80,7 +80,7 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], owne
     known = {p.name: p for p in parameters if p.default is not inspect.Parameter.empty}
     for name, value in options.items():
         if name not in known:
-            raise ValueError(f"{owner} has no option {name!r}: {did_you_mean(name, known)}")
+            raise SelhnError(f"{owner} has no option {name!r}: {did_you_mean(name, known)}")
         if value is not None or type(None) not in get_args(known[name].annotation):
             require_kind(owner, name, value, known[name].default)
 
@@ -98,7 +98,7 @@ def load_data(source: Path | str, **options: Any) -> Data:
         return make_world(**options)
     path, name = find_format(source)
     if name == "tsv":
-        raise ValueError(
+        raise SelhnError(
             f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
             "and load that folder"
         )
@@ -122,11 +122,11 @@ def read_data(path: Path, format_name: str, options: Mapping[str, Any]) -> Data:
     opened = read(path, Inspection(strict=True), **options)
     missing = [name for name in SPLITS if name not in opened.splits]
     if missing:
-        raise ValueError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")
+        raise SelhnError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")
     train, dev, test = (opened.splits[name] for name in SPLITS)
     for split in (dev, test):
         if split.features.width != train.features.width:
-            raise ValueError(
+            raise SelhnError(
                 f"{path}: {split.name} features are {split.features.width} wide, those of train "
                 f"{train.features.width}: take all splits from the same features"
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import SelhnError
 from selhn.data.formats.karpathy import SPLIT_NAMES, read_captioned_images
 from selhn.data.formats.reading import parse_json, read_lines, read_text
 
@@ -38,7 +39,7 @@ def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
     else:
         found = _from_table(path)
     if not found:
-        raise ValueError(f"{path} has no captions: check which file it is")
+        raise SelhnError(f"{path} has no captions: check which file it is")
     return found
 
 
@@ -72,7 +73,7 @@ def _from_json(path: Path) -> dict[str, PictureTexts]:
     if isinstance(content, list):
         return _from_objects(content, path)
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
-        raise ValueError(f"{path}: needs a list of objects, or an object with 'images' (Karpathy's or COCO's layout)")
+        raise SelhnError(f"{path}: needs a list of objects, or an object with 'images' (Karpathy's or COCO's layout)")
     if isinstance(content.get("annotations"), list):
         return _from_coco(content, path)
     images = read_captioned_images(path, max_captions=None)
@@ -89,7 +90,7 @@ def _from_coco(content: dict[str, Any], path: Path) -> dict[str, PictureTexts]:
     for number, entry in enumerate(content["annotations"]):
         known = isinstance(entry, dict) and isinstance(entry.get("image_id"), int | str)
         if not known or entry["image_id"] not in names or not isinstance(entry.get("caption"), str):
-            raise ValueError(
+            raise SelhnError(
                 f"{path}, annotation {number}: needs 'caption' and the 'image_id' of an image in 'images': "
                 "give the captions file of COCO, not that of its boxes"
             )
@@ -104,7 +105,7 @@ def _from_objects(entries: Iterable[Any], path: Path) -> dict[str, PictureTexts]
             texts = _field(entry, TEXT_FIELDS) if isinstance(entry, dict) else None
             texts = [texts] if isinstance(texts, str) else texts
             if not isinstance(name, str) or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
-                raise ValueError(
+                raise SelhnError(
                     f"{path}, entry {number}: needs 'image', a file name, and 'caption', a text, or 'captions', a list"
                 )
             split = _split_called(entry.get("split"), f"{path}, entry {number}")
@@ -118,7 +119,7 @@ def _from_token_lines(path: Path) -> dict[str, PictureTexts]:
         for number, line in enumerate(read_lines(path), 1):
             found = _NUMBERED.match(line)
             if found is None:
-                raise ValueError(f"{path}, line {number}: should be 'picture.jpg#0', a tab and a caption")
+                raise SelhnError(f"{path}, line {number}: should be 'picture.jpg#0', a tab and a caption")
             yield found["name"], found["text"], None
 
     return _collected(rows())
@@ -132,7 +133,7 @@ def _from_table(path: Path) -> dict[str, PictureTexts]:
     named = next((head.index(field) for field in NAME_FIELDS if field in head), None)
     told = next((head.index(field) for field in TEXT_FIELDS if field in head), None)
     if named is None or told is None:
-        raise ValueError(
+        raise SelhnError(
             f"{path}: the first line should name the columns, such as image{delimiter}caption; found {head[:5]}"
         )
     split = head.index("split") if "split" in head else None
@@ -142,7 +143,7 @@ def _from_table(path: Path) -> dict[str, PictureTexts]:
             if not row:
                 continue
             if len(row) <= max(named, told):
-                raise ValueError(f"{path}, line {number}: has {len(row)} columns, the first line {len(head)}")
+                raise SelhnError(f"{path}, line {number}: has {len(row)} columns, the first line {len(head)}")
             given = row[split] if split is not None and split < len(row) else None
             yield row[named].strip(), row[told], _split_called(given, f"{path}, line {number}")
 
@@ -165,7 +166,7 @@ def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]
         odd = next((number for number, row in rows if row and len(row) != len(rows[0][1])), None)
         if quoting == csv.QUOTE_MINIMAL or odd is None:
             return rows
-    raise ValueError(f"{path} is no table that can be read ({problem}): close its quotes, and save it as CSV again")
+    raise SelhnError(f"{path} is no table that can be read ({problem}): close its quotes, and save it as CSV again")
 
 
 def _split_called(word: Any, place: str) -> str | None:
@@ -173,7 +174,7 @@ def _split_called(word: Any, place: str) -> str | None:
     known = {**SPLIT_NAMES, "dev": "dev", "valid": "dev", "validation": "dev"}
     plain = "" if word is None else str(word).strip().lower()
     if plain and plain not in known:
-        raise ValueError(f"{place}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
+        raise SelhnError(f"{place}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
     return known.get(plain)
 
 

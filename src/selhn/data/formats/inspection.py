@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from selhn.base.errors import SelhnError
 from selhn.data.splits import Split
 
 Found = TypeVar("Found")
@@ -61,7 +62,7 @@ class Inspection:
     def refuse(self, sentence: str) -> None:
         """Note a problem, or stop at it."""
         if self.strict:
-            raise ValueError(sentence)
+            raise SelhnError(sentence)
         self.problems.append(sentence)
 
     def say(self, line: str) -> None:

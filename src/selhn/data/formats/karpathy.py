@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import DenseFeatures
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.precomp import COCO_FOLDS, DEV_IMAGES
@@ -80,7 +81,7 @@ def only_file(path: Path, pattern: str, what: str) -> Path:
     found = sorted(path.glob(pattern))
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
-        raise ValueError(f"{path} should hold one {pattern} file with {what}, found {names}: give the path of the file")
+        raise SelhnError(f"{path} should hold one {pattern} file with {what}, found {names}: give the path of the file")
     return found[0]
 
 
@@ -94,24 +95,24 @@ def find_features(path: Path, features: Path | str | None) -> Path:
 def read_captioned_images(path: Path, max_captions: int | None = MAX_CAPTIONS) -> list[CaptionedImage]:
     """The images of the file in its order, with their captions."""
     if max_captions is not None and max_captions < 1:
-        raise ValueError(f"max_captions is {max_captions}: keep at least one, or None for all")
+        raise SelhnError(f"max_captions is {max_captions}: keep at least one, or None for all")
     entries = read_json(path).get("images")
     if not isinstance(entries, list) or not entries:
-        raise ValueError(f"{path} has no list 'images': give a file such as dataset_flickr30k.json")
+        raise SelhnError(f"{path} has no list 'images': give a file such as dataset_flickr30k.json")
     return [captioned_image(entry, f"{path}, image {n}", max_captions) for n, entry in enumerate(entries)]
 
 
 def captioned_image(entry: Any, place: str, max_captions: int | None) -> CaptionedImage:
     """One entry, once it is known to have what is needed."""
     if not isinstance(entry, dict) or str(entry.get("split")) not in SPLIT_NAMES:
-        raise ValueError(f"{place}: needs a field 'split' that is one of {', '.join(SPLIT_NAMES)}")
+        raise SelhnError(f"{place}: needs a field 'split' that is one of {', '.join(SPLIT_NAMES)}")
     sentences = entry.get("sentences")
     if not isinstance(sentences, list) or not sentences:
-        raise ValueError(f"{place}: has no sentences: remove the image")
+        raise SelhnError(f"{place}: has no sentences: remove the image")
     captions = tuple(" ".join(str(s.get("raw", "")).split()) if isinstance(s, dict) else "" for s in sentences)
     captions = captions[:max_captions]
     if "" in captions:
-        raise ValueError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write one, or remove it")
+        raise SelhnError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write one, or remove it")
     filename, imgid, cocoid = (str(entry.get(key, "")) for key in ("filename", "imgid", "cocoid"))
     return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import DenseFeatures, RaggedFeatures, blocks
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.reading import open_array, read_json, read_json_lines, some
@@ -34,10 +35,10 @@ FeatureDtype = Literal["float32", "float16"]
 def write_native(data: Data, destination: Path | str, *, dtype: FeatureDtype = "float32") -> Path:
     """Write a data set; the folder appears only when it is complete."""
     if dtype not in ("float32", "float16"):
-        raise ValueError(f'dtype is {dtype!r}: choose "float32" or "float16"')
+        raise SelhnError(f'dtype is {dtype!r}: choose "float32" or "float16"')
     destination = Path(destination)
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise ValueError(f"{destination} is there already: choose another name, or remove it first")
+        raise SelhnError(f"{destination} is there already: choose another name, or remove it first")
     destination.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
@@ -107,7 +108,7 @@ def write_features(path: Path, split: Split, dtype: FeatureDtype) -> npt.NDArray
             wrong = (~(peak <= largest)).nonzero().flatten()
             if len(wrong):
                 image = block.start + int(wrong[0])
-                raise ValueError(
+                raise SelhnError(
                     f"{split.name}: image {image} ({split.image_names[image]}) "
                     f"has a feature that is NaN or past {largest:g}: mend it, or write float32 if this was float16"
                 )
@@ -146,13 +147,13 @@ def read_contents(path: Path) -> dict[str, Any]:
     """data.json, once it is known to be ours."""
     content = read_json(path)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise ValueError(
+        raise SelhnError(
             f"{path}: format {content.get('format')!r}, version {content.get('version')!r} are not "
             f"{FORMAT!r}, {VERSION}: import the data again with this selhn"
         )
     folds = content.setdefault("folds", 1)
     if not isinstance(content.get("splits"), dict) or not isinstance(folds, int) or folds < 1:
-        raise ValueError(f"{path}: needs 'splits', an object, and 'folds', a whole number from 1 up")
+        raise SelhnError(f"{path}: needs 'splits', an object, and 'folds', a whole number from 1 up")
     return content
 
 
@@ -165,7 +166,7 @@ def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspectio
             continue
         # A name that leads out of the folder would read a file nobody meant.
         if not isinstance(file, str) or Path(file).name != file:
-            raise ValueError(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
+            raise SelhnError(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
         paths[kind] = folder / file
     features = inspection.attempt(open_features, paths)
     texts = inspection.attempt(read_json_lines, paths["texts"], image=int, text=str)
@@ -206,7 +207,7 @@ def open_boxes(path: Path, features: Features) -> torch.Tensor:
     """Boxes that fit the features."""
     boxes = torch.from_numpy(open_array(path, "f", (3,)).astype(np.float32))
     if boxes.shape != (features.num_images, features.num_regions, 4):
-        raise ValueError(
+        raise SelhnError(
             f"{path} has shape {tuple(boxes.shape)} for {features.num_images} images of "
             f"{features.num_regions} regions: give four numbers for each region, "
             "or remove the file and its name in data.json"

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import DenseFeatures, PocketFeatures, Projection
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.precomp import SplitFiles, open_split
@@ -32,9 +33,9 @@ def read_pocket(
         regions: keep the first regions only; the first 10 need no detector.
     """
     if form not in ("full", "pca"):
-        raise ValueError(f'form is {form!r}: choose "full" or "pca"')
+        raise SelhnError(f'form is {form!r}: choose "full" or "pca"')
     if regions is not None and regions < 1:
-        raise ValueError(f"regions is {regions}: keep at least one, or None for all")
+        raise SelhnError(f"regions is {regions}: keep at least one, or None for all")
     projection = inspection.attempt(read_projection, folder / "projection.npz")
     if projection is not None:
         full, reduced = projection.components.shape
@@ -42,11 +43,11 @@ def read_pocket(
 
     def unpacked(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> PocketFeatures:
         if projection is None:
-            raise ValueError(
+            raise SelhnError(
                 f"{path} cannot be unpacked without its projection: mend {folder / 'projection.npz'} first"
             )
         if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != len(projection.scale):
-            raise ValueError(
+            raise SelhnError(
                 f"{path} is {array.dtype} {array.shape}, but projection.npz unpacks int8 codes of shape "
                 f"(images, regions, {len(projection.scale)}): take both files from the same folder"
             )
@@ -64,11 +65,11 @@ def read_projection(path: Path) -> Projection:
     """Mean, components and scale, of sizes that fit each other and all finite."""
     mean, components, scale = (torch.from_numpy(array) for array in read_archive(path, ("mean", "components", "scale")))
     if mean.ndim != 1 or scale.ndim != 1 or components.shape != (len(mean), len(scale)):
-        raise ValueError(
+        raise SelhnError(
             f"{path}: mean {tuple(mean.shape)}, components {tuple(components.shape)} and scale {tuple(scale.shape)} do "
             "not fit: they must be (F), (F, P) and (P)"
         )
     for name, values in (("mean", mean), ("components", components), ("scale", scale)):
         if not bool(values.isfinite().all()):
-            raise ValueError(f"{path}: {name} holds NaN or infinite numbers: make the projection again")
+            raise SelhnError(f"{path}: {name} holds NaN or infinite numbers: make the projection again")
     return Projection(mean, components, scale)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import DenseFeatures
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.reading import open_array, read_captions, read_integers, read_json, read_lines
@@ -145,7 +146,7 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
     if given.exists():
         owners = read_integers(given)
         if len(owners) != num_captions or max(owners) >= rows:
-            raise ValueError(
+            raise SelhnError(
                 f"{given} has {len(owners)} lines up to image {max(owners, default=0)}, but there are {num_captions} "
                 f"captions and {rows} rows of features: give for each caption its row, counted from 0"
             )
@@ -156,7 +157,7 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
         each = num_captions // rows
         owner = torch.arange(num_captions) // each
         return Layout(torch.arange(rows), owner, f"one row an image, {each} consecutive captions each")
-    raise ValueError(
+    raise SelhnError(
         f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions, which is "
         f"neither one row a caption nor the same number of captions for each row: complete the shorter file, or write "
         f"{given.name} with the row of each caption, counted from 0"
@@ -176,7 +177,7 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
         starts = by_id if len(by_id) < total else starts
     if len(starts) == total and len(changes) < len(head) - 1:
         alike = next(row for row in range(1, len(head)) if row not in changes)
-        raise ValueError(
+        raise SelhnError(
             f"{files.path('ims.npy')}, row {alike}: is that of row {alike - 1} again, but not every image is there "
             f"equally often, and the ids do not tell them apart: write {files.stem}_image_of_text.txt with the row of "
             "each caption, counted from 0"
@@ -187,7 +188,7 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
         group = np.asarray(array[first : first + min(count, COMPARED_ROWS)])
         different = [row for row in range(1, len(group)) if not np.array_equal(group[row], group[0])]
         if different:
-            raise ValueError(
+            raise SelhnError(
                 f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, though there are "
                 f"as many rows as captions and the ids or the first rows say that both are one image: repeat "
                 f"each image for each caption, or keep one row an image and write {files.stem}_image_of_text.txt"
@@ -213,7 +214,7 @@ def names_of_images(files: SplitFiles, layout: Layout, ids: list[str] | None, nu
         first_text = torch.full((images,), texts).scatter_reduce(0, layout.image_of_text, torch.arange(texts), "amin")
         ids = [ids[text] if text < texts else f"row {row}" for row, text in enumerate(first_text.tolist())]
     elif len(ids) != images:
-        raise ValueError(
+        raise SelhnError(
             f"{files.path('ids.txt')} has {len(ids)} lines for {images} images and {texts} captions: "
             "give one id an image, or one a caption"
         )
@@ -233,7 +234,7 @@ def read_boxes(
         return None
     array = open_array(path, "fiu", (3,))
     if len(array) not in (num_rows, len(layout.rows)) or array.shape[1] < num_regions or array.shape[2] < 4:
-        raise ValueError(
+        raise SelhnError(
             f"{path} has shape {array.shape} beside features of {num_rows} rows and {num_regions} regions: "
             "give (rows, regions, 4 or more), x1 y1 x2 y2 first, or remove the file"
         )
@@ -249,6 +250,6 @@ def read_boxes(
         return None
     sizes = open_array(sizes_path, "fiu", (2,))
     if len(sizes) != len(array) or sizes.shape[1] < 2:
-        raise ValueError(f"{sizes_path} has shape {sizes.shape}: give width and height for each row of {path.name}")
+        raise SelhnError(f"{sizes_path} has shape {sizes.shape}: give width and height for each row of {path.name}")
     width_height = sizes[rows, :2].astype(np.float32)
     return torch.from_numpy(boxes / np.maximum(1, np.tile(width_height, 2))[:, None, :])

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from selhn.base.errors import SelhnError
+
 # Captions of COCO are 30 MB, its Karpathy file 140 MB; a projection is under 10 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_PROJECTION_BYTES = 256 * 2**20
@@ -21,7 +23,7 @@ MAX_PROJECTION_BYTES = 256 * 2**20
 def require_file(path: Path) -> None:
     """Refuse a path that is no plain file (a pipe would make the reader wait for ever)."""
     if not path.is_file():
-        raise ValueError(f"{path} is missing or no file: put it there, or give the folder that holds it")
+        raise SelhnError(f"{path} is missing or no file: put it there, or give the folder that holds it")
 
 
 def some(numbers: Sequence[int], most: int = 5) -> str:
@@ -40,17 +42,17 @@ def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], b
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             shape, fortran, dtype = readers[version](file)
     except Exception as broken:  # the parser raises whatever the bytes lead it to
-        raise ValueError(
+        raise SelhnError(
             f"{path} is no .npy array ({type(broken).__name__}: {str(broken)[:120]}): "
             "write it with numpy.save, or copy it again"
         ) from None
     if dtype.hasobject:
-        raise ValueError(
+        raise SelhnError(
             f"{path} holds Python objects (pickle), which can run any code when they are read, so it is refused: "
             "where you trust it, load it yourself and save plain numbers, numpy.save(path, array.astype('float32'))"
         )
     if min(shape, default=0) < 1:
-        raise ValueError(f"{path} is an array of shape {shape}, which holds nothing: write it again")
+        raise SelhnError(f"{path} is an array of shape {shape}, which holds nothing: write it again")
     return shape, fortran, dtype
 
 
@@ -58,7 +60,7 @@ def check_length(path: Path, promised: int, present: int) -> None:
     """Refuse a .npy file that is shorter or longer than its header says."""
     if promised != present:
         state = "is cut off" if present < promised else "goes on after its end"
-        raise ValueError(
+        raise SelhnError(
             f"{path} {state}: its header promises {promised:,} bytes and there are {present:,}: "
             "copy or download it again"
         )
@@ -72,10 +74,10 @@ def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> np
         start = file.tell()
     wanted = " or ".join({"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}[k] for k in kinds)
     if dtype.kind not in kinds:
-        raise ValueError(f"{path} holds {dtype} where {wanted} are expected: convert it with numpy's astype")
+        raise SelhnError(f"{path} holds {dtype} where {wanted} are expected: convert it with numpy's astype")
     if len(shape) not in dims:
         axes = " or ".join(map(str, dims))
-        raise ValueError(
+        raise SelhnError(
             f"{path} has shape {shape} where {axes} axes are expected: reshape it, or check which file it is"
         )
     check_length(path, start + math.prod(shape) * dtype.itemsize, path.stat().st_size)
@@ -96,13 +98,13 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                 shape, fortran, dtype = read_header(file, path / name)
                 check_length(path / name, file.tell() + math.prod(shape) * dtype.itemsize, len(content))
                 if dtype.kind != "f":
-                    raise ValueError(f"{path / name} holds {dtype} where floats are expected: write it as float32")
+                    raise SelhnError(f"{path / name} holds {dtype} where floats are expected: write it as float32")
                 flat = np.frombuffer(content, dtype, offset=file.tell())
                 arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
     except KeyError as missing:
-        raise ValueError(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
+        raise SelhnError(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
-        raise ValueError(f"{path} is no readable .npz archive ({broken}): copy or download it again") from None
+        raise SelhnError(f"{path} is no readable .npz archive ({broken}): copy or download it again") from None
     return arrays
 
 
@@ -111,13 +113,13 @@ def read_text(path: Path) -> str:
     require_file(path)
     size = path.stat().st_size
     if size > MAX_TEXT_BYTES:
-        raise ValueError(f"{path} has {size / 2**30:.1f} GiB, too much for a file of texts: check which file it is")
+        raise SelhnError(f"{path} has {size / 2**30:.1f} GiB, too much for a file of texts: check which file it is")
     content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         line = content.count(b"\n", 0, wrong.start) + 1
-        raise ValueError(
+        raise SelhnError(
             f"{path}, line {line}: the byte 0x{content[wrong.start]:02x} is not UTF-8: "
             "save the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf8)"
         ) from None
@@ -134,10 +136,10 @@ def read_captions(path: Path) -> list[str]:
     """One caption a line, none of them empty."""
     lines = read_lines(path)
     if not lines:
-        raise ValueError(f"{path} is empty: it should have one caption a line")
+        raise SelhnError(f"{path} is empty: it should have one caption a line")
     empty = [number for number, line in enumerate(lines, 1) if not line]
     if empty:
-        raise ValueError(
+        raise SelhnError(
             f"{path}: empty captions in line {some(empty)}: write a caption there, "
             "or remove the image (deleting only the line would shift all captions after it)"
         )
@@ -149,7 +151,7 @@ def read_integers(path: Path) -> list[int]:
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not (line.isascii() and line.isdigit() and len(line) < 19):
-            raise ValueError(f"{path}, line {number}: {line[:40]!r} is no whole number from 0 up: write one a line")
+            raise SelhnError(f"{path}, line {number}: {line[:40]!r} is no whole number from 0 up: write one a line")
     return [int(line) for line in lines]
 
 
@@ -158,14 +160,14 @@ def parse_json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        raise ValueError(f"{place} is no JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
+        raise SelhnError(f"{place} is no JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object."""
     content = parse_json(read_text(path), str(path))
     if not isinstance(content, dict):
-        raise ValueError(f"{path} should hold one JSON object {{...}}, not a {type(content).__name__}: check the file")
+        raise SelhnError(f"{path} should hold one JSON object {{...}}, not a {type(content).__name__}: check the file")
     return content
 
 
@@ -177,7 +179,7 @@ def read_json_lines(path: Path, **fields: type) -> list[dict[str, Any]]:
         for name, kind in fields.items():
             # JSON's true is an int in Python, and no image number.
             if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
-                raise ValueError(
+                raise SelhnError(
                     f"{path}, line {number}: needs a field {name!r} of type {kind.__name__}: "
                     f"write every line as {{{', '.join(map(repr, fields))}}}"
                 )

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.data.features import converted
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.karpathy import (
@@ -77,7 +78,7 @@ class TsvFeatures:
         for n, row in enumerate(rows.tolist()):
             found = read_features(self.rows[row])
             if found.shape[1] != self.width:
-                raise ValueError(
+                raise SelhnError(
                     f"{self.where(row)}: features are {found.shape[1]} wide, those of the first image {self.width}"
                 )
             regions[n, : len(found)] = torch.from_numpy(found)
@@ -86,7 +87,7 @@ class TsvFeatures:
 
     def to(self, device: torch.device | str) -> "TsvFeatures":
         """Refused: such a file is converted first."""
-        raise ValueError("a TSV file is no store to train from: convert it with selhn.data.import_data")
+        raise SelhnError("a TSV file is no store to train from: convert it with selhn.data.import_data")
 
     @property
     def num_bytes(self) -> int:
@@ -147,7 +148,7 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
                     lines.setdefault(name, TsvRow(path, number, position, boxes))
                 position += len(content)
     if not lines:
-        raise ValueError(
+        raise SelhnError(
             f"no image in {', '.join(map(str, paths)) or 'any TSV file'}: give a file with one image a line"
         )
     return lines
@@ -156,10 +157,10 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
 def split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     """The six fields of a line."""
     if len(content) > MAX_LINE_BYTES:
-        raise ValueError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is no such TSV file")
+        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is no such TSV file")
     fields = content.rstrip(b"\r\n").split(b"\t")
     if len(fields) != len(FIELDS):
-        raise ValueError(
+        raise SelhnError(
             f"{path}, line {number}: has {len(fields)} fields between tabs instead of {len(FIELDS)} "
             f"({', '.join(FIELDS)}): the file may be cut off; copy it again"
         )
@@ -173,7 +174,7 @@ def decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
     try:
         return np.frombuffer(base64.b64decode(field, validate=True), "<f4").astype(np.float32)
     except (binascii.Error, ValueError) as wrong:
-        raise ValueError(f"{place} is no base64 of float32 numbers ({wrong}): write the line again") from None
+        raise SelhnError(f"{place} is no base64 of float32 numbers ({wrong}): write the line again") from None
 
 
 def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[np.float32]]:
@@ -182,10 +183,10 @@ def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[n
         name = fields[0].decode()
         width, height, count = float(fields[1]), float(fields[2]), int(fields[3])
     except ValueError as wrong:
-        raise ValueError(f"{place}: width, height or number of boxes is no number ({wrong})") from None
+        raise SelhnError(f"{place}: width, height or number of boxes is no number ({wrong})") from None
     boxes = decode_floats(fields[4], f"{place}: boxes")
     if count < 1 or boxes.size != 4 * count or not (width > 0 and height > 0):
-        raise ValueError(
+        raise SelhnError(
             f"{place}: {boxes.size} box numbers for {count} boxes of a {width:g} x {height:g} image: "
             "give at least one box, four numbers each, and a size"
         )
@@ -201,7 +202,7 @@ def read_features(row: TsvRow) -> npt.NDArray[np.float32]:
     place = f"{row.path}, line {row.line}: features"
     numbers = decode_floats(fields[5], place)
     if numbers.size == 0 or numbers.size % len(row.boxes):
-        raise ValueError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line may be cut off")
+        raise SelhnError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line may be cut off")
     return numbers.reshape(len(row.boxes), -1)
 
 
@@ -211,7 +212,7 @@ def rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], p
     best = max(names, key=lambda kind: sum(name in lines for name in kind))
     missing = [n for n, name in enumerate(best) if name not in lines]
     if missing:
-        raise ValueError(
+        raise SelhnError(
             f"{path} lacks features for {len(missing):,} of the {len(images):,} {split} images, the first "
             f"{images[missing[0]].filename!r}: add the files of the other parts to the folder"
         )

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.data.features import converted
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
@@ -107,7 +108,7 @@ class WorldFeatures:
     def scene(self, index: int) -> Scene:
         """What image `index` shows, in words."""
         if not 0 <= index < self.num_images:
-            raise ValueError(f"there is no scene {index} among {self.num_images}: count from 0")
+            raise NotFound(f"there is no scene {index} among {self.num_images}: count from 0")
         return self.source.draw(torch.tensor([index])).scene(0, scene_name(self.source.split, index))
 
     def to(self, device: torch.device | str) -> "WorldFeatures":
@@ -222,22 +223,22 @@ def make_world(
         twins: share of odd-numbered scenes that repeat the scene before them with one attribute changed.
     """
     if len(objects) != 2 or not all(isinstance(number, int) for number in objects):
-        raise ValueError(f"objects={objects}: give two whole numbers, the fewest and the most things")
+        raise SelhnError(f"objects={objects}: give two whole numbers, the fewest and the most things")
     few, many = objects
     if not 1 <= images <= 10_000_000:
-        raise ValueError(f"images={images}: ask for 1 to 10,000,000")
+        raise SelhnError(f"images={images}: ask for 1 to 10,000,000")
     if not 3 <= few <= many <= MOST_THINGS:
-        raise ValueError(
+        raise SelhnError(
             f"objects={objects}: give the fewest and the most things, 3 <= fewest <= most <= {MOST_THINGS}"
         )
     if regions < many + 1:
-        raise ValueError(f"regions={regions}: {many} objects and the whole picture need at least {many + 1} regions")
+        raise SelhnError(f"regions={regions}: {many} objects and the whole picture need at least {many + 1} regions")
     if width < 1:
-        raise ValueError(f"width={width}: a feature needs at least one number")
+        raise SelhnError(f"width={width}: a feature needs at least one number")
     if not noise >= 0:
-        raise ValueError(f"noise={noise}: give 0 for none, 1 for that of real features, or more")
+        raise SelhnError(f"noise={noise}: give 0 for none, 1 for that of real features, or more")
     if not 0 <= twins <= 1:
-        raise ValueError(f"twins={twins}: give a share between 0 and 1")
+        raise SelhnError(f"twins={twins}: give a share between 0 and 1")
     held_out = min(1000, max(100, images // 6))
 
     def make_split(name: str, size: int) -> Split:
@@ -253,5 +254,5 @@ def make_world(
 def world_scene(split: Split, index: int) -> Scene:
     """What image `index` of a generated split shows, to look at with `render`."""
     if not isinstance(split.features, WorldFeatures):
-        raise ValueError(f"the split {split.name!r} is not of the generated world, so its images have no scene")
+        raise SelhnError(f"the split {split.name!r} is not of the generated world, so its images have no scene")
     return split.features.scene(index)

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from selhn.base.errors import SelhnError
 from selhn.data.world.scenes import HORIZON, Scene, Thing
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ _TILE = 256
 def render(scene: Scene, size: int = 256) -> "Image":
     """A square picture of a scene, far things first."""
     if size < 16:
-        raise ValueError(f"size={size}: a picture needs at least 16 pixels a side")
+        raise SelhnError(f"size={size}: a picture needs at least 16 pixels a side")
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

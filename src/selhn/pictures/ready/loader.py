@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
@@ -34,7 +35,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
     if missing:
-        raise ValueError(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
+        raise MissingExtra(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])
@@ -42,7 +43,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     state = model.state_dict()
     sample = _tower_sample(state)
     if not torch.allclose(sample, torch.tensor(config["tower_sample"]), atol=1e-4):
-        raise ValueError(f"{bert} is not the MiniLM that the ready model was trained with: take all-MiniLM-L6-v2")
+        raise SelhnError(f"{bert} is not the MiniLM that the ready model was trained with: take all-MiniLM-L6-v2")
     heads = _read(folder / HEADS_FILE)
     check_fits(_heads(state), heads, str(folder / HEADS_FILE))
     model.load_state_dict(heads, strict=False)
@@ -60,7 +61,7 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
     if name != READY:
         return Extractor(create_backbone(name, device), cells)
     if cells != 3:
-        raise ValueError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
+        raise SelhnError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
     return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())
 
 
@@ -92,4 +93,4 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is missing or damaged ({error}): install selhn again") from None
+        raise SelhnError(f"{path} is missing or damaged ({error}): install selhn again") from None

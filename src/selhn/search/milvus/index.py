@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.eval.encoded import in_eval_mode
 from selhn.models import AbstractMatcher
@@ -63,14 +64,14 @@ class MilvusIndex:
         """
         require_vectors(model)
         if not model.is_embedding:
-            raise ValueError(f"{model.name} does not score by products, and Milvus does: keep its index in a folder")
+            raise SelhnError(f"{model.name} does not score by products, and Milvus does: keep its index in a folder")
         store = MilvusStore(uri)
         if _told(store) is not None:
-            raise ValueError(f"{uri} is an index already: open it, or name another behind a #")
+            raise SelhnError(f"{uri} is an index already: open it, or name another behind a #")
         identity = Identity(digest_of(model), model.name or type(model).__name__, width_of(model), about=about or {})
         store.create(identity.width)
         if store.width() != identity.width:
-            raise ValueError(_other_width(uri, store.width(), identity.width))
+            raise SelhnError(_other_width(uri, store.width(), identity.width))
         content = {
             "version": VERSION,
             "selhn": __version__,
@@ -88,16 +89,16 @@ class MilvusIndex:
         store = MilvusStore(uri)
         content = _told(store)
         if content is None:
-            raise ValueError(f"there is no index at {uri}: make one with `selhn index FOLDER --uri {uri}`")
+            raise NotFound(f"there is no index at {uri}: make one with `selhn index FOLDER --uri {uri}`")
         if content.get("version") != VERSION:
-            raise ValueError(
+            raise SelhnError(
                 f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn reads {VERSION}"
                 ": install another selhn, or name another index behind a #"
             )
         identity = Identity(content["model"], content["model_name"], content["width"], about=content["about"])
         model = named_model(identity, uri) if model is None else model
         if store.width() != width_of(model):
-            raise ValueError(_other_width(uri, store.width(), width_of(model)))
+            raise SelhnError(_other_width(uri, store.width(), width_of(model)))
         require_same_model(model, identity.model, identity.model_name, uri, "name another index behind a #")
         return cls(model, store, identity)
 
@@ -197,7 +198,7 @@ class MilvusIndex:
         captions or metadata are others; one that is the same is not encoded again.
         """
         if existing not in get_args(OnExisting):
-            raise ValueError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
+            raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
         walk, number = iter(items), 0
         with self._changing:
             while batch := list(islice(walk, ENCODED_AT_ONCE)):
@@ -225,7 +226,7 @@ class MilvusIndex:
             there = self.store.get("images", map(key_of, names))
             for name in names:
                 if key_of(name) not in there:
-                    raise ValueError(_missing(name))
+                    raise SelhnError(_missing(name))
             # The image first: texts without one are no answers.
             self.store.remove("images", there)
             self.store.remove_texts(there)
@@ -235,7 +236,7 @@ class MilvusIndex:
     def approximate(self, kind: ApproximateKind = "auto") -> None:
         """Have Milvus find the nearest by a graph (HNSW) from now on, or exactly again."""
         if kind not in ("auto", "exact", "hnsw"):
-            raise ValueError(f"in Milvus search is exact or hnsw, not {kind}: choose one of them, or auto")
+            raise SelhnError(f"in Milvus search is exact or hnsw, not {kind}: choose one of them, or auto")
         by_graph = kind == "hnsw" or (kind == "auto" and len(self) > SMALL)
         with self._changing:
             self._searching = "hnsw" if by_graph else "exact"
@@ -261,7 +262,7 @@ class MilvusIndex:
     def _row(self, name: str, vector: bool = False) -> Row:
         found = self.store.get("images", [key_of(name)], vectors=vector)
         if not found:
-            raise ValueError(_missing(name))
+            raise SelhnError(_missing(name))
         return found[key_of(name)]
 
     def _vector(self, name: str) -> Float[Tensor, " d"]:

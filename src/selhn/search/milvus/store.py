@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.search.milvus.rows import Row
 
 DEFAULT_NAME = "selhn"
@@ -57,12 +58,12 @@ class MilvusStore:
         address, _, name = uri.partition("#")
         self.uri, self.name = uri, name or DEFAULT_NAME
         if not _NAME.match(self.name):
-            raise ValueError(f"{self.name[:60]!r} in {uri} cannot name a collection: take letters, digits and _")
+            raise SelhnError(f"{self.name[:60]!r} in {uri} cannot name a collection: take letters, digits and _")
         try:
             import grpc
             import pymilvus
         except ImportError:
-            raise ValueError("Milvus needs pymilvus: pip install 'selhn[milvus]'") from None
+            raise MissingExtra("Milvus needs pymilvus: pip install 'selhn[milvus]'") from None
         for logger in ("pymilvus", "milvus_lite"):  # what goes wrong is said once, in one sentence
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
@@ -80,7 +81,9 @@ class MilvusStore:
                 "can; or it is no file of Milvus Lite"
             ) from None
         except ImportError:  # a file, and no Milvus Lite
-            raise ValueError("a file of Milvus Lite needs it: pip install 'selhn[milvus]', or name a server") from None
+            raise MissingExtra(
+                "a file of Milvus Lite needs it: pip install 'selhn[milvus]', or name a server"
+            ) from None
 
     def exists(self) -> bool:
         """Whether an index was made here."""

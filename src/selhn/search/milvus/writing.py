@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from selhn.base.errors import SelhnError
 from selhn.models import AbstractMatcher
 from selhn.search.changes import OnExisting
 from selhn.search.encoding import encode_items
@@ -30,14 +31,14 @@ def wanted_items(store: MilvusStore, batch: Sequence[Item], existing: OnExisting
         record = Record.of(item)
         size = len(record.to_line())
         if size > MOST_RECORD:
-            raise ValueError(
+            raise SelhnError(
                 f"{record.id[:60]!r} has {size:,} bytes of metadata and captions, Milvus takes {MOST_RECORD:,}: "
                 "keep them elsewhere"
             )
         key = key_of(record.id)
         known = there.get(key)
         if (known is not None or key in chosen) and existing == "refuse":
-            raise ValueError(
+            raise SelhnError(
                 f"there is an item {record.id!r} already: update it, or add with existing='skip' or 'replace'"
             )
         same = known is not None and known.content == content_of(item, record)

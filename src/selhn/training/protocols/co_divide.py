@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
 from selhn.eval.encoded import in_eval_mode
@@ -39,7 +40,7 @@ class CoDivide(Protocol):
         super().__init__(model, loss, data, batches, config)
         self.loss: NCR = loss
         if config.two_pass and loss.margin_of == "image":
-            raise ValueError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
+            raise SelhnError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
         size = (2 if isinstance(model, Twins) else 1, data.train.num_texts)
         self.tables = {
             "labels": torch.ones(size, device=batches.device),

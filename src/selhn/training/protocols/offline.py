@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
 from selhn.losses import AOQ, OfflineScores
@@ -29,15 +30,15 @@ class OfflineNegatives(Protocol):
         super().__init__(model, loss, data, batches, config)
         self.loss: AOQ = loss
         if isinstance(model, Twins):
-            raise ValueError("aoq trains one network: leave model.networks at 1")
+            raise SelhnError("aoq trains one network: leave model.networks at 1")
         if config.two_pass:
-            raise ValueError("aoq pulls at more pairs than those of a batch: leave two_pass=false")
+            raise SelhnError("aoq pulls at more pairs than those of a batch: leave two_pass=false")
         split, device = data.train, batches.device
         self._texts_of = TextsOfImages.of(split, device)
         self._image_of_text = split.image_of_text.to(device)
         self._num_images = int((self._texts_of.number > 0).sum())
         if self._num_images < 2:
-            raise ValueError(f"aoq finds no negatives in {split.name}: all of its texts belong to one image")
+            raise SelhnError(f"aoq finds no negatives in {split.name}: all of its texts belong to one image")
         depth = min(loss.depth, split.num_texts - int(self._texts_of.number.max()))
         image_depth = min(self._image_place(depth - 1) + 1, self._num_images - 1)
         self.tables = {

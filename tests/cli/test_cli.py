@@ -189,7 +189,7 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "selhn.cli", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
+    command = [sys.executable, "-m", "selhn", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for line in child.stdout:
         if "epoch" in line:

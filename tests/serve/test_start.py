@@ -54,7 +54,7 @@ def test_other_kinds_of_addresses():
 def started(tmp_path):
     """`selhn serve --runs`, which needs no model; gives the process and its address."""
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-m", "selhn.cli", "serve", "--runs", "runs", "--port", "0"]
+    command = [sys.executable, "-m", "selhn", "serve", "--runs", "runs", "--port", "0"]
     env = {**os.environ, "PYTHONPATH": str(SOURCE), "SELHN_TOKEN": "a long secret"}
     child = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     line = child.stdout.readline()

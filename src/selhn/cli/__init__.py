@@ -318,7 +318,3 @@ def main() -> None:
     except (ValueError, OSError) as error:
         typer.echo(f"selhn: {error}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Float32, Int, Int8
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.int8_rows import to_int8
 from selhn.data.batches import refuse_not_finite
 from selhn.data.features import DenseFeatures, blocks, converted
 from selhn.data.splits import Features, Split
@@ -80,9 +81,9 @@ def make_resident(split: Split, device: torch.device, precision: FeaturePrecisio
         regions, mask[block] = (tensor.to(device) for tensor in features.gather(rows))
         refuse_not_finite(split, rows, regions)
         if precision == "int8":
-            scale[block] = (regions.abs().amax(dim=2) / 127).clamp(min=torch.finfo(torch.float32).tiny)
-            regions = (regions / scale[block, :, None]).round()
-        store[block] = regions.to(store.dtype)
+            store[block], scale[block] = to_int8(regions)
+        else:
+            store[block] = regions.to(store.dtype)
     if precision == "int8":
         return replace(split, features=QuantizedFeatures(store, scale, mask))
     return replace(split, features=DenseFeatures(store, mask=None if bool(mask.all()) else mask))

@@ -22,12 +22,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.int8_rows import to_int8
 from selhn.data.features import converted
 
 Storage = Literal["float32", "float16", "int8"]
 FORMAT = 2
 """Every value begins with the checksum of the rest."""
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 def default_cache() -> Path:
@@ -124,8 +124,8 @@ class FeatureCache:
         if self.storage != "int8":
             limit = float(np.finfo(self.storage).max)
             return values.clip(-limit, limit).astype(self.storage).tobytes()
-        scale = np.maximum(np.abs(values).max(1, keepdims=True) / 127, _TINY)
-        return scale.astype(np.float32).tobytes() + (values / scale).round().astype(np.int8).tobytes()
+        codes, scale = to_int8(features.cpu())
+        return scale.numpy().tobytes() + codes.numpy().tobytes()
 
     def _unpacked(self, value: bytes) -> Float[Tensor, "M F"]:
         size = self.width * np.dtype(self.storage).itemsize + (4 if self.storage == "int8" else 0)

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.int8_rows import to_int8
 from selhn.data.features import BLOCK_BYTES, blocks
 
 Precision = Literal["float32", "float16", "int8"]
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
-LARGEST_CODE = 127
 CONVERTED_BYTES = 2**20
 
 
@@ -27,13 +27,9 @@ class Vectors:
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "n d"], precision: Precision) -> "Vectors":
-        """Vectors rounded to a precision; int8 has the largest coordinate of each row at 127."""
+        """Vectors rounded to a precision."""
         vectors = vectors.detach().float().cpu().contiguous()
-        if precision != "int8":
-            return cls(vectors.to(DTYPES[precision]))
-        scale = vectors.abs().amax(1) / LARGEST_CODE
-        codes = (vectors / scale.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
-        return cls(codes.clamp(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scale)
+        return cls(*to_int8(vectors)) if precision == "int8" else cls(vectors.to(DTYPES[precision]))
 
     @classmethod
     def joined(cls, parts: Sequence["Vectors"]) -> "Vectors":

@@ -12,7 +12,7 @@ one to the other: by the spread of the scores, or by what has been learnt. `comp
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -179,8 +179,11 @@ class FromRows(AbstractLoss):
         """There is no way around the matrix yet."""
         raise ValueError(f"{type(self).__name__} is a candidate and needs the scores: call it with V @ T'")
 
-    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
-        anchors = super()._dense(scores, image_ids, given)
+    def statistics(
+        self, scores: Tensor, image_ids: Tensor | Sequence[int] | None = None, **named: Any
+    ) -> AnchorStatistics:
+        """Those of `AbstractLoss`, and the rows."""
+        anchors = super().statistics(scores, image_ids, **named)
         wide = scores.to(anchors.positive.dtype)
         everyone = torch.arange(len(wide), device=wide.device)
         ids = everyone if image_ids is None else torch.as_tensor(image_ids, device=wide.device)
@@ -190,7 +193,7 @@ class FromRows(AbstractLoss):
         mean = both.masked_fill(same, 0.0).sum(-1) / count
         apart = (both - mean[..., None]).detach().masked_fill(same, 0.0)
         rows = Rows(both, both.masked_fill(same, -torch.inf), mean, (apart.square().sum(-1) / count).sqrt())
-        return AnchorStatistics(anchors.positive, anchors.num_negatives, {}, rows)
+        return replace(anchors, given=rows)
 
 
 SOFTEST = 10.0

@@ -131,7 +131,7 @@ def test_gradient(form, kind):
 def test_the_gradient_of_a_temperature_held_fixed(rule):
     """With the temperatures it chose written down as constants, the difference quotient is the gradient."""
     loss_fn, scores = OwnTemperature(rule), make_scores("spread", 6, seed=1).requires_grad_()
-    anchors = loss_fn._dense(scores, None)
+    anchors = loss_fn.statistics(scores, None)
     chosen = loss_fn.temperatures(anchors.given, anchors.positive.detach())
     (grad,) = torch.autograd.grad(loss_fn(scores), scores)
     loss_fn.temperatures = lambda rows, positive: chosen

@@ -247,5 +247,7 @@ def test_the_mean_loss_is_over_the_pairs_that_are_trained_on():
     half = PairLabels(torch.ones(6, dtype=torch.float64), torch.tensor([True, False] * 3))
     for reduction in ("mean", "sum", "none"):
         loss_fn = NCR(reduction=reduction)
-        torch.testing.assert_close(loss_fn.mean_loss(scores, given=half), NCR()(scores, given=half))
+        torch.testing.assert_close(
+            loss_fn.reduce(loss_fn.statistics(scores, given=half), "mean"), NCR()(scores, given=half)
+        )
     assert NCR()(scores, given=half) > NCR(reduction="none")(scores, given=half).mean()

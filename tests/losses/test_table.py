@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from loss_cases import CASES, KINDS, PULLS_POSITIVES_TOGETHER, make_ids, make_scores
 from loss_oracle import per_anchor, reduced
 
-from selhn.losses import LOSSES, AbstractLoss, OfflineScores, create_loss, list_losses
+from selhn.losses import (
+    LOSSES,
+    AbstractLoss,
+    InfoNCE,
+    MultiPositiveInfoNCE,
+    OfflineScores,
+    SigLIP,
+    create_loss,
+    list_losses,
+)
 
 every_case = pytest.mark.parametrize("case", CASES)
 batches = st.integers(1, 12)
@@ -160,6 +169,22 @@ def test_reductions_agree(name):
     torch.testing.assert_close(create_loss(name, reduction="sum")(scores, ids), each.sum())
     torch.testing.assert_close(create_loss(name, reduction="mean")(scores, ids), each.sum() / 16)
     torch.testing.assert_close(create_loss(name)(scores, ids), each.mean())
+
+
+@every_case
+@pytest.mark.parametrize("learn", [False, True])
+def test_one_pass_gives_the_loss_its_mean_and_what_a_probe_wants(case, learn):
+    loss_fn, scores, ids = CASES[case][1](), make_scores("trained", 8, 0), make_ids(8, 0)
+    if learn and isinstance(loss_fn, InfoNCE | SigLIP | MultiPositiveInfoNCE):
+        loss_fn = type(loss_fn)(learn=True)
+    anchors = loss_fn.statistics(scores, ids, also=("hardest",))
+    assert torch.equal(loss_fn.reduce(anchors), loss_fn(scores, ids))
+    assert torch.equal(loss_fn.reduce(anchors, "none"), loss_fn.per_anchor(scores, ids))
+    torch.testing.assert_close(loss_fn.reduce(anchors, "mean"), loss_fn.reduce(anchors, "none").mean())
+    torch.testing.assert_close(loss_fn.reduce(anchors, "sum"), loss_fn.reduce(anchors, "none").sum())
+    hardest = torch.stack([rows.masked_fill(ids[:, None] == ids, -torch.inf).amax(1) for rows in (scores, scores.T)])
+    assert torch.equal(anchors.raw.hardest, hardest)
+    assert torch.equal(anchors.raw.positive[0], scores.diagonal())
 
 
 @every_case

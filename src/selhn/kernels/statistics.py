@@ -47,13 +47,15 @@ class AnchorStatistics:
 
     Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf, and a
     sum of 0. Where negatives tie, the one with the lowest index is taken and receives all of the gradient. `given` is
-    what a loss was handed beyond the scores.
+    what a loss was handed beyond the scores, `raw` the statistics of the scores as they were given, if those were
+    asked for: a loss may take its own of scaled scores, say.
     """
 
     positive: Float[Tensor, "*K 1 B"]
     num_negatives: Int[Tensor, " B"]
     values: Mapping[Statistic, Float[Tensor, "*K 2 B"]]
     given: Any = None
+    raw: "AnchorStatistics | None" = None
 
     @property
     def hardest(self) -> Float[Tensor, "*K 2 B"]:

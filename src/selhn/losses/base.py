@@ -79,8 +79,8 @@ class AbstractLoss(nn.Module, ABC):
         """
         return None
 
-    def prepare_scores(self, scores: Float[Tensor, "*K B B"]) -> Float[Tensor, "*K B B"]:
-        """What the statistics are taken of, where that is not the scores themselves."""
+    def prepare_scores(self, scores: Float[Tensor, "*K B B"], given: Any) -> Float[Tensor, "*K B B"]:
+        """What the statistics are taken of, if that is not the scores themselves."""
         return scores
 
     def prepare_embeddings(
@@ -132,7 +132,7 @@ class AbstractLoss(nn.Module, ABC):
         On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN score
         gives a NaN loss.
         """
-        return self._reduce(self._dense(scores, image_ids, given))
+        return self.reduce(self.statistics(scores, image_ids, given=given))
 
     def per_anchor(
         self,
@@ -142,18 +142,42 @@ class AbstractLoss(nn.Module, ABC):
         given: Any = None,
     ) -> Float[Tensor, "*K 2 B"]:
         """The loss of every anchor before the reduction: image anchors, then text anchors."""
-        return self.anchor_loss(self._dense(scores, image_ids, given))
+        return self.reduce(self.statistics(scores, image_ids, given=given), "none")
 
-    def mean_loss(
+    def statistics(
         self,
         scores: Float[Tensor, "*K B B"],
         image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
         *,
         given: Any = None,
-    ) -> Float[Tensor, ""]:
-        """The loss as with `reduction="mean"`, whatever the reduction is: over the anchors that count."""
-        anchors = self._dense(scores, image_ids, given)
-        return self._mean(self.anchor_loss(anchors), anchors)
+        also: tuple[Statistic, ...] = (),
+    ) -> AnchorStatistics:
+        """What the loss knows of a batch, computed once; `reduce` makes the loss of it.
+
+        `also` names further maxima, such as "hardest", for those who watch the training: they are taken of the scores
+        as given, in the same pass if the loss takes its own of those too, and are found in `raw` of the result.
+        """
+        check_scores(scores)
+        given = self.check_given(given, scores.shape[-1])
+        ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
+        # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        prepared, terms = self.prepare_scores(scores, given), self.terms
+        if not (prepared is scores and terms.mask_same_image):
+            raw = dense_statistics(scores.detach(), ids, also, Terms()) if also else None
+            return replace(dense_statistics(prepared, ids, self.needs, terms), given=given, raw=raw)
+        anchors = dense_statistics(scores, ids, tuple(dict.fromkeys([*self.needs, *also])), terms)
+        return replace(anchors, given=given, raw=anchors)
+
+    def reduce(self, anchors: AnchorStatistics, reduction: Reduction | None = None) -> Tensor:
+        """The loss of a batch from its `statistics`; `reduction` takes the place of the loss's own."""
+        losses, reduction = self.anchor_loss(anchors), reduction or self.reduction
+        if reduction == "none":
+            return losses
+        counted = self.counted(anchors) if reduction == "mean" else None
+        if counted is not None:
+            return losses.sum() / counted.sum().clamp(min=1)
+        return losses.mean() if reduction == "mean" else losses.sum()
 
     def from_embeddings(
         self,
@@ -177,27 +201,7 @@ class AbstractLoss(nn.Module, ABC):
         given = self.check_given(given, len(image_emb))
         image_emb, text_emb = self.prepare_embeddings(image_emb, text_emb)
         anchors = tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms, tile)
-        return self._reduce(replace(anchors, given=given))
-
-    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
-        check_scores(scores)
-        given = self.check_given(given, scores.shape[-1])
-        ids = _check_image_ids(image_ids, scores.shape[-1], scores.device)
-        # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
-        scores = self.prepare_scores(scores.to(torch.promote_types(scores.dtype, torch.float32)))
-        return replace(dense_statistics(scores, ids, self.needs, self.terms), given=given)
-
-    def _reduce(self, anchors: AnchorStatistics) -> Tensor:
-        losses = self.anchor_loss(anchors)
-        if self.reduction == "none":
-            return losses
-        if self.reduction == "sum":
-            return losses.sum()
-        return self._mean(losses, anchors)
-
-    def _mean(self, losses: Tensor, anchors: AnchorStatistics) -> Tensor:
-        counted = self.counted(anchors)
-        return losses.mean() if counted is None else losses.sum() / counted.sum().clamp(min=1)
+        return self.reduce(replace(anchors, given=given))
 
     def extra_repr(self) -> str:
         """The settings, for printing."""

@@ -72,7 +72,7 @@ class MetaSPN(AbstractLoss):
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
     ) -> Float[Tensor, "*K 2 B"]:
         """The weights of all anchors, with gradient into the network and none into the scores."""
-        return self._weights(self._dense(scores.detach(), image_ids))
+        return self._weights(self.statistics(scores.detach(), image_ids))
 
     def _weights(self, anchors: AnchorStatistics) -> Tensor:
         hardest = torch.where(anchors.num_negatives > 0, anchors.hardest, 0.0).detach()

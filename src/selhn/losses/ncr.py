@@ -16,7 +16,6 @@ from selhn.losses.base import (
     AbstractLoss,
     AverageOver,
     check_floats,
-    check_scores,
     hinge,
     mean_hinge,
     mean_hinge_plateau,
@@ -178,18 +177,15 @@ class NCR(AbstractLoss):
             )
         return super().from_embeddings(image_emb, text_emb, image_ids, given=given, tile=tile)
 
-    def _dense(self, scores: Tensor, image_ids: Tensor | Sequence[int] | None, given: Any = None) -> AnchorStatistics:
+    def prepare_scores(self, scores: Float[Tensor, "*K B B"], given: PairLabels | None) -> Float[Tensor, "*K B B"]:
+        """Official: with the margin of its image added to every negative, which may change which is the hardest."""
         if given is None or self.margin_of == "anchor" or self.warming_up:
-            return super()._dense(scores, image_ids, given)
-        check_scores(scores)
-        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        checked = self.check_given(given, scores.shape[-1])
-        assert checked is not None
-        margins = self._margins(checked.labels, wide)
-        is_matrix = isinstance(given, Tensor) and given.ndim == 2
+            return scores
+        margins = self._margins(given.labels, scores)
+        is_matrix = margins.shape[-2:] == scores.shape[-2:] and margins.ndim + 1 != scores.ndim
         margins = margins if is_matrix else margins[..., None]
-        on_diagonal = torch.eye(wide.shape[-1], dtype=torch.bool, device=wide.device)
-        return super()._dense(wide + margins.expand(wide.shape).masked_fill(on_diagonal, 0), image_ids, given)
+        on_diagonal = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        return scores + margins.expand(scores.shape).masked_fill(on_diagonal, 0)
 
     def _margins(self, labels: Tensor, like: Tensor) -> Tensor:
         labels = labels.to(like)

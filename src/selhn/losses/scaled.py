@@ -65,7 +65,7 @@ class ScaledLoss(AbstractLoss):
     def _scale(self) -> Float[Tensor, ""]:
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
-    def prepare_scores(self, scores: Float[Tensor, "*K B B"]) -> Float[Tensor, "*K B B"]:
+    def prepare_scores(self, scores: Float[Tensor, "*K B B"], given: Any) -> Float[Tensor, "*K B B"]:
         """Scaled and shifted by what is learnt."""
         return scores * self._scale() + (self.learnt_bias if hasattr(self, "bias") else 0.0) if self.learn else scores
 

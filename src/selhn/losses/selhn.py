@@ -95,7 +95,7 @@ class TripletSelHN(AbstractLoss):
     ) -> Bool[Tensor, "*K 2 B"]:
         """Which anchors mine their hardest negative, image anchors then text anchors: log its mean while training."""
         with torch.no_grad():
-            return self._mines(self._dense(scores, image_ids))
+            return self._mines(self.statistics(scores, image_ids))
 
     def _mines(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"]:
         delta_s = (anchors.hardest - anchors.positive).detach().abs()

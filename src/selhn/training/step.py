@@ -131,7 +131,7 @@ def _per_anchor(
     """The mean over the anchors that count, whatever the reduction of the loss is."""
     if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
         return value
-    return loss.mean_loss(scores, image_ids, given=given)
+    return loss.reduce(loss.statistics(scores, image_ids, given=given), "mean")
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:

@@ -3,8 +3,7 @@ import torch
 
 from selhn.data import load_data
 from selhn.eval import Metrics, encode_split, evaluate, folds, recall, score_split
-from selhn.eval.encoded import in_eval_mode
-from selhn.models import create_model
+from selhn.models import create_model, in_eval_mode
 from selhn.models.scan import BYTES_PER_PRODUCT
 from selhn.text import Vocabulary
 

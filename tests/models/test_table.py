@@ -6,8 +6,9 @@ import pytest
 import torch
 from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, score_batch
 
+from selhn.base.errors import SelhnError
 from selhn.losses import TripletSelHN
-from selhn.models import MODELS, create_model, list_models, load_model
+from selhn.models import MODELS, CrossAttention, base, create_model, list_models, load_model
 
 every_model = pytest.mark.parametrize("name", CASES)
 
@@ -50,6 +51,36 @@ def test_embeddings_say_so(name):
         close(images @ texts.T, model.score(images, texts))
         for vectors in (images, texts):
             close(vectors.norm(dim=1), torch.ones(6))
+
+
+@every_model
+def test_without_masks_all_is_real(name):
+    model, batch = make_model(name), make_batch()
+    whole = replace(batch, region_mask=torch.ones_like(batch.region_mask), token_mask=torch.ones_like(batch.token_mask))
+    scores = model.score(model.encode_images(batch.regions), model.encode_texts(batch.tokens))
+    assert torch.equal(scores, score_batch(model, whole))
+
+
+@every_model
+def test_vectors_of_sentences_and_images(name, monkeypatch):
+    monkeypatch.setattr(base, "ITEMS_AT_ONCE", 4)
+    model, batch = make_model(name).train(), make_batch()
+    texts = ["word3", "word11 word2 word7 word9", "word5 word1", "word4", "word8 word9 word3", "word30"]
+    if isinstance(model, CrossAttention):
+        with pytest.raises(SelhnError, match="no single vector"):
+            model.embed_texts(texts)
+        with pytest.raises(SelhnError, match="no single vector"):
+            model.embed_images(batch.regions, batch.region_mask)
+        return
+    images, sentences = model.embed_images(batch.regions, batch.region_mask), model.embed_texts(texts)
+    assert model.training
+    assert not images.requires_grad
+    model.eval()
+    close(images, model.encode_images(batch.regions, batch.region_mask))
+    close(sentences, model.encode_texts(*model.tokenize(texts)))
+    close(model.embed_images(batch.regions.double()), model.encode_images(batch.regions))
+    assert model.embed_texts([]).shape == (0, 16)
+    assert model.embed_images(batch.regions[:0]).shape == (0, 16)
 
 
 @every_model

@@ -1,6 +1,7 @@
 """The device that a person names."""
 
 import torch
+from torch import nn
 
 from selhn.base.errors import NotFound, SelhnError
 
@@ -19,3 +20,8 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise NotFound(f"there is no device {name!r} here: use auto, cpu or cuda") from None
     return device
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of a model's first parameter."""
+    return next(model.parameters()).device

@@ -14,8 +14,7 @@ from selhn.base.errors import SelhnError
 from selhn.data import Split, image_blocks
 from selhn.diagnose.probes import gradient_norms, probe_scores
 from selhn.diagnose.stall import StallAlarm
-from selhn.eval.encoded import in_eval_mode
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
 TINY = 1e-12

@@ -7,8 +7,8 @@ import torch
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
-from selhn.eval.encoded import in_eval_mode, require_width
-from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins
+from selhn.eval.encoded import require_width
+from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins, in_eval_mode
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:

@@ -1,15 +1,16 @@
 """A model and a split to scores, and to metrics: every image and every text encoded once."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split, TextBlocks, image_blocks
@@ -17,7 +18,7 @@ from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
 from selhn.layers import Fragments, within_bytes
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 
 
 def evaluate(
@@ -129,7 +130,7 @@ def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tupl
 
 
 def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
-    device = next(model.parameters()).device
+    device = device_of(model)
     encoded = (model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device))
     return _join(encoded, split.num_images, split.features.num_regions)
 
@@ -138,7 +139,7 @@ def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
     require_width(model, split)
-    return TextBlocks(split, model.tokenizer, block, next(model.parameters()).device)
+    return TextBlocks(split, model.tokenizer, block, device_of(model))
 
 
 def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
@@ -166,17 +167,3 @@ def require_width(model: AbstractMatcher, split: Split) -> None:
             "use the features it was trained on, or train a model with feature_dim="
             f"{split.features.width}"
         )
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without gradients and with the model in eval mode, as it was before afterwards."""
-    training = [module for module in model.modules() if module.training]  # none in a model that is served
-    if training:
-        model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:  # one by one: parts may have been put into eval mode, and stay there
-            module.training = True

@@ -24,9 +24,8 @@ from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.base.version import __version__
-from selhn.eval.encoded import in_eval_mode
 from selhn.export.gru import translations, with_exported_grus
-from selhn.models import AbstractMatcher, Twins, VSEpp
+from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
 from selhn.search.encoding import digest_of, require_vectors, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 

@@ -13,7 +13,7 @@ import torch
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
-from selhn.models.base import AbstractMatcher
+from selhn.models.base import AbstractMatcher, in_eval_mode
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.saved import check_fits, read_config, read_weights
 from selhn.models.twins import Twins
@@ -30,6 +30,7 @@ __all__ = [
     "Twins",
     "VSEpp",
     "create_model",
+    "in_eval_mode",
     "list_models",
     "load_model",
 ]

@@ -1,18 +1,24 @@
 """What a matcher is: encode each image once, each text once, score all pairs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
 from selhn.text import Tokenizer
+
+ITEMS_AT_ONCE = 512
+"""Images, or texts, that are embedded at a time."""
 
 
 class AbstractMatcher(nn.Module, ABC):
@@ -41,12 +47,12 @@ class AbstractMatcher(nn.Module, ABC):
         """What `create_model` needs to make its like."""
 
     @abstractmethod
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Any:
-        """Every image once."""
+    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None) -> Any:
+        """Every image once; without a mask all regions are real."""
 
     @abstractmethod
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Any:
-        """Every text once."""
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Any:
+        """Every text once; without a mask all tokens are real."""
 
     @abstractmethod
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
@@ -107,6 +113,42 @@ class AbstractMatcher(nn.Module, ABC):
             )
         return self.tokenizer.encode(texts)
 
+    def embed_texts(self, texts: list[str]) -> Float[Tensor, "T d"]:
+        """One vector per sentence, on the model's device, in evaluation mode and without gradients."""
+        if not texts:
+            return self.embed_texts(["a"])[:0]
+        device = device_of(self)
+        # Texts of similar length together, so that little of a block is padding.
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        vectors = []
+        with in_eval_mode(self):
+            for first in range(0, len(texts), ITEMS_AT_ONCE):
+                tokens, mask = self.tokenize([texts[number] for number in order[first : first + ITEMS_AT_ONCE]])
+                vectors.append(self._vectors(self.encode_texts(tokens.to(device), mask.to(device))))
+        return torch.cat(vectors)[torch.tensor(order, device=device).argsort()]
+
+    def embed_images(
+        self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"] | None = None
+    ) -> Float[Tensor, "I d"]:
+        """One vector per image, on the model's device, in evaluation mode and without gradients."""
+        weight = next(self.parameters())
+        mask = all_real(regions, mask)
+        with in_eval_mode(self):
+            return torch.cat(
+                [
+                    self._vectors(self.encode_images(own.to(weight), own_mask.to(weight.device)))
+                    for own, own_mask in zip(regions.split(ITEMS_AT_ONCE), mask.split(ITEMS_AT_ONCE), strict=True)
+                ]
+            )
+
+    def _vectors(self, encoded: Any) -> Float[Tensor, "n d"]:
+        if not isinstance(encoded, Tensor) or encoded.ndim != 2:
+            raise SelhnError(
+                f"{self.name or type(self).__name__} compares regions with words and has no single vector per image "
+                "or text: use an embedding model, such as rvse, and re-rank its results with this one"
+            )
+        return encoded
+
     def parameter_groups(self, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
         """Trainable parameters for an optimiser; pretrained ones learn at `lr * text_lr_factor`."""
         pretrained = [p for p in self.pretrained_parameters() if p.requires_grad]
@@ -123,3 +165,22 @@ class AbstractMatcher(nn.Module, ABC):
                 "or keep its state_dict() yourself"
             )
         write_folder(Path(folder), self.name, self.settings, self.state_dict(), self.tokenizer)
+
+
+def all_real(items: Tensor, mask: Bool[Tensor, "n K"] | None) -> Bool[Tensor, "n K"]:
+    """The mask, or one that is True everywhere for the first two axes of `items`."""
+    return torch.ones(items.shape[:2], dtype=torch.bool, device=items.device) if mask is None else mask
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every part is in the mode it had before."""
+    training = [module for module in model.modules() if module.training]  # none in a model that is served
+    if training:
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:  # one by one: parts may have been put into eval mode, and stay there
+            module.training = True

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
-from selhn.models.base import AbstractMatcher
+from selhn.models.base import AbstractMatcher, all_real
 from selhn.models.vse import vocabulary_size
 from selhn.text import Tokenizer
 
@@ -68,13 +68,15 @@ class CrossAttention(AbstractMatcher):
         self.head = head
         self.sigmoid = sigmoid
 
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Fragments:
+    def encode_images(
+        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
+    ) -> Fragments:
         """The regions of every image."""
-        return self.image(regions, region_mask)
+        return self.image(regions, all_real(regions, region_mask))
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Fragments:
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Fragments:
         """The words of every text."""
-        return self.text(tokens, token_mask)
+        return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         """The head's numbers, or their sigmoids."""

@@ -38,11 +38,11 @@ class Twins(AbstractMatcher):
         assert isinstance(second, AbstractMatcher)
         return first, second
 
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Any:
+    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None) -> Any:
         """Every image once by each network."""
         return self._join(*(network.encode_images(regions, region_mask) for network in self.both))
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Any:
+    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Any:
         """Every text once by each network."""
         return self._join(*(network.encode_texts(tokens, token_mask) for network in self.both))
 

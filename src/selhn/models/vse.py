@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
-from selhn.models.base import AbstractMatcher
+from selhn.models.base import AbstractMatcher, all_real
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]
@@ -79,13 +79,17 @@ class VSE(AbstractMatcher):
         self.image = image
         self.text = text
 
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
+    def encode_images(
+        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
+    ) -> Float[Tensor, "I d"]:
         """A unit vector an image."""
-        return self.image(regions, region_mask)
+        return self.image(regions, all_real(regions, region_mask))
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+    def encode_texts(
+        self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T d"]:
         """A unit vector a text."""
-        return self.text(tokens, token_mask)
+        return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
         """Cosines."""

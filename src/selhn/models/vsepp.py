@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.layers import last_states, unit, word_embedding
-from selhn.models.base import AbstractMatcher
+from selhn.models.base import AbstractMatcher, all_real
 from selhn.models.vse import dot_scores, vocabulary_size
 from selhn.text import Tokenizer
 
@@ -50,8 +50,11 @@ class VSEpp(AbstractMatcher):
         self.embed = word_embedding(vocab_size, word_dim)
         self.rnn = nn.GRU(word_dim, dim, batch_first=True)
 
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
+    def encode_images(
+        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
+    ) -> Float[Tensor, "I d"]:
         """A vector an image; usually M = 1, else the mean over the regions."""
+        region_mask = all_real(regions, region_mask)
         features = self.fc(regions).masked_fill(~region_mask[:, :, None], 0).sum(1)
         features = features / region_mask.sum(1, keepdim=True).clamp(min=1)
         features = features.to(torch.promote_types(features.dtype, torch.float32))
@@ -59,10 +62,12 @@ class VSEpp(AbstractMatcher):
             features = unit(features)
         return features.abs() if self.order else features
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
+    def encode_texts(
+        self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
+    ) -> Float[Tensor, "T d"]:
         """A unit vector a text."""
         states, _ = self.rnn(self.embed(tokens))
-        text = unit(last_states(states, token_mask))
+        text = unit(last_states(states, all_real(tokens, token_mask)))
         return text.abs() if self.order else text
 
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:

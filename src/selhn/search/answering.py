@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.eval.encoded import in_eval_mode
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
 from selhn.search.items import Hit, Kind, Query, checked_weights
 from selhn.search.nearest import Best, nearest, top

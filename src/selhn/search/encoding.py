@@ -10,9 +10,9 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.data import DenseFeatures, Split
-from selhn.eval.encoded import encode_split, in_eval_mode
+from selhn.eval.encoded import encode_split
 from selhn.eval.stored import identity_of_model
-from selhn.models import AbstractMatcher, CrossAttention, Twins
+from selhn.models import AbstractMatcher, CrossAttention, Twins, in_eval_mode
 from selhn.search.items import Item, Record
 from selhn.search.scripts import can_read
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Features, Split
 from selhn.eval import Metrics, recall, require_width, score_split
-from selhn.eval.encoded import encode_split, in_eval_mode
+from selhn.eval.encoded import encode_split
 from selhn.layers import Fragments
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.search.index import Index
 from selhn.search.items import Hit, split_ids
 from selhn.search.where import Where

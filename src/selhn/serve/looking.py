@@ -11,8 +11,7 @@ from torch import Tensor
 
 from selhn.data import DenseFeatures, Split
 from selhn.eval import pair_attention
-from selhn.eval.encoded import in_eval_mode
-from selhn.models import AbstractMatcher, CrossAttention
+from selhn.models import AbstractMatcher, CrossAttention, in_eval_mode
 from selhn.pictures import Extractor, grid_boxes
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.files import decode_picture

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
-from selhn.eval.encoded import in_eval_mode
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.search.answering import Asked, answers_by_kind
 from selhn.search.changes import ENCODED_AT_ONCE, OnExisting, named_model
 from selhn.search.encoding import digest_of, require_same_model, require_vectors, width_of

@@ -9,9 +9,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
-from selhn.eval.encoded import in_eval_mode
 from selhn.losses import NCR, PairLabels
-from selhn.models import AbstractMatcher, Twins
+from selhn.models import AbstractMatcher, Twins, in_eval_mode
 from selhn.training.config import TrainConfig
 from selhn.training.protocols.base import Protocol
 from selhn.training.protocols.mixture import fit_two_gaussians

@@ -8,9 +8,8 @@ from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
 from selhn.data import Split, TextBlocks, image_blocks
-from selhn.eval.encoded import in_eval_mode
 from selhn.layers import Fragments, unit
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, in_eval_mode
 
 TILE_BYTES = 2**28
 BYTES_PER_SCORE = 16

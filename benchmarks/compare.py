@@ -31,7 +31,7 @@ from report import commit, environment, table
 from workers import Outcome, Workers, device_shared_by_kernels, serve
 
 from selhn.eval import ensemble, recall
-from selhn.reproduce.cost import cost
+from selhn.training import RunConfig
 
 RECALLS = ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"]
 COLUMNS = ["commit", "steps", "learning_rate", "name", "dataset", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch",
@@ -117,6 +117,18 @@ def chosen(arguments: argparse.Namespace) -> list[Experiment]:
         seeds = tuple(dict.fromkeys([*known.seeds, *one.seeds]))
         once[(one.name, *one.settings)] = replace(one, seeds=seeds, keep_scores=one.keep_scores or known.keep_scores)
     return list(once.values())
+
+
+STEP_COST = {"rvsepp": 3, "scan": 3, "bfan": 6, "saf": 6, "sgr": 8}
+"""Rough cost of a training step by family of models, in steps of VSE."""
+LOSS_COST = {"ncr": 2.5, "aoq": 3, "meta_spn": 10}
+"""The same for losses that do more than score a batch."""
+
+
+def cost(config: RunConfig) -> float:
+    """Roughly how long a run takes compared with others: long runs start first."""
+    step = STEP_COST.get(config.model.partition("_")[0], 1) * LOSS_COST.get(config.loss, 1)
+    return step * config.train.epochs * max(1.0, 128 / config.train.batch_size)
 
 
 def jobs_of(experiments: Sequence[Experiment], arguments: argparse.Namespace, done: set[tuple[str, ...]]) -> list[Job]:

@@ -1,5 +1,6 @@
 """The figures of the paper, drawn from the logs and results of runs; nothing here trains."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,8 @@ import numpy.typing as npt
 
 from selhn.diagnose.figures import COLOURS, pyplot, save_figure, smooth
 from selhn.eval import Metrics
-from selhn.reproduce.diagrams import draw_encoders, draw_gradients, draw_mlp
 from selhn.reproduce.runs import Runs
-from selhn.reproduce.tables import RUNS, VSEPP, Wanted, recipe
+from selhn.reproduce.tables import PAPER, RUNS, VSEPP, Wanted, recipe
 from selhn.training.run import read_config
 
 LOSS_COLOURS = {"Triplet": COLOURS[2], "T-HN": COLOURS[0], "SelHN": COLOURS[1]}
@@ -41,6 +41,15 @@ class Figure:
     title: str
     draw: Callable[[Runs, Path], Path]
     runs: tuple[Wanted, ...] = ()
+
+
+def copy_drawing(name: str) -> Callable[[Runs, Path], Path]:
+    """A schematic figure: an SVG file that is shipped with the package and copied beside the others."""
+
+    def draw(runs: Runs, path: Path) -> Path:
+        return Path(shutil.copyfile(PAPER / f"{name}.svg", path.with_suffix(".svg")))
+
+    return draw
 
 
 def draw_classical(runs: Runs, path: Path) -> Path:
@@ -178,11 +187,11 @@ def losses_of(model: str) -> Mapping[str, Wanted]:
 
 FIGURES: Mapping[str, Figure] = {
     "fig1": Figure("Training loss of classical models with T-HN", draw_classical, tuple(CLASSICAL.values())),
-    "fig2": Figure("Three image encoders", lambda runs, path: draw_encoders(path)),
+    "fig2": Figure("Three image encoders", copy_drawing("fig2")),
     "fig3": Figure(
         "Training VSE (FC) with three losses", draw_losses("vse_fc", "VSE (FC)"), tuple(losses_of("vse_fc").values())
     ),
-    "fig4": Figure("The gradient of an anchor, its positive and its negative", lambda runs, path: draw_gradients(path)),
+    "fig4": Figure("The gradient of an anchor, its positive and its negative", copy_drawing("fig4")),
     "fig5": Figure(
         "Training VSE (MLP) with three losses",
         draw_losses("vse_mlp", "VSE (MLP)"),
@@ -191,7 +200,7 @@ FIGURES: Mapping[str, Figure] = {
     "fig6": Figure("What epsilon does, RVSE (MLP)", draw_epsilon, tuple(EPSILONS.values())),
     "fig7": Figure("Share of the branches of SelHN over training", draw_branches, tuple(BRANCHES.values())),
     "fig8": Figure("Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])),
-    "fig9": Figure("The MLP", lambda runs, path: draw_mlp(path)),
+    "fig9": Figure("The MLP", copy_drawing("fig9")),
 }
 """In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""
 

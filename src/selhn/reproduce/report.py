@@ -227,7 +227,7 @@ def write_page(folder: Path) -> None:
     for name in NAMES:
         if name in TABLES and (folder / f"{name}.md").exists():
             parts.append((folder / f"{name}.md").read_text(encoding="utf-8").strip())
-        elif name in FIGURES and (folder / f"{name}.png").exists():
+        for picture in [f"{name}{end}" for end in (".svg", ".png") if (folder / f"{name}{end}").exists()][:1]:
             title = FIGURES[name].title
-            parts.append(f"## Figure {name.removeprefix('fig')}: {title}\n\n![{title}]({name}.png)")
+            parts.append(f"## Figure {name.removeprefix('fig')}: {title}\n\n![{title}]({picture})")
     (folder / PAGE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")

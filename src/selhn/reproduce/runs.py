@@ -21,7 +21,6 @@ from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.reproduce import tiny
-from selhn.reproduce.cost import cost
 from selhn.reproduce.tables import Wanted
 from selhn.training import RunConfig, get_recipe, measure_runs, override, read_log, run_config
 from selhn.training.config import key_values
@@ -89,8 +88,8 @@ class Runs:
             print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
         quiet, start = self.small or jobs > 1, time.monotonic()
         tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
-        if jobs > 1:  # a long run that begins last leaves the other processes idle
-            tasks = dict(sorted(tasks.items(), key=lambda task: -cost(task[1][0])))
+        if jobs > 1:  # the tables list the costly systems last; one that starts last leaves other processes idle
+            tasks = dict(reversed(tasks.items()))
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
             print(f"[{passed}] {one.name} seed {seed}: {said}", flush=True)

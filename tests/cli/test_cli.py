@@ -236,5 +236,5 @@ def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
     again = say("data", "import", "photos", "second", "batch_size=2").output
     assert "4 pictures used (0 computed now)" in again
     assert "0 captions" in again
-    with pytest.raises(ValueError, match="an import of pictures has no option 'batchsize': did you mean 'batch_size'"):
+    with pytest.raises(ValueError, match="an import of pictures has no setting 'batchsize': did you mean 'batch_size'"):
         say("data", "import", "photos", "third", "batchsize=2")

@@ -1,17 +1,36 @@
-"""Names that people type: what to say to one that is not known."""
+"""Names and settings that people type: what to say to one that is not known, or whose value does not fit."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 
 NAMED_MODELS: dict[str, str] = {}
 """Models that `load_model` takes by name, each as "module:function" of what loads it.
 
 `selhn/__init__.py` fills it, so that no room below has to import the one that ships the model.
 """
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
+KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    float: (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    str: (lambda value: isinstance(value, str), "a word"),
+    Path: (lambda value: isinstance(value, str | Path), "a path"),
+    tuple: (_is_list, "a list such as [3, 6]"),
+    Sequence: (_is_list, "a list such as [3, 6]"),
+    type(None): (lambda value: value is None, "null"),
+}
+"""For each type that a setting may have: which values fit, and how a person calls them."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -21,21 +40,45 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
 
 
-def require_settings(owner: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a class or function does not have, and text or fractions where it wants numbers."""
+def require_settings(
+    owner: str, function: Callable[..., Any], settings: Mapping[str, Any], only_optional: bool = False
+) -> None:
+    """Refuse settings that a class or function does not have, and values that its annotations do not allow.
+
+    With `only_optional`, parameters without a default are not settings: the caller passes them itself.
+    """
     known = {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
+    if only_optional:
+        known = {name: p for name, p in known.items() if p.default is not inspect.Parameter.empty}
     for name, value in settings.items():
         if name not in known:
-            raise SelhnError(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
-        require_kind(owner, name, value, known[name].default)
+            raise NotFound(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
+        parameter = known[name]
+        bare = parameter.annotation is inspect.Parameter.empty
+        require_kind(f"{name} of {owner}", value, type(parameter.default) if bare else parameter.annotation)
 
 
-def require_kind(owner: str, name: str, value: Any, default: Any) -> None:
-    """Refuse a value whose kind is not that of the default: words for numbers, one number for several."""
-    wanted = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list such as [3, 6]"}
-    kinds: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), tuple: (tuple, list)}
-    for kind, words in wanted.items():
-        if type(default) is kind:
-            fits = isinstance(value, kinds[kind]) and (kind is bool or not isinstance(value, bool))
-            if not fits:
-                raise SelhnError(f"{name} of {owner} takes {words}, got {value!r}")
+def require_kind(name: str, value: Any, kind: Any) -> None:
+    """Refuse a value that an annotation does not allow; annotations of other types than `KINDS` allow everything."""
+    if not _fits(value, kind):
+        raise SelhnError(f"{name} takes {_words(kind)}, got {value!r}")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return value in parts
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin not in KINDS:
+        return True
+    return KINDS[origin][0](value) and (not parts or all(_fits(item, parts[0]) for item in value))
+
+
+def _words(kind: Any) -> str:
+    origin, parts = get_origin(kind) or kind, get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, parts))}"
+    if origin in (Union, UnionType):
+        return " or ".join(_words(part) for part in parts)
+    return KINDS[origin][1]

@@ -25,6 +25,12 @@ Reduction = Literal["mean", "sum", "none"]
 Variant = Literal["hinge", "nca"]
 """How a triplet becomes a number: `[s_n - s_p + margin]+`, or the softmax form `-log softmax(s_p, s_n)[0]`."""
 
+FeaturePrecision = Literal["float32", "float16", "bfloat16", "int8"]
+"""How features are kept on a device; int8 has one scale per region."""
+
+StoredPrecision = Literal["float32", "float16", "int8"]
+"""How vectors and features are kept in a file; int8 has one scale per row."""
+
 
 @dataclass(frozen=True)
 class Batch:

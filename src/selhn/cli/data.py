@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_settings
 
 data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
 Settings = Annotated[
@@ -47,7 +48,6 @@ def data_import(
 ) -> None:
     """Convert a data set, or a folder of pictures, into the simple format of selhn."""
     from selhn.data import check, import_data
-    from selhn.data.formats import check_options
     from selhn.pictures.library import holds_pictures
     from selhn.training.config import key_values
 
@@ -59,7 +59,7 @@ def data_import(
 
         destination = destination or Path(f"{Path(source).resolve().name}_data")
         options = {"dtype": dtype, **options}
-        check_options(import_pictures, options, "an import of pictures")
+        require_settings("an import of pictures", import_pictures, options, only_optional=True)
         vision = None if extractor == "files" else load_extractor(extractor, device)
         found = import_pictures(source, destination, vision, captions, **options)
         typer.echo(describe_report(found))

@@ -4,12 +4,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 import yaml
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import did_you_mean
+from selhn.base.names import did_you_mean, require_kind
 
 
 @dataclass(frozen=True)
@@ -133,48 +133,23 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
 
 def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     """A `TrainConfig` with some fields replaced, their types checked."""
-    known = {f.name: f.default for f in dataclasses.fields(TrainConfig)}
-    _refuse_unknown(values, [*known, "model", "loss", "data", "model.…", "loss.…", "data.…"])
-    checked = {name: _fit(name, value, known[name]) for name, value in values.items()}
-    for name, kind in get_type_hints(TrainConfig).items():
-        if name in checked and get_origin(kind) is Literal:
-            _refuse_other(name, checked[name], get_args(kind))
-    return dataclasses.replace(config, **checked)
+    kinds = get_type_hints(TrainConfig)
+    _refuse_unknown(values, [*kinds, "model", "loss", "data", "model.…", "loss.…", "data.…"])
+    return dataclasses.replace(config, **{name: _fit(name, value, kinds[name]) for name, value in values.items()})
 
 
-def _fit(name: str, value: Any, default: Any) -> Any:
-    """A value of the type of the default, where nothing is lost by it."""
+def _fit(name: str, value: Any, kind: Any) -> Any:
+    """A value as the field has it, if nothing is lost by that."""
     value = _number(value)
-    if isinstance(default, bool):
-        fits = isinstance(value, bool)
-    elif isinstance(default, int):
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    elif isinstance(default, float):
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-        value = float(value) if fits else value
-    elif isinstance(default, tuple):
-        value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, (list, tuple)) else value
-        fits = isinstance(value, tuple) and all(isinstance(item, int) for item in value)
-    else:
-        fits = isinstance(value, str)
-    if not fits:
-        raise SelhnError(f"{name} takes {_kind(default)}, got {value!r}")
+    if get_origin(kind) is tuple:
+        value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
+    require_kind(name, value, kind)
     if isinstance(value, int) and value >= 2**63:
         raise SelhnError(f"{name} must be below 2^63, got {value}")
     minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
-    if isinstance(default, (int, float)) and not isinstance(default, bool) and not minimum <= value < math.inf:
+    if kind in (int, float) and not minimum <= value < math.inf:
         raise SelhnError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
-    return value
-
-
-def _refuse_other(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise SelhnError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _kind(default: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list such as [10, 15]"}
-    return names.get(type(default), "a word")
+    return float(value) if kind is float else value
 
 
 def _number(value: Any) -> Any:

@@ -42,16 +42,16 @@ def test_importing_takes_the_options_of_the_source(pocket, tmp_path):
 def test_the_generated_world_takes_options():
     data = load_data("world", images=40, seed=1)
     assert data.train.num_images == 40
-    with pytest.raises(ValueError, match="the generated world has no option 'image': did you mean 'images'"):
+    with pytest.raises(ValueError, match="the generated world has no setting 'image': did you mean 'images'"):
         load_data("world", image=40)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"cutdev": False}, "the precomp format has no option 'cutdev': did you mean 'cut_dev'?"),
-        ({"zzz": 1}, "the precomp format has no option 'zzz': there are cut_dev, test"),
-        ({"inspection": 1}, "no option 'inspection'"),
+        ({"cutdev": False}, "the precomp format has no setting 'cutdev': did you mean 'cut_dev'?"),
+        ({"zzz": 1}, "the precomp format has no setting 'zzz': there are cut_dev, test"),
+        ({"inspection": 1}, "no setting 'inspection'"),
     ],
 )
 def test_unknown_options(precomp, options, sentence):
@@ -76,7 +76,7 @@ def test_a_folder_of_pictures_is_recognised(tmp_path):
     (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
     assert holds_pictures(tmp_path)
     assert not holds_pictures(tmp_path / "sub" / "a.jpg")
-    with pytest.raises(ValueError, match="holds pictures: turn them into features once, selhn data import"):
+    with pytest.raises(ValueError, match="For a folder of pictures: selhn data import"):
         load_data(tmp_path)
     (tmp_path / "data.json").write_text("{}")
     assert not holds_pictures(tmp_path), "a data set may have pictures beside it"

@@ -30,7 +30,7 @@ def save(pocket, **arrays):
 @pytest.mark.parametrize(
     ("harm", "options", "sentence"),
     [
-        (lambda p: None, {"form": "half"}, 'form is .half.: choose "full" or "pca"'),
+        (lambda p: None, {"form": "half"}, "form of the pocket format takes one of 'full', 'pca'"),
         (lambda p: None, {"regions": 0}, "regions is 0"),
         (lambda p: save(p, scale=np.ones(4, np.float32)), {}, "do not fit"),
         (lambda p: save(p, mean=np.full(5, np.nan)), {}, "projection.npz: mean holds NaN"),

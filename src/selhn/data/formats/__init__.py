@@ -1,13 +1,12 @@
 """The formats a data set may have on disk, and one door to all of them."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import did_you_mean, require_kind
+from selhn.base.names import require_settings
 from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.karpathy import read_karpathy
 from selhn.data.formats.native import FeatureDtype, read_native, write_native
@@ -73,18 +72,6 @@ def find_format(source: Path | str) -> tuple[Path, str]:
     )
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], owner: str) -> None:
-    """Refuse an option the function does not have, with the nearest it has."""
-    parameters = inspect.signature(function).parameters.values()
-    # What comes before the options (a path, an inspection) has no default.
-    known = {p.name: p for p in parameters if p.default is not inspect.Parameter.empty}
-    for name, value in options.items():
-        if name not in known:
-            raise SelhnError(f"{owner} has no option {name!r}: {did_you_mean(name, known)}")
-        if value is not None or type(None) not in get_args(known[name].annotation):
-            require_kind(owner, name, value, known[name].default)
-
-
 def load_data(source: Path | str, **options: Any) -> Data:
     """A data set: `"world"` is generated, a path is read in whichever format lies there.
 
@@ -94,7 +81,7 @@ def load_data(source: Path | str, **options: Any) -> Data:
     if str(source) == "world":
         from selhn.data.world import make_world
 
-        check_options(make_world, options, "the generated world")
+        require_settings("the generated world", make_world, options)
         return make_world(**options)
     path, name = find_format(source)
     if name == "tsv":
@@ -118,7 +105,7 @@ def import_data(
 def read_data(path: Path, format_name: str, options: Mapping[str, Any]) -> Data:
     """A data set of a known format, complete or an error."""
     read = FORMATS[format_name].read
-    check_options(read, options, f"the {format_name} format")
+    require_settings(f"the {format_name} format", read, options, only_optional=True)
     opened = read(path, Inspection(strict=True), **options)
     missing = [name for name in SPLITS if name not in opened.splits]
     if missing:

@@ -32,8 +32,6 @@ def read_pocket(
         form: "full" (1280 numbers, none negative, as a backbone gives them) or "pca" (256, centred).
         regions: keep the first regions only; the first 10 need no detector.
     """
-    if form not in ("full", "pca"):
-        raise SelhnError(f'form is {form!r}: choose "full" or "pca"')
     if regions is not None and regions < 1:
         raise SelhnError(f"regions is {regions}: keep at least one, or None for all")
     projection = inspection.attempt(read_projection, folder / "projection.npz")

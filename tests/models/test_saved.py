@@ -1,11 +1,13 @@
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from model_cases import WORDS, make_batch, make_model, score_batch
 
 import selhn.models.saved as folder_module
+from selhn.base.errors import NotFound
 from selhn.models import load_model
 
 
@@ -62,7 +64,7 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="holds 'thesis.tex', which is no part of a model"):
+    with pytest.raises(ValueError, match="holds 'thesis.tex', which is not part of a model"):
         make_model("rvse").save(tmp_path)
     with pytest.raises(ValueError, match="is a file"):
         make_model("rvse").save(tmp_path / "thesis.tex")
@@ -71,13 +73,28 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path):
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_a_missing_file(saved, file):
     (saved / file).unlink()
-    with pytest.raises(ValueError, match=f"is no saved model: {file} is missing"):
+    with pytest.raises(ValueError, match=f"is not a saved model: {file} is missing"):
         load_model(saved)
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(ValueError, match="there is no folder"):
+    with pytest.raises(NotFound, match="nowhere does not exist"):
         load_model(tmp_path / "nowhere")
+
+
+def test_a_run_is_its_best_epoch(saved, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    with pytest.raises(NotFound, match="has not finished its first epoch"):
+        load_model(run)
+    saved.rename(run / "best")
+    assert load_model(run).name == "rvse"
+
+
+@pytest.mark.parametrize("name", ["model", "run", "run_from_python"])
+def test_models_and_runs_from_before_are_read(name):
+    model = load_model(Path(__file__).parents[1] / "fixtures/before_the_house" / name)
+    assert len(model.encode_texts(*model.tokenize(["a dog"]))) == 1
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,12 @@ def onnx(
 ) -> None:
     """Write both towers as ONNX files, which onnxruntime finds equal to the model, and how to use them."""
     from selhn.export import export_towers
+    from selhn.models import load_model
     from selhn.pictures.ready import load_extractor, load_ready_model
     from selhn.pictures.ready.loader import READY
-    from selhn.training.run import open_model
 
     ready = source == READY and not Path(source).exists()
-    model = load_ready_model() if ready else open_model(Path(source))
+    model = load_ready_model() if ready else load_model(Path(source))
     about = {"regions": load_extractor().identity} if ready else {}
     told = export_towers(model, out, about)
     largest = max(told["largest_difference"].values())

@@ -11,7 +11,7 @@ from PIL import Image
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.files import open_picture
 from selhn.pictures.library import (
     DEFAULT_INDEX,
@@ -27,7 +27,7 @@ from selhn.search import AnyIndex, Hit, Index, Item, create_index, has_index, is
 from selhn.search.items import Kind, split_ids, split_items
 from selhn.search.vectors import Precision
 from selhn.training import open_run
-from selhn.training.run import open_data, open_model
+from selhn.training.run import open_data
 
 
 def fill_index(
@@ -44,7 +44,7 @@ def fill_index(
     there already is left alone, so that the same command goes on with indexing that was stopped.
     """
     if source is not None and holds_pictures(Path(source).expanduser()):
-        model = None if run is None else open_model(run)
+        model = None if run is None else load_model(run)
         done = index_pictures(source, place, model=model, precision=precision, **of_pictures)
         here = "" if place is None else f" --{'uri' if is_milvus(place) else 'index'} {place}"
         return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
@@ -55,7 +55,7 @@ def fill_index(
 
 
 def _fill_from_data(source: str | None, place: Path | str, run: Path | None, split: str, precision: Precision) -> str:
-    index = load_index(place, None if run is None else open_model(run)) if has_index(place) else None
+    index = load_index(place, None if run is None else load_model(run)) if has_index(place) else None
     model = index.model if index is not None else _model_of(run, place)
     if source is None and run is None:
         raise SelhnError(
@@ -122,7 +122,7 @@ def ask(
         raise SelhnError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
     place = Path(words[0]) if len(words) == 2 else found_index(named)
     if has_index(place):
-        index = load_index(place, None if model is None else open_model(model))
+        index = load_index(place, None if model is None else load_model(model))
     elif len(words) == 2:
         own_model, dataset = open_run(Path(place), data)
         index = Index.build(own_model, dataset[split])
@@ -184,7 +184,7 @@ def describe(index: AnyIndex) -> str:
 def _model_of(run: Path | None, place: Path | str) -> AbstractMatcher:
     if run is None:
         raise NotFound(f"there is no index {place} yet: name the run or the model that is to make it with --model")
-    return open_model(run)
+    return load_model(run)
 
 
 def _told(split: Split, skip: frozenset[str]) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher, in_eval_mode
 from selhn.models.cross_attention import CrossAttention
-from selhn.models.saved import check_fits, read_config, read_weights
+from selhn.models.saved import check_fits, find_folder, read_config, read_weights
 from selhn.models.twins import Twins
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
@@ -101,12 +101,16 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
     return model
 
 
-def load_model(folder: Path | str) -> AbstractMatcher:
-    """A model in evaluation mode, on the CPU: the one that `model.save(folder)` wrote, or "ready", the shipped one."""
-    if folder in NAMED_MODELS and not Path(folder).exists():
-        module, function = NAMED_MODELS[str(folder)].split(":")
+def load_model(path: Path | str) -> AbstractMatcher:
+    """A model in evaluation mode, on the CPU.
+
+    Args:
+        path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the model that is shipped.
+    """
+    if path in NAMED_MODELS and not Path(path).exists():
+        module, function = NAMED_MODELS[str(path)].split(":")
         return getattr(import_module(module), function)()
-    folder = Path(folder)
+    folder = find_folder(Path(path))
     config = read_config(folder)
     has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
     settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer else {})}

@@ -13,11 +13,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.names import NAMED_MODELS
 from selhn.base.version import __version__
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+BEST_FOLDER = "best"
+"""Where a run keeps the model of its best epoch."""
 FORMAT = 1
 _OURS = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, VOCABULARY_FILE, PIECES_FILE}
 
@@ -53,22 +56,31 @@ def write_folder(
         raise
 
 
+def find_folder(path: Path) -> Path:
+    """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
+    if not path.exists():
+        raise NotFound(f"{path} does not exist: name a saved model, a run, or one of {', '.join(NAMED_MODELS)}")
+    if (path / BEST_FOLDER).is_dir():
+        return path / BEST_FOLDER
+    if (path / "checkpoints").is_dir():
+        raise NotFound(f"{path} has not finished its first epoch: continue it with selhn train --resume {path}")
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (path / file).is_file():
+            raise NotFound(f"{path} is not a saved model: {file} is missing; copy the whole folder")
+    return path
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Name and settings of a saved model."""
-    if not folder.is_dir():
-        raise NotFound(f"there is no folder {folder}: give one that model.save wrote")
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (folder / file).is_file():
-            raise SelhnError(f"{folder} is no saved model: {file} is missing; copy the whole folder")
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise SelhnError(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
+        raise Damaged(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
     kinds = {"format": int, "name": str, "settings": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
-        raise SelhnError(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
+        raise Damaged(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
     if config["format"] != FORMAT:
-        raise SelhnError(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
+        raise Damaged(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
     return config
 
 
@@ -77,7 +89,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     try:
         return load_file(folder / WEIGHTS_FILE)
     except SafetensorError as error:
-        raise SelhnError(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
+        raise Damaged(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
 
 
 def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
@@ -105,7 +117,7 @@ def _check_replaceable(folder: Path) -> None:
     foreign = _foreign(folder)
     if foreign and not all((folder / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
         raise SelhnError(
-            f"{folder} holds {foreign[0].name!r}, which is no part of a model: save into a folder of its own"
+            f"{folder} holds {foreign[0].name!r}, which is not part of a model: save into a folder of its own"
         )
 
 

@@ -12,8 +12,9 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.data import Data, Features, Split
 from selhn.eval import ranks, score_split
+from selhn.models import load_model
 from selhn.report.runs import RunRecord
-from selhn.training.run import open_data, open_model
+from selhn.training.run import open_data
 
 ANSWERS = 5
 MOST_IMAGES = 500
@@ -199,7 +200,7 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
         raise SelhnError(f"the first {items.num_images} images of {items.name} have no texts")
     if not (run.folder / "best").is_dir():
         raise SelhnError("it has kept no weights, since its first epoch is not finished")
-    model = open_model(run.folder).to(device)
+    model = load_model(run.folder).to(device)
     scores = score_split(model, items, for_ranking=True, progress=True).float().cpu()
     if bool(scores.isnan().any()):
         raise SelhnError("the scores of its weights are no numbers")

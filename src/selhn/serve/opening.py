@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.models import load_model
 from selhn.pictures import Extractor
 from selhn.pictures.library import found_index
 from selhn.pictures.ready import load_extractor, load_ready_model
@@ -11,7 +12,6 @@ from selhn.serve.collection import Collection
 from selhn.serve.examples import open_examples
 from selhn.serve.runs import Runs
 from selhn.serve.service import Service
-from selhn.training.run import open_model
 
 
 def open_service(
@@ -35,7 +35,7 @@ def open_service(
         collection = open_examples(load_ready_model(), load_extractor())
     elif place is not None or runs is None:
         collection = open_collection(found_index(place), model)
-    looking = None if attention is None else open_model(attention)
+    looking = None if attention is None else load_model(attention)
     return Service(collection, watched, attention=looking, writable=writable)
 
 
@@ -49,7 +49,7 @@ def open_collection(place: Path | str, model: Path | None = None) -> Collection:
             f"there is no index {place}: make one with `selhn index ~/Pictures`, or look at the examples with "
             "`selhn serve --examples`"
         )
-    index = load_index(place, None if model is None else open_model(model))
+    index = load_index(place, None if model is None else load_model(model))
     folders = indexed_folders(index)
     name = folders[0].name if len(folders) == 1 else Path(place).name.removesuffix(".index")
     return Collection(index, _extractor_of(index), folders, name or str(place))

@@ -9,7 +9,8 @@ from selhn.base.errors import SelhnError
 from selhn.data.formats.reading import read_json
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
-from selhn.training.run import open_data, open_model, read_config
+from selhn.models import load_model
+from selhn.training.run import open_data, read_config
 
 ENSEMBLE = "ensemble"
 
@@ -32,7 +33,7 @@ def measure_runs(
     """
     names = run_names(runs)
     require_same_data(runs)
-    models = [open_model(run) for run in runs]
+    models = [load_model(run) for run in runs]
     items = open_data(runs[0], data)[split]
     require_folds(items, folds)
     for model in models:  # before the first of them is scored for hours

@@ -85,14 +85,7 @@ def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
 
 def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
     """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
-    return open_model(run), open_data(run, data)
-
-
-def open_model(run: Path) -> AbstractMatcher:
-    """The best model of a run, or a saved model."""
-    if (run / "checkpoints").is_dir() and not (run / "best").is_dir():
-        raise SelhnError(f"{run} has not finished its first epoch: go on with it by selhn train --resume {run}")
-    return load_model(run / "best" if (run / "best").is_dir() else run)
+    return load_model(run), open_data(run, data)
 
 
 def open_data(run: Path, data: str | None = None) -> Data:

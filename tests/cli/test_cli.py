@@ -188,6 +188,36 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
     assert "Traceback" not in error
 
 
+def test_a_file_that_cannot_be_read_is_named(monkeypatch, capsys, tmp_path):
+    def missing(pattern):
+        (tmp_path / "models.txt").read_text()
+
+    monkeypatch.setattr("selhn.models.list_models", missing)
+    monkeypatch.setattr(sys, "argv", ["selhn", "models"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"selhn: {tmp_path / 'models.txt'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("bug", "kind"),
+    [
+        ("1 // 0", "ZeroDivisionError"),
+        ("torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.zeros(3, dtype=torch.int64))", "ValueError"),
+    ],
+)
+def test_a_bug_shows_its_traceback(bug, kind):
+    code = (
+        "import sys, torch, selhn.cli, selhn.models\nsys.argv = ['selhn', 'models']\n"
+        f"selhn.models.list_models = lambda pattern: {bug}\nselhn.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(kind)
+
+
 def test_ctrl_c_says_how_to_go_on(tmp_path):
     command = [sys.executable, "-m", "selhn", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
     child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -96,18 +96,18 @@ def test_adding_changing_deleting(collection, tmp_path):
     path = collection.picture(name)
     assert path.parent == tmp_path / "Pictures" / "uploads"
     assert path.read_bytes() == content
-    record = collection.record(name)
+    record = collection.index.get(name)
     assert record.captions == ("a blue dog",)
     assert record.metadata["folder"] == "uploads"
     collection.change(name, ["a grey dog"], {"stars": 5, "file": "../../elsewhere"})
-    record = collection.record(name)
+    record = collection.index.get(name)
     assert record.captions == ("a grey dog",)
     assert record.metadata["stars"] == 5
     assert record.metadata["file"] == path.name, "what indexing wrote stays"
     collection.change(name, None, None)
-    assert collection.record(name) == record
+    assert collection.index.get(name) == record
     collection.delete(name)
-    assert collection.record(name) is None
+    assert name not in collection.index
     assert not path.exists()
     first = collection.index.ids()[0]
     file = collection.picture(first)
@@ -181,7 +181,7 @@ def test_files_of_ones_own_in_a_folder_of_that_name_stay(collection, tmp_path, m
     collection.index.refresh()
     collection.delete(str(own))
     assert own.exists()
-    assert collection.record(str(own)) is None
+    assert str(own) not in collection.index
 
 
 def test_a_filter_that_nobody_waits_for_is_not_evaluated(collection, monkeypatch):

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from selhn.serve.runs import MOST_ROWS, NoSuchRun, Runs
+from selhn.base.errors import NotFound
+from selhn.serve.runs import MOST_ROWS, Runs
 
 
 def row(step, **values):
@@ -114,7 +115,7 @@ def test_what_is_no_run_of_the_folder(runs, tmp_path, name):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "log.jsonl").write_text(f"{row(1)}\n")
     for ask in (runs.read, runs.verdict, runs.describe):
-        with pytest.raises(NoSuchRun, match="there is no run"):
+        with pytest.raises(NotFound):
             ask(name)
 
 

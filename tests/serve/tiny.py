@@ -58,9 +58,12 @@ def main():
     folder = Path(sys.argv[1])
     settings = dict(pair.split("=", 1) for pair in sys.argv[2:])
     token = settings.pop("token", None)
+    with_bug = settings.pop("bug", None) is not None
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     service = Service(make_collection(folder), Runs(folder / "runs"), limits=limits, writable=True)
+    if with_bug:
+        service.collection.fields = lambda: 1 // 0
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     run_server(create_app(service, token=token), listening, limits)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -312,9 +312,15 @@ def _stoppable() -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    """Run the command line. What the user can fix is one line and exit code 2; anything else keeps its traceback."""
     try:
         app()
-    except (ValueError, OSError) as error:
-        typer.echo(f"selhn: {error}", err=True)
-        sys.exit(2)
+    except SelhnError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+
+
+def _fail(reason: str) -> NoReturn:
+    typer.echo(f"selhn: {reason}", err=True)
+    sys.exit(2)

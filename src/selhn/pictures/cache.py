@@ -139,8 +139,8 @@ class FeatureCache:
         stored = np.frombuffer(value, self.storage).reshape(regions, self.width)
         return torch.from_numpy((stored * scale).astype(np.float32))
 
-    def _broken(self, error: sqlite3.Error) -> ValueError:
-        return ValueError(
+    def _broken(self, error: sqlite3.Error) -> SelhnError:
+        return SelhnError(
             f"{self.path} cannot be used ({error}): make room on the disk, or remove the file and extract again"
         )
 

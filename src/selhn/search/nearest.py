@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged
 from selhn.search.vectors import Vectors
 
 Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
@@ -71,7 +71,7 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
     # A sum is finite where all are; only where it is not, each is looked at.
     if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
-        raise SelhnError("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
+        raise Damaged("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
     if any(one.allowed is not None for one in looked):
         allowed = [
             torch.ones(one.scores.shape[1], dtype=torch.bool) if one.allowed is None else one.allowed for one in looked

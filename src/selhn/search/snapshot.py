@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound
 from selhn.search.items import Hit, Kind, Record
 from selhn.search.segment import Part
 from selhn.search.vectors import Precision
@@ -114,7 +114,7 @@ class Snapshot:
         record = segment.lines[int(item)]
         place = local - int(torch.searchsorted(segment.item_of_text, item))
         if place >= len(record.captions):
-            raise SelhnError(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
+            raise Damaged(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
         return Hit(score, kind, position, record.captions[place], (), record.id, record.metadata)
 
     @cached_property

@@ -236,6 +236,6 @@ class _Reader:
         self.at = len(self.words) if found is None else found.end()
         return before
 
-    def _wrong(self, expected: str) -> ValueError:
+    def _wrong(self, expected: str) -> SelhnError:
         here = f"at {self.token[:40]!r}" if self.kind else "at its end"
-        return ValueError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} should stand there")
+        return SelhnError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} should stand there")

@@ -1,16 +1,13 @@
 """The routes of the API: each a few lines that ask the collection."""
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-import anyio
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.pictures.library import TEXT_WEIGHT
-from selhn.search import Record
 from selhn.serve.collection import Collection, Question
 from selhn.serve.messages import (
     About,
@@ -27,33 +24,16 @@ from selhn.serve.messages import (
     Items,
     LookMessage,
     ModelMessage,
-    Problem,
 )
+from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
 
-Value = TypeVar("Value")
 PICTURE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "The bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file.",
         "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
     }
-}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": words}
-    for status, words in {
-        400: "The question cannot be answered.",
-        401: "The token is missing or wrong.",
-        403: "Writing is off, or a page of another origin asked.",
-        404: "There is no such item, picture or run.",
-        408: "The body came too slowly.",
-        409: "The index cannot be changed now.",
-        413: "The body is too large.",
-        415: "The body is not of a kind that is read.",
-        421: "The service is not called that.",
-        422: "A parameter is not what it should be.",
-        503: "Too much at a time: try again.",
-    }.items()
 }
 
 MOST_CAPTIONS = 100
@@ -81,17 +61,13 @@ def api_routes(service: Service) -> APIRouter:
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
         records, total = await service.batcher.run(collection.browse, asked.first, number, asked.where)
-        pictures = await in_thread(service.readers, collection.have_pictures, [record.id for record in records])
+        pictures = await service.read(collection.have_pictures, [record.id for record in records])
         return Items(items=[ItemMessage.of(*pair) for pair in zip(records, pictures)], total=total)
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> ItemMessage:
         """One item."""
-        collection = service.searched()
-        record = await in_thread(service.readers, collection.record, id)
-        if record is None:
-            raise HTTPException(404, f"there is no item {id[:80]!r}")
-        return await _item(service, collection, record)
+        return await _item(service, service.searched(), id)
 
     @router.get(
         "/picture",
@@ -101,10 +77,10 @@ def api_routes(service: Service) -> APIRouter:
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
         """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
-        path = await in_thread(service.readers, service.searched().picture, id)
+        path = await service.read(service.searched().picture, id)
         if path is None or service.thumbnails is None:
-            raise HTTPException(404, f"there is no picture of {id[:80]!r}")
-        found = await in_thread(service.decoders, service.thumbnails.get, path, size)
+            raise NotFound(f"there is no picture of {id[:80]!r}")
+        found = await service.decode(service.thumbnails.get, path, size)
         headers = {"ETag": f'"{found.tag}"', "Cache-Control": "private, max-age=600", "Vary": "Authorization"}
         if request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
@@ -114,11 +90,11 @@ def api_routes(service: Service) -> APIRouter:
     async def look(id: str, text: str) -> LookMessage:
         """Which parts of a picture the words of a sentence are about."""
         if service.looking is None:
-            raise HTTPException(404, "the model in service has nothing to show of words and regions")
+            raise NotFound("the model in service has nothing to show of words and regions")
         _check_length(service, text, "the text")
-        path = await in_thread(service.readers, service.searched().picture, id)
+        path = await service.read(service.searched().picture, id)
         if path is None:
-            raise HTTPException(404, f"there is no picture of {id[:80]!r}")
+            raise NotFound(f"there is no picture of {id[:80]!r}")
         return LookMessage(**vars(await service.batcher.run(service.looking.look, path, text)))
 
     _about_routes(router, service)
@@ -131,11 +107,11 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     async def about() -> About:
         """What is served, and what it can do."""
         collection, limits = service.collection, service.limits
-        fields = {} if collection is None else await in_thread(service.readers, collection.fields)
+        fields = {} if collection is None else await service.read(collection.fields)
         return About(
             name=service.name,
             version=__version__,
-            items=0 if collection is None else await in_thread(service.readers, collection.index.count),
+            items=0 if collection is None else await service.read(collection.index.count),
             can=Can(
                 search=collection is not None,
                 ask_with_pictures=collection is not None and collection.extractor is not None,
@@ -169,30 +145,27 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = _written(service)
         _check_captions(service, caption or [])
         content = await read_picture(request)
-        return Added(id=await change(service, collection.add, content, service.limits.pixels, caption or [], {}))
+        return Added(id=await service.batcher.run(collection.add, content, service.limits.pixels, caption or [], {}))
 
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: Change) -> ItemMessage:
         """Give an item other captions or other metadata."""
-        collection = await _having(service, id)
+        collection = _written(service)
         _check_captions(service, changed.captions or [])
-        await change(service, collection.change, id, changed.captions, changed.metadata)
-        record = await in_thread(service.readers, collection.record, id)
-        if record is None:
-            raise HTTPException(404, f"there is no item {id[:200]!r} any more")
-        return await _item(service, collection, record)
+        await service.batcher.run(collection.change, id, changed.captions, changed.metadata)
+        return await _item(service, collection, id)
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Take an item out of the index. Pictures that were sent here are deleted, all other files stay."""
-        collection = await _having(service, id)
-        await change(service, collection.delete, id)
+        collection = _written(service)
+        await service.batcher.run(collection.delete, id)
         return Response(status_code=204)
 
 
 def _check_captions(service: Service, captions: Sequence[str]) -> None:
     if len(captions) > MOST_CAPTIONS:
-        raise HTTPException(400, f"{len(captions):,} captions are too many for one item: give at most {MOST_CAPTIONS}")
+        raise SelhnError(f"{len(captions):,} captions are too many for one item: give at most {MOST_CAPTIONS}")
     for text in captions:
         _check_length(service, text, "a caption")
 
@@ -205,43 +178,27 @@ async def read_picture(request: Request) -> bytes:
     return await request.body()
 
 
-async def in_thread(limiter: anyio.CapacityLimiter, function: Callable[..., Value], *arguments: Any) -> Value:
-    """Work that may take a while, beside the loop; so many at a time."""
-    return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=limiter)
-
-
-async def change(service: Service, function: Callable[..., Value], *arguments: Any) -> Value:
-    """A change of the index; while another process writes it there is none."""
-    try:
-        return await service.batcher.run(function, *arguments)
-    except ValueError as wrong:
-        if "is being written by" in str(wrong):
-            raise HTTPException(409, str(wrong)) from None
-        raise
-
-
 async def _answers(service: Service, asked: Asked, content: bytes | None) -> Answers:
     collection, limits = service.searched(), service.limits
     _check_length(service, asked.text, "the text")
     _check_length(service, asked.where, "the filter")
     if asked.k > limits.answers:
         raise SelhnError(f"k is {asked.k}: at most {limits.answers} answers are given")
-    if asked.like is not None and await in_thread(service.readers, collection.record, asked.like) is None:
-        raise HTTPException(404, f"there is no item {asked.like[:80]!r}")
-    prepared = (
-        None if content is None else await in_thread(service.decoders, collection.prepare, content, limits.pixels)
-    )
+    if asked.like is not None:  # an unknown id is refused here, before others wait for it
+        await service.read(collection.index.get, asked.like)
+    prepared = None if content is None else await service.decode(collection.prepare, content, limits.pixels)
     weights = asked.weights()
     if asked.text is not None and (asked.like is not None or prepared is not None):
         weights.setdefault("text", TEXT_WEIGHT)
     question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
     hits = await service.batcher.ask(question)
-    pictures = await in_thread(service.readers, collection.have_pictures, [hit.id for hit in hits])
+    pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
     return Answers(answers=[HitMessage.of_hit(*pair) for pair in zip(hits, pictures)])
 
 
-async def _item(service: Service, collection: Collection, record: Record) -> ItemMessage:
-    path = await in_thread(service.readers, collection.picture, record.id)
+async def _item(service: Service, collection: Collection, id: str) -> ItemMessage:
+    record = await service.read(collection.index.get, id)
+    path = await service.read(collection.picture, id)
     return ItemMessage.of(record, path is not None)
 
 
@@ -254,11 +211,4 @@ def _written(service: Service) -> Collection:
     collection = service.searched()
     if not service.writable:
         raise HTTPException(403, "this service only reads: start it with --writable to change the index")
-    return collection
-
-
-async def _having(service: Service, id: str) -> Collection:
-    collection = _written(service)
-    if await in_thread(service.readers, collection.record, id) is None:
-        raise HTTPException(404, f"there is no item {id[:80]!r}")
     return collection

@@ -1,31 +1,24 @@
 """The application: routes, page, and around them guard, limits and numbers."""
 
-import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from importlib import resources
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
-from selhn.serve.api import api_routes, in_thread
+from selhn.serve.api import api_routes
 from selhn.serve.guard import Guard
 from selhn.serve.limits import Bounded
 from selhn.serve.metrics import CONTENT_TYPE, Measured
+from selhn.serve.problems import add_problems
 from selhn.serve.run_routes import run_routes
-from selhn.serve.runs import NoSuchRun
 from selhn.serve.service import Service
 
 PAGES = {"/": "index.html", "/docs": "docs.html"}
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-LOGGER = logging.getLogger("selhn.serve")
 
 
 def create_app(service: Service, *, token: str | None = None, hosts: Iterable[str] = ()) -> FastAPI:
@@ -59,12 +52,10 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         """For Prometheus."""
-        gauges = await in_thread(service.readers, service.gauges)
+        gauges = await service.read(service.gauges)
         return Response(service.metrics.text(gauges), media_type=CONTENT_TYPE)
 
-    for kind, told in ((RequestValidationError, _invalid), (HTTPException, _refused), (ClientDisconnect, _gone),
-                       (ValueError, _wrong), (NoSuchRun, _missing), (OSError, _failed)):  # fmt: skip
-        app.add_exception_handler(kind, told)
+    add_problems(app)
     app.add_middleware(Bounded, limits=service.limits)
     app.add_middleware(Guard, token=token, hosts=hosts)
     app.add_middleware(Measured, metrics=service.metrics)
@@ -87,39 +78,3 @@ def _serve_page(app: FastAPI) -> None:
 
         path = next((path for path, name in PAGES.items() if name == file.name), f"/{file.name}")
         app.router.add_route(path, serve, include_in_schema=False)
-
-
-def _problem(status: int, reason: str, headers: Any = None) -> JSONResponse:
-    return JSONResponse({"error": reason}, status, headers)
-
-
-def _invalid(request: Request, wrong: Any) -> Response:
-    told = []
-    for one in wrong.errors()[:3]:
-        place = ".".join(map(str, one["loc"][1:])) if one["type"] != "json_invalid" else ""
-        told.append(f"{place or one['loc'][0]}: {one['msg']}")
-    return _problem(422, "; ".join(told).encode("utf-8", "replace").decode())
-
-
-def _refused(request: Request, wrong: Any) -> Response:
-    return _problem(wrong.status_code, str(wrong.detail), wrong.headers)
-
-
-def _gone(request: Request, wrong: Any) -> Response:
-    return _problem(400, "the client went away in the middle of its request")
-
-
-def _wrong(request: Request, wrong: Any) -> Response:
-    return _problem(400, str(wrong))
-
-
-def _missing(request: Request, wrong: Any) -> Response:
-    return _problem(404, str(wrong))
-
-
-def _failed(request: Request, wrong: Any) -> Response:
-    LOGGER.error("%s: %s", request.url.path, wrong)
-    if isinstance(wrong, ConnectionError):  # of Milvus: it says so itself
-        return _problem(503, str(wrong), {"Retry-After": "5"})
-    why = wrong.strerror or getattr(wrong.__cause__, "strerror", None) or "unknown"
-    return _problem(503, f"the disk does not do what is asked of it ({why}): try again later")

@@ -54,22 +54,23 @@ class Batcher(Generic[Question, Answer]):
     async def _work(self) -> None:
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            batch = [(question, answered) for question, answered in taken if not answered.done()]
-            if not batch:  # all of them went away
+            questions = [question for question, answered in taken if not answered.done()]
+            waiting = [answered for _, answered in taken if not answered.done()]
+            if not waiting:  # all of them went away
                 continue
-            self._observe(len(batch))
-            for (_, answered), answer in zip(batch, await self._answers(batch)):
+            self._observe(len(waiting))
+            for answered, answer in zip(waiting, await self._answers(questions, waiting)):
                 if answered.done():
                     continue
-                if isinstance(answer, Exception):
+                if isinstance(answer, BaseException):
                     answered.set_exception(answer)
                 else:
                     answered.set_result(answer)
 
-    async def _answers(self, batch: Sequence[tuple[Question, asyncio.Future[Answer]]]) -> Sequence[Answer | Exception]:
-        try:
-            return await self.run(
-                self._answer, [question for question, _ in batch], lambda row: not batch[row][1].done()
-            )
-        except Exception as unexpected:
-            return [unexpected] * len(batch)
+    async def _answers(
+        self, questions: Sequence[Question], waiting: Sequence[asyncio.Future[Answer]]
+    ) -> Sequence[Answer | BaseException]:
+        work = asyncio.ensure_future(self.run(self._answer, questions, lambda row: not waiting[row].done()))
+        await asyncio.wait([work])
+        wrong = work.exception()  # raised where the question was asked, a bug with its traceback
+        return work.result() if wrong is None else [wrong] * len(waiting)

@@ -84,7 +84,7 @@ class Collection:
                 found = self.index.search_many([queries[row] for row in rows], most, find, where=where)
                 for row, hits in zip(rows, found):
                     answers[row] = hits[: questions[row].k]
-            except ValueError as wrong:
+            except SelhnError as wrong:
                 for row in rows:  # one of them is to blame: the others get their answers
                     answers[row] = wrong if len(rows) == 1 else self.answer([questions[row]])[0]
         return answers
@@ -94,10 +94,6 @@ class Collection:
         if self.extractor is None:
             raise SelhnError("this index was not made from pictures by an extractor that is known: ask with a text")
         return self.extractor.prepare(decode_picture(content, "the picture", most_pixels).image)
-
-    def record(self, name: str) -> Record | None:
-        """What is known of an item."""
-        return self.index.get(name) if name in self.index else None
 
     def picture(self, name: str) -> Path | None:
         """The file of an item."""
@@ -203,7 +199,7 @@ class Collection:
             self.index.refresh()
             self._know_ids()
             self.stale = ""
-        except (ValueError, OSError) as wrong:  # what is in memory is whole: it is searched on
+        except (SelhnError, OSError) as wrong:  # what is in memory is whole: it is searched on
             self.stale = str(wrong)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from selhn.base.errors import SelhnError
 from selhn.models import AbstractMatcher
 from selhn.pictures import Extractor, default_cache, picture_split
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
@@ -46,7 +47,7 @@ def facts() -> dict[str, dict[str, Any]]:
 def _opened(folder: Path, model: AbstractMatcher) -> Index | None:
     try:
         return Index.load(folder, model) if is_index(folder) else None
-    except ValueError:  # of an older version, or another model: it is made again
+    except SelhnError:  # of an older version, or another model: it is made again
         return None
 
 

@@ -7,12 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from selhn.search import Hit, Record
 
 
-class Problem(BaseModel):
-    """Why there is no answer."""
-
-    error: str
-
-
 class Filter(BaseModel):
     """A filter on metadata."""
 

@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, Query
 
-from selhn.serve.api import PROBLEMS, in_thread
+from selhn.base.errors import NotFound
 from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
+from selhn.serve.problems import PROBLEMS
 from selhn.serve.runs import Runs
 from selhn.serve.service import Service
 
@@ -22,22 +23,22 @@ def run_routes(service: Service) -> APIRouter:
         def described() -> list[RunMessage]:
             return [RunMessage(**found.describe(name)) for name in found.names()]
 
-        return await in_thread(service.readers, described)
+        return await service.read(described)
 
     @router.get("/log")
     async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
         """The log of a run from a byte on; ask again with the `after` of the answer."""
-        return RunLog(**vars(await in_thread(service.readers, _shown(service).read, run, after)))
+        return RunLog(**vars(await service.read(_shown(service).read, run, after)))
 
     @router.get("/verdict")
     async def verdict(run: str) -> VerdictMessage:
         """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
-        return VerdictMessage(**await in_thread(service.readers, _shown(service).verdict, run))
+        return VerdictMessage(**await service.read(_shown(service).verdict, run))
 
     return router
 
 
 def _shown(service: Service) -> Runs:
     if service.runs is None:
-        raise HTTPException(404, "no runs are shown here: start the service with --runs DIR")
+        raise NotFound("no runs are shown here: start the service with --runs DIR")
     return service.runs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import NotFound, SelhnError
 from selhn.training.diagnosis import diagnose
 
 LOG_FILE, RESULTS_FILE = "log.jsonl", "results.json"
@@ -34,10 +34,6 @@ class Seen:
     """Whether there is more to read now."""
     anew: bool = False
     """The log is shorter than it was: it was begun again, and this is from its beginning."""
-
-
-class NoSuchRun(ValueError):
-    """A run that is not there."""
 
 
 class Runs:
@@ -100,7 +96,7 @@ class Runs:
         if self._verdicts.get(name, (-1, {}))[0] != size:
             try:
                 said = diagnose(folder)[0].to_dict()
-            except (ValueError, OSError) as wrong:
+            except (SelhnError, OSError) as wrong:
                 why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{folder}/", "")
                 said = {"kind": "unclear", "since": None, "why": why, "evidence": [], "remedy": ""}
             if len(self._verdicts) >= MOST_RUNS:
@@ -111,7 +107,7 @@ class Runs:
     def _found(self, name: str) -> Path:
         folder = self._locate(name)
         if folder is None:
-            raise NoSuchRun(f"there is no run {name[:80]!r}")
+            raise NotFound(f"there is no run {name[:80]!r}")
         return folder
 
     def _locate(self, name: str) -> Path | None:

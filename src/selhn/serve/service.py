@@ -1,12 +1,13 @@
 """What the routes share: the collection, who answers for it, limits and numbers."""
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import anyio
-from fastapi import HTTPException
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.models import AbstractMatcher
 from selhn.search import Hit
 from selhn.search.encoding import digest_of
@@ -19,6 +20,7 @@ from selhn.serve.metrics import Metrics
 from selhn.serve.runs import Runs
 from selhn.serve.thumbnails import Thumbnails
 
+Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
 """Pictures that are decoded at a time, for one may take some hundred megabytes; and other work with files."""
 
@@ -44,7 +46,7 @@ class Service:
             raise SelhnError("there is nothing to serve: name an index, or a folder of runs with --runs")
         self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
         self.metrics = Metrics()
-        self.decoders, self.readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
+        self._decoders, self._readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
         self.thumbnails: Thumbnails | None = None
         self.looking: Looking | None = None
         self.batcher: Batcher[Question, list[Hit]] = Batcher(self._answer, observe=self.metrics.batches.observe)
@@ -67,8 +69,16 @@ class Service:
     def searched(self) -> Collection:
         """The collection, or an answer that there is none."""
         if self.collection is None:
-            raise HTTPException(404, "no index is served here, only training runs")
+            raise NotFound("no index is served here, only training runs")
         return self.collection
+
+    async def read(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Call something that reads files in a thread."""
+        return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._readers)
+
+    async def decode(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Call something that decodes a picture in a thread."""
+        return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._decoders)
 
     def models(self) -> list[ModelMessage]:
         """What is in service."""

@@ -225,7 +225,7 @@ class MilvusIndex:
             there = self.store.get("images", map(key_of, names))
             for name in names:
                 if key_of(name) not in there:
-                    raise SelhnError(_missing(name))
+                    raise NotFound(_missing(name))
             # The image first: texts without one are no answers.
             self.store.remove("images", there)
             self.store.remove_texts(there)
@@ -261,7 +261,7 @@ class MilvusIndex:
     def _row(self, name: str, vector: bool = False) -> Row:
         found = self.store.get("images", [key_of(name)], vectors=vector)
         if not found:
-            raise SelhnError(_missing(name))
+            raise NotFound(_missing(name))
         return found[key_of(name)]
 
     def _vector(self, name: str) -> Float[Tensor, " d"]:

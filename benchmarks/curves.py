@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from selhn.diagnose.figures import COLOURS, pyplot, smooth
-from selhn.training import read_log
+from selhn.runs import read_log
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
 

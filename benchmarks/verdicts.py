@@ -30,7 +30,8 @@ from plain_loop import BATCH, plain_run
 from report import environment, save, table
 
 from selhn.diagnose import Log, StallAlarm, from_rows
-from selhn.training import get_recipe, override, read_log, run_config
+from selhn.runs import read_log
+from selhn.training import get_recipe, override, run_config
 from selhn.training.diagnosis import diagnose
 
 FAILED_BELOW = 0.75

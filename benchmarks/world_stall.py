@@ -17,7 +17,8 @@ from report import environment, table
 
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
-from selhn.training import get_recipe, override, read_log, run_config
+from selhn.runs import read_log
+from selhn.training import get_recipe, override, run_config
 
 DOCS = Path(__file__).parents[1] / "docs"
 LOSSES = {"T-HN": "hn", "SelHN": "selhn"}

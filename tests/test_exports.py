@@ -25,11 +25,13 @@ EXPORTS = {
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
-        open_run override read_log resume_run run_config run_names run_seeds train""",
+        open_run override resume_run run_config run_names run_seeds train""",
+    "selhn.runs": "LogPart Results RunFolder environment find_runs load_weights read_log save_weights",
     "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
         is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
-    "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure from_rows gradient_norms judge
+    "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure epsilon_of from_rows
+        gradient_norms judge make_alarm
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",

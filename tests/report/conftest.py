@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import yaml
 from run_cases import metrics, rows
 
 from selhn.report.runs import read_runs
@@ -19,7 +20,7 @@ def write_run(tmp_path):
         folder.mkdir(parents=True)
         if configured:
             config = override(get_recipe("rvse_selhn_world"), [*TINY, *settings])
-            (folder / "config.yaml").write_text(config.to_yaml())
+            (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
         log = list(rows(level=level)) if log is None else log
         (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
         (folder / "env.json").write_text(json.dumps({"torch": "2.10", "device": "cpu", "command": ["selhn", "train"]}))

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
 from selhn.data import load_data
 from selhn.report import examples as module
@@ -98,7 +99,7 @@ def test_data_that_is_gone(trained, tmp_path):
         find_examples(runs, 1, data=str(tmp_path / "gone"))
     lost = replace(runs[0].config, data="gone")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text(lost.to_yaml())
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(lost.to_dict()))
     moved = [replace(runs[0], folder=tmp_path / "run", config=lost)]
     assert "there is no file or folder 'gone'" in find_examples(moved, 1)["selhn"]
     with pytest.raises(ValueError, match="no device 'abacus'"):

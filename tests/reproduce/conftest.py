@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+import yaml
 
 from selhn.reproduce.runs import Runs
 
@@ -20,7 +21,7 @@ def written_runs(tmp_path):
                 folder = runs.folder(one, seed)
                 folder.mkdir(parents=True)
                 config = runs.config(one, seed)
-                (folder / "config.yaml").write_text(config.to_yaml())
+                (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
                 (folder / "results.json").write_text(json.dumps(results(20.0 + number + seed)))
                 (folder / "log.jsonl").write_text("\n".join(json.dumps(row) for row in log(seed)) + "\n")
         return runs

@@ -5,8 +5,8 @@ import pytest
 from selhn.data import load_data, write_native
 from selhn.reproduce.runs import Runs, fitting, is_done
 from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
+from selhn.runs import environment
 from selhn.training import open_run
-from selhn.training.folder import environment
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 FC = recipe("vse_fc_hn")

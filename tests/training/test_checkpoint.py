@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from selhn.diagnose import parameter_norms
-from selhn.training import checkpoint as module
-from selhn.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from selhn.diagnose import StallAlarm, parameter_norms
+from selhn.runs import RunFolder, run_folder
+from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.optim import clipped_step
 
 IDENTITY = {"model": "linear", "lr": "0.1"}
@@ -23,15 +23,19 @@ def trained(seed=0):
     return model, optimizer
 
 
+def checkpoints(tmp_path, model, optimizer, identity=IDENTITY, **parts):
+    return Checkpoints(RunFolder(tmp_path), identity, model, optimizer, **parts)
+
+
 def test_round_trip(tmp_path):
     model, optimizer = trained()
     position = Position(epoch=1, step_in_epoch=4, step=9, best_rsum=12.5, best_epoch=0, log_position=77)
-    save_checkpoint(tmp_path, model, optimizer, position, IDENTITY, {"margin": 0.2})
+    checkpoints(tmp_path, model, optimizer, alarm=StallAlarm(0.2, last=7)).save(position)
     expected = torch.rand(3)
     other, other_optimizer = trained(seed=1)
-    again, alarm = load_checkpoint(tmp_path, other, other_optimizer, IDENTITY)
-    assert again == position
-    assert alarm == {"margin": 0.2}
+    alarm = StallAlarm(None)
+    assert checkpoints(tmp_path, other, other_optimizer, alarm=alarm).load() == position
+    assert alarm == StallAlarm(0.2, last=7)
     assert torch.equal(torch.rand(3), expected), "the random numbers go on where they were"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
     ours, theirs = optimizer.state_dict(), other_optimizer.state_dict()
@@ -44,70 +48,69 @@ def test_round_trip(tmp_path):
 def test_only_the_latest_is_kept(tmp_path):
     model, optimizer = trained()
     for step in (1, 2, 3):
-        save_checkpoint(tmp_path, model, optimizer, Position(step=step), IDENTITY, None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000003_epoch_0000"]
+        checkpoints(tmp_path, model, optimizer).save(Position(step=step))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step_00000003_epoch_0000"]
 
 
 def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
     model, optimizer = trained()
-    save_checkpoint(tmp_path, model, optimizer, Position(step=1), IDENTITY, None)
+    checkpoints(tmp_path, model, optimizer).save(Position(step=1))
 
     def no_room(*args, **kwargs):
         raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr(module, "save_file", no_room)
-    with pytest.raises(OSError, match=r"could not be written \(No space left.*make room.*untouched"):
-        save_checkpoint(tmp_path, model, optimizer, Position(step=2), IDENTITY, None)
-    position, _ = load_checkpoint(tmp_path, *trained(), IDENTITY)
-    assert position.step == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000001_epoch_0000"]
+    monkeypatch.setattr(run_folder, "save_file", no_room)
+    with pytest.raises(OSError, match=r"could not be written \(No space left.*free some disk space.*untouched"):
+        checkpoints(tmp_path, model, optimizer).save(Position(step=2))
+    assert checkpoints(tmp_path, *trained()).load().step == 1
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step_00000001_epoch_0000"]
 
 
 def test_what_cannot_be_resumed(tmp_path):
     with pytest.raises(ValueError, match="no checkpoint to resume from"):
-        load_checkpoint(tmp_path, *trained(), IDENTITY)
-    save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
+        checkpoints(tmp_path, *trained()).load()
+    checkpoints(tmp_path, *trained()).save(Position(step=1))
     with pytest.raises(ValueError, match="lr was 0.1, is 0.2"):
-        load_checkpoint(tmp_path, *trained(), {**IDENTITY, "lr": "0.2"})
-    weights = tmp_path / "step_00000001_epoch_0000" / "model.safetensors"
+        checkpoints(tmp_path, *trained(), {**IDENTITY, "lr": "0.2"}).load()
+    weights = tmp_path / "checkpoints" / "step_00000001_epoch_0000" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
     with pytest.raises(ValueError, match="is damaged"):
-        load_checkpoint(tmp_path, *trained(), IDENTITY)
+        checkpoints(tmp_path, *trained()).load()
 
 
 def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path, monkeypatch):
     model, optimizer = trained()
-    save_checkpoint(tmp_path, model, optimizer, Position(epoch=0, step=5, step_in_epoch=5), IDENTITY, None)
+    checkpoints(tmp_path, model, optimizer).save(Position(epoch=0, step=5, step_in_epoch=5))
     removed = []
-    monkeypatch.setattr(module.shutil, "rmtree", lambda path, **kwargs: removed.append(path.name))
-    save_checkpoint(tmp_path, model, optimizer, Position(epoch=1, step=5), IDENTITY, None)
+    monkeypatch.setattr(run_folder.shutil, "rmtree", lambda path, **kwargs: removed.append(path.name))
+    checkpoints(tmp_path, model, optimizer).save(Position(epoch=1, step=5))
     complete = removed.index(".step_00000005_epoch_0001.partial")
     assert "step_00000005_epoch_0000" in removed[complete + 1 :], "the old one goes last"
 
 
 def test_a_checkpoint_with_parts_missing(tmp_path):
-    save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
-    (tmp_path / "step_00000001_epoch_0000" / "training.json").write_text("{}")
+    checkpoints(tmp_path, *trained()).save(Position(step=1))
+    (tmp_path / "checkpoints" / "step_00000001_epoch_0000" / "training.json").write_text("{}")
     with pytest.raises(ValueError, match="is damaged"):
-        load_checkpoint(tmp_path, *trained(), IDENTITY)
+        checkpoints(tmp_path, *trained()).load()
 
 
 def test_weights_of_another_model(tmp_path):
-    save_checkpoint(tmp_path, *trained(), Position(step=1), IDENTITY, None)
+    checkpoints(tmp_path, *trained()).save(Position(step=1))
     other = torch.nn.Linear(4, 2)
     with pytest.raises(ValueError, match="weights of another model"):
-        load_checkpoint(tmp_path, other, torch.optim.AdamW(other.parameters()), IDENTITY)
+        checkpoints(tmp_path, other, torch.optim.AdamW(other.parameters())).load()
 
 
 def test_a_run_may_go_on_where_updates_are_computed_otherwise(tmp_path):
     model, optimizer = trained()
-    save_checkpoint(tmp_path, model, optimizer, Position(), IDENTITY, None)
+    checkpoints(tmp_path, model, optimizer).save(Position())
     other, _ = trained(seed=1)
     fused = torch.optim.AdamW(other.parameters(), lr=0.1, fused=True)
-    load_checkpoint(tmp_path, other, fused, IDENTITY)
+    checkpoints(tmp_path, other, fused).load()
     assert fused.param_groups[0]["fused"]
     other(torch.randn(4, 3)).square().sum().backward()
     clipped_step(fused, parameter_norms(list(other.parameters())), clip=0.1)
-    save_checkpoint(tmp_path, other, fused, Position(step=1), IDENTITY, None)
-    load_checkpoint(tmp_path, model, optimizer, IDENTITY)
+    checkpoints(tmp_path, other, fused).save(Position(step=1))
+    checkpoints(tmp_path, model, optimizer).load()
     assert not optimizer.param_groups[0]["fused"]

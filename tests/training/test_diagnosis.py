@@ -1,9 +1,11 @@
 import json
 
 import pytest
+import yaml
 
 from selhn.diagnose import from_rows
-from selhn.training import get_recipe, override, read_log, run_config
+from selhn.runs import read_log
+from selhn.training import get_recipe, override, run_config
 from selhn.training.diagnosis import diagnose
 
 STILL = [{"step": step, "epoch": step // 80, "loss_per_anchor": 0.2, "delta_s": 0.001, "spread": 0.002}
@@ -13,7 +15,7 @@ STILL = [{"step": step, "epoch": step // 80, "loss_per_anchor": 0.2, "delta_s": 
 def a_run(folder, rows, *settings):
     folder.mkdir()
     config = override(get_recipe("rvse_selhn_world"), settings)
-    (folder / "config.yaml").write_text(config.to_yaml())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
     (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

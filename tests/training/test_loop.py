@@ -9,15 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from selhn.base.errors import Locked, SelhnError
+from selhn.base.files import writing
 from selhn.data import DenseFeatures, load_data
-from selhn.diagnose import StallAlarm
+from selhn.diagnose import StallAlarm, make_alarm
 from selhn.eval import evaluate
 from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import load_model
+from selhn.runs import read_log
 from selhn.training import loop
 from selhn.training import step as steps
-from selhn.training.log import read_log
-from selhn.training.loop import make_alarm, train
+from selhn.training.loop import train
 
 RUN = """
 import sys, torch
@@ -254,6 +256,33 @@ def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tin
 
 
 def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(tmp_path, tiny_model, tiny_data, tiny_config):
-    with pytest.raises(ValueError, match="training needs one number for a batch"):
+    with pytest.raises(ValueError, match="one number per batch"):
         train(tiny_model(), tiny_data, TripletHN(reduction="none"), out=tmp_path / "run", config=tiny_config)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_another_process_is_writing_is_refused(tiny_data, tiny_model, tiny_config, tmp_path, resume):
+    def start(resume):
+        return train(
+            tiny_model(), tiny_data, TripletSelHN(), out=tmp_path, config=tiny_config, resume=resume, quiet=True
+        )
+
+    if resume:
+        start(False)
+    with writing(tmp_path):
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with pytest.raises(Locked):
+            start(resume)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert start(resume).test.rsum > 0, "and afterwards it may begin, or go on"
+
+
+def test_a_folder_that_holds_a_run_is_refused_before_any_work(
+    tmp_path, tiny_data, tiny_model, tiny_config, monkeypatch
+):
+    train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    for work in ("on_device", "make_batches"):
+        monkeypatch.setattr(loop, work, lambda *args, **kwargs: pytest.fail("features and texts were prepared"))
+    with pytest.raises(SelhnError, match="already holds a run"):
+        train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)

@@ -11,7 +11,7 @@ TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=
 def test_from_names_to_a_result_and_back(tmp_path, tiny_data):
     config = override(RunConfig(), TINY)
     run = run_config(config, tmp_path / "run", quiet=True)
-    assert RunConfig.from_yaml((tmp_path / "run" / "config.yaml").read_text()) == config
+    assert read_config(tmp_path / "run") == config
     model, data = open_run(tmp_path / "run")
     assert data.train.num_images == 100
     assert model.tokenize(["a red ball"])[0].shape[0] == 1

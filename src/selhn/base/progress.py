@@ -29,10 +29,10 @@ class Progress:
             sys.stderr.flush()
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays, after the label."""
         self.clear()
         if not self.quiet:
-            print(text, flush=True)
+            print(self.label + text, flush=True)
 
     def clear(self) -> None:
         """Take the renewed line away."""

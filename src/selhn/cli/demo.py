@@ -23,8 +23,9 @@ from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.files import open_picture
 from selhn.pictures.library import index_pictures, picture_id, picture_query
 from selhn.pictures.sheets import SIDE, Tile, contact_sheet
+from selhn.runs import read_log
 from selhn.search import AnyIndex, Hit, Index
-from selhn.training import RunConfig, get_recipe, open_run, override, read_log, run_config
+from selhn.training import RunConfig, get_recipe, open_run, override, run_config
 
 LOSSES = {
     "T-HN": ("hn", "every anchor learns from its hardest negative"),

@@ -6,7 +6,7 @@ from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
 from selhn.diagnose.probes import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.diagnose.reading import Log, from_rows, read_foreign
-from selhn.diagnose.stall import StallAlarm
+from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [
@@ -17,9 +17,11 @@ __all__ = [
     "StallAlarm",
     "Verdict",
     "attention_figure",
+    "epsilon_of",
     "from_rows",
     "gradient_norms",
     "judge",
+    "make_alarm",
     "parameter_norms",
     "plateaus",
     "probe_embeddings",

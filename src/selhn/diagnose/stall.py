@@ -1,8 +1,12 @@
 """The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from selhn.losses import AbstractLoss, TripletSelHN
 
 NEW_SHARE = 0.05
 """Of a new number in a running mean: about the last 20 steps count."""
@@ -97,3 +101,28 @@ class StallAlarm:
         if "spread" in self.means:
             said += ", and the scores do not spread"
         return f"{said}. What helps: {self.remedy}."
+
+
+def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
+    """The stall alarm for a loss of ours; its plateau is set at the start of every epoch."""
+    if not isinstance(loss, AbstractLoss):
+        return None
+    if isinstance(loss, TripletSelHN):
+        remedy = (
+            "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
+            "or a loss that has no switch (loss=tal loss.temperature=0.05)"
+        )
+        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
+        epsilon = max(loss.epsilon, StallAlarm.epsilon)
+        return StallAlarm(None, epsilon, patience(loss, steps_per_epoch), remedy)
+    return StallAlarm(None, patience=patience(loss, steps_per_epoch))
+
+
+def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
+    """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
+    return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
+
+
+def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
+    """The delta_s above which an anchor counts as told apart: that of SelHN, or what SelHN has by default."""
+    return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01

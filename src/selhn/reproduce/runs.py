@@ -22,9 +22,9 @@ from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.reproduce import tiny
 from selhn.reproduce.tables import Wanted
-from selhn.training import RunConfig, get_recipe, measure_runs, override, read_log, run_config
+from selhn.runs import environment, read_log
+from selhn.training import RunConfig, get_recipe, measure_runs, override, run_config
 from selhn.training.config import key_values
-from selhn.training.folder import environment
 from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
 from selhn.training.resident import on_device

@@ -1,7 +1,6 @@
 """Training: the one loop, its settings, recipes for the paper's runs, checkpoints and the log."""
 
 from selhn.training.config import RunConfig, TrainConfig, override
-from selhn.training.log import read_log
 from selhn.training.loop import Run, train
 from selhn.training.measure import measure_runs, run_names
 from selhn.training.recipes import RECIPES, describe_recipes, get_recipe, list_recipes
@@ -18,7 +17,6 @@ __all__ = [
     "measure_runs",
     "open_run",
     "override",
-    "read_log",
     "resume_run",
     "run_config",
     "run_names",

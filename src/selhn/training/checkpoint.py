@@ -1,27 +1,21 @@
-"""Exact resume: weights, optimiser, random state and position, in safetensors and JSON.
+"""Exact resume: weights, optimiser, random state and position, in safetensors and JSON."""
 
-`checkpoints/step_00000123_epoch_0004/` is written under another name and renamed when complete; `checkpoints/latest`
-then names it. Whatever happens in between, a full disk or kill -9, the checkpoint before is still there.
-"""
-
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
+from selhn.diagnose import StallAlarm
+from selhn.losses import AbstractLoss
+from selhn.runs import RunFolder, load_weights
 
 if TYPE_CHECKING:
     from selhn.training.protocols import Protocol
 
-PROTOCOL = "protocol."  # before the names of what a protocol keeps
+LOSS, PROTOCOL = "loss.", "protocol."  # before the names of what a loss learns and a protocol keeps
 
 
 @dataclass(frozen=True)
@@ -44,104 +38,68 @@ class Position:
         return replace(self, epoch=self.epoch + 1, step_in_epoch=0)
 
 
-def save_checkpoint(
-    folder: Path,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    position: Position,
-    identity: Mapping[str, str],
-    alarm: Mapping[str, Any] | None,
-    protocol: "Protocol | None" = None,
-) -> None:
-    """Write the whole training state; the previous checkpoint is removed only when this one is complete."""
-    # The epoch is in the name because the end of an epoch and its last step are two positions at one step.
-    name = f"step_{position.step:08}_epoch_{position.epoch:04}"
-    temporary, final = folder / f".{name}.partial", folder / name
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        temporary.mkdir(parents=True)
-        moments, groups = flatten_optimizer(optimizer)
-        state = {} if protocol is None else protocol.state()
-        tensors = {**moments, **{PROTOCOL + name: tensor.contiguous() for name, tensor in state.items()}}
-        written = {"position": asdict(position), "identity": identity, "groups": groups, "alarm": alarm}
-        save_weights(model, temporary / "model.safetensors")
-        save_file({**tensors, **_random_state()}, temporary / "training.safetensors")
-        (temporary / "training.json").write_text(json.dumps(written, indent=1))
-        shutil.rmtree(final, ignore_errors=True)
-        temporary.rename(final)
-        (folder / ".latest.partial").write_text(name + "\n")
-        (folder / ".latest.partial").replace(folder / "latest")
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise OSError(
-            f"the checkpoint {final} could not be written ({error}): make room on the disk and resume; "
-            "the checkpoint before it is untouched"
-        ) from error
-    for old in folder.glob("step_*"):
-        if old.name != name:
-            shutil.rmtree(old, ignore_errors=True)
+@dataclass(frozen=True)
+class Checkpoints:
+    """What a run consists of, so that it can be saved and resumed as if nothing had happened."""
+
+    folder: RunFolder
+    identity: Mapping[str, str]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: object = None
+    protocol: "Protocol | None" = None
+    alarm: StallAlarm | None = None
+
+    def save(self, position: Position) -> None:
+        """Write all of it, if the run has a folder; the checkpoint before is removed only when this one is complete."""
+        if self.folder.path is None:
+            return
+        moments, groups = flatten_optimizer(self.optimizer)
+        tensors = {**moments, **_random_state()}
+        if isinstance(self.loss, AbstractLoss):
+            tensors |= {LOSS + name: tensor.contiguous() for name, tensor in self.loss.state_dict().items()}
+        if self.protocol is not None:
+            tensors |= {PROTOCOL + name: tensor.contiguous() for name, tensor in self.protocol.state().items()}
+        heard = None if self.alarm is None else asdict(self.alarm)
+        content = {"position": asdict(position), "identity": self.identity, "groups": groups, "alarm": heard}
+        # The epoch is in the name because the end of an epoch and its last step are two positions at one step.
+        name = f"step_{position.step:08}_epoch_{position.epoch:04}"
+        self.folder.write_checkpoint(name, self.model, tensors, content)
+
+    def load(self) -> Position:
+        """Put everything back where the latest checkpoint left it."""
+        latest, tensors, content = self.folder.read_checkpoint()
+        try:
+            position, there, groups, heard = (content[key] for key in ("position", "identity", "groups", "alarm"))
+            position = Position(**position)
+        except (KeyError, TypeError) as error:
+            raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
+        changed = [
+            f"{key} was {there.get(key)}, is {own}" for key, own in self.identity.items() if there.get(key) != own
+        ]
+        if changed:
+            raise SelhnError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
+        load_weights(self.model, latest / "model.safetensors")
+        unflatten_optimizer(self.optimizer, tensors, groups)
+        # Checkpoints of before kept what a loss learns among the tables of its protocol.
+        old = {
+            name.removeprefix(PROTOCOL): value for name, value in tensors.items() if name.startswith(PROTOCOL + LOSS)
+        }
+        if isinstance(self.loss, AbstractLoss):
+            self.loss.load_state_dict(_named(LOSS, {**tensors, **old}), strict=False)
+        if self.protocol is not None:
+            self.protocol.load_state(_named(PROTOCOL, tensors))
+        if self.alarm is not None:
+            for name, value in (heard or {}).items():
+                setattr(self.alarm, name, value)
+        torch.set_rng_state(tensors["rng.cpu"])
+        if "rng.cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["rng.cuda"])
+        return position
 
 
-def load_checkpoint(
-    folder: Path | None,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    identity: Mapping[str, str],
-    protocol: "Protocol | None" = None,
-) -> tuple[Position, dict[str, Any] | None]:
-    """Put a run back where its latest checkpoint left it; returns the position and the state of the stall alarm."""
-    if folder is None or not (folder / "latest").exists():
-        raise SelhnError(f"{folder} has no checkpoint to resume from: start the run without resume")
-    latest = folder / (folder / "latest").read_text().strip()
-    try:
-        written = json.loads((latest / "training.json").read_text())
-        state = load_file(latest / "training.safetensors")
-        position, there, groups, alarm = (written[key] for key in ("position", "identity", "groups", "alarm"))
-        position = Position(**position)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise SelhnError(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
-    changed = [f"{key} was {there.get(key)}, is {value}" for key, value in identity.items() if there.get(key) != value]
-    if changed:
-        raise SelhnError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
-    load_weights(model, latest / "model.safetensors")
-    unflatten_optimizer(optimizer, state, groups)
-    if protocol is not None:
-        own = {name.removeprefix(PROTOCOL): value for name, value in state.items() if name.startswith(PROTOCOL)}
-        protocol.load_state(own)
-    torch.set_rng_state(state["rng.cpu"])
-    if "rng.cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["rng.cuda"])
-    return position, alarm
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Every parameter and buffer of any module."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(_weights(model), path)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """What `save_weights` wrote, into a module of the same shape."""
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise SelhnError(f"{path} is damaged ({error}): remove the run and start it again") from None
-    own = _weights(model)
-    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
-        raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")
-    model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer once, also where two names share one tensor, which safetensors refuses."""
-    seen: dict[int, str] = {}
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() in seen and tensor.numel():
-            continue
-        seen[tensor.data_ptr()] = name
-        weights[name] = tensor.detach().contiguous()
-    return weights
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -67,19 +67,10 @@ class RunConfig:
         """Plain dictionaries, lists and numbers."""
         return _plain(dataclasses.asdict(self))
 
-    def to_yaml(self) -> str:
-        """The text of config.yaml."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False)
-
     @classmethod
-    def from_yaml(cls, text: str) -> "RunConfig":
-        """The inverse of `to_yaml`; unknown keys are errors."""
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise SelhnError(f"this is not YAML: {str(error).splitlines()[0]}") from None
-        if not isinstance(values, dict):
-            raise SelhnError("config.yaml holds no settings: it must be a list of `name: value` lines")
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """The inverse of `to_dict`; unknown keys are errors."""
+        values = dict(values)
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
         for name in ("model", "loss", "data"):
             if not isinstance(values.get(name, ""), str):

@@ -1,8 +1,8 @@
-"""The log of a run: one JSON object a line, and what the person at the screen sees."""
+"""What a run writes to its log: one JSON object per line."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -32,14 +32,13 @@ class Numbers(NamedTuple):
 
 
 class Meter:
-    """Collects the numbers of every step, writes them to `log.jsonl`, and shows them to the stall alarm.
+    """Collects the numbers of every step, writes them to `log.jsonl`, and passes on what the stall alarm says.
 
     The position in the file is part of a checkpoint, so that a resumed log has no line twice.
     """
 
-    def __init__(self, path: Path | None, position: int, alarm: StallAlarm | None):
-        self.alarm = alarm
-        self._said: list[str] = []
+    def __init__(self, path: Path | None, position: int, alarm: StallAlarm | None, say: Callable[[str], None] = print):
+        self.alarm, self._say = alarm, say
         self.summary = ""
         """The last numbers read, for a person."""
         self._unread: list[tuple[int, int, Numbers]] = []
@@ -81,14 +80,9 @@ class Meter:
             self.write({"step": step, "epoch": epoch, **row})
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:
-                self._said.append(said)
+                self._say(said)
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
-
-    def heard(self) -> list[str]:
-        """What the alarm has said since one last asked."""
-        said, self._said = self._said, []
-        return said
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One line."""
@@ -107,19 +101,6 @@ class Meter:
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
-
-
-def read_log(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a log; a last line that was cut off in the middle is left out."""
-    rows = []
-    with Path(path).open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                if line.endswith("\n"):
-                    raise SelhnError(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
-    return rows
 
 
 def _tensorboard(folder: Path) -> Any:

@@ -1,7 +1,7 @@
 """The one training loop."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,20 @@ from torch import Tensor
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
-from selhn.data import Batches, Data, with_noise
-from selhn.diagnose import StallAlarm, probe_split
-from selhn.diagnose.stall import PATIENCE
+from selhn.data import Data, with_noise
+from selhn.diagnose import StallAlarm, make_alarm, probe_split
+from selhn.diagnose.stall import patience
 from selhn.eval import Metrics, evaluate
-from selhn.losses import AbstractLoss, TripletSelHN
+from selhn.losses import AbstractLoss
 from selhn.models import AbstractMatcher
-from selhn.training.capture import Stepper, recording_stream
-from selhn.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from selhn.runs import Results, RunFolder
+from selhn.training.capture import recording_stream
+from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.config import TrainConfig, with_values
-from selhn.training.folder import RunFolder, interruptible
+from selhn.training.interrupt import interruptible
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, set_learning_rate
-from selhn.training.protocols import Protocol, make_protocol
+from selhn.training.protocols import make_protocol
 from selhn.training.resident import on_device
 from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
@@ -55,20 +56,34 @@ def train(
     config: TrainConfig | None = None,
     resume: bool = False,
     quiet: bool = False,
-    label: str = "",
-    config_text: str | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on `data.train`, keep the epoch with the best RSUM on `data.dev`, measure it once on `data.test`.
 
     `settings` are fields of `TrainConfig`, such as `epochs=20, lr=5e-4`. `loss` is any function of the scores; one of
     ours is also told which pairs show the same image. With `out` the run writes its log, checkpoints and results
-    there, and `resume=True` takes it up again to the same end, bit for bit on the CPU. `config_text` is what to write
-    as its `config.yaml`, where the run comes from a configuration.
+    there, and `resume=True` continues it to the same end, bit for bit on the CPU.
     """
     config = with_values(config or TrainConfig(), settings)
+    return train_in(RunFolder(out), model, data, loss, config, resume=resume, quiet=quiet)
+
+
+def train_in(
+    folder: RunFolder,
+    model: AbstractMatcher,
+    data: Data,
+    loss: Callable[..., Tensor],
+    config: TrainConfig,
+    *,
+    described: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    label: str = "",
+) -> Run:
+    """The loop behind `train`. `described` becomes `config.yaml`; `label` stands before every printed line."""
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
-        raise SelhnError("training needs one number for a batch: give the loss reduction='mean' or 'sum', not 'none'")
+        raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum', not 'none'")
+    folder.check(resume)
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     model = model.to(device)
@@ -79,145 +94,71 @@ def train(
     optimizer = make_optimizer(model, config, device, of_loss)
     protocol = make_protocol(model, loss, data, batches, config)
     stepper = make_stepper(model, batches, loss, optimizer, config, protocol)
-    folder = RunFolder(out, resume, _identity(model, loss, data, config), config_text)
-    with folder.held():
-        position, alarm = Position(), make_alarm(loss, len(batches))
-        if resume:
-            position, alarm_state = load_checkpoint(folder.checkpoints, model, optimizer, folder.identity, protocol)
-            alarm = StallAlarm(**alarm_state) if alarm_state else None
-            if position.epoch > config.epochs:
-                raise SelhnError(
-                    f"{folder.path} has trained for {position.epoch} epochs already: "
-                    f"epochs={config.epochs} would take some back"
-                )
-        folder.describe(finished=position.epoch == config.epochs)
-        meter = Meter(folder.log, position.log_position, alarm)
+    alarm = make_alarm(loss, len(batches))
+    identity = _identity(model, loss, data, config)
+    checkpoints = Checkpoints(folder, identity, model, optimizer, loss, protocol, alarm)
+    with folder.hold():
+        position = checkpoints.load() if resume else Position()
+        if position.epoch > config.epochs:
+            raise SelhnError(
+                f"{folder.path} has trained for {position.epoch} epochs already: "
+                f"epochs={config.epochs} would take some back"
+            )
+        folder.describe(described, identity, finished=position.epoch == config.epochs)
         progress = Progress(config.epochs * len(batches), position.step, quiet, label)
-        under_way = _Training(
-            model,
-            data,
-            loss,
-            config,
-            batches,
-            optimizer,
-            protocol,
-            stepper,
-            folder,
-            alarm,
-            meter,
-            progress,
-            position,
-            label,
-        )
+        log = None if folder.path is None else folder.log_path
+        meter = Meter(log, position.log_position, alarm, progress.say)
         with meter, interruptible() as interrupted, recording_stream(device):
             for epoch in range(position.epoch, config.epochs):
-                under_way.train_epoch(epoch, interrupted)
-                under_way.end_epoch(epoch)
-        return under_way.finish()
+                set_learning_rate(optimizer, epoch, config)
+                phase = _begin_phase(loss, epoch, alarm, len(batches), config)
+                if position.step_in_epoch == 0:
+                    protocol.begin_epoch(epoch)
+                model.train()
+                for step in batches.steps(epoch, start=position.step_in_epoch):
+                    numbers = stepper(step, phase)
+                    position = position.after_step()
+                    meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
+                    progress.step(meter.summary)
+                    stop = interrupted()
+                    if stop or (config.checkpoint_every and position.step % config.checkpoint_every == 0):
+                        checkpoints.save(replace(position, log_position=meter.flush()))
+                    if stop:
+                        progress.say(_how_to_continue(folder, position.step, described is not None))
+                        raise KeyboardInterrupt(_how_to_continue(folder, position.step, described is not None))
+                dev, probed = evaluate(model, data.dev), probe_split(model, data.dev)
+                meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
+                progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
+                if dev.rsum > position.best_rsum:
+                    position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
+                    folder.keep_best(model)
+                position = position.after_epoch()
+                checkpoints.save(replace(position, log_position=meter.flush()))
+        folder.restore_best(model)
+        dev, test = evaluate(model, data.dev), evaluate(model, data.test)
+        stalled = None if alarm is None else alarm.said
+        folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
+    return Run(folder.path, dev, test, position.best_epoch, stalled)
 
 
-@dataclass
-class _Training:
-    """A run under way: all that it is made of, and how far it has got."""
-
-    model: AbstractMatcher
-    data: Data
-    loss: Callable[..., Tensor]
-    config: TrainConfig
-    batches: Batches
-    optimizer: torch.optim.Optimizer
-    protocol: Protocol
-    stepper: Stepper
-    folder: RunFolder
-    alarm: StallAlarm | None
-    meter: Meter
-    progress: Progress
-    position: Position
-    label: str
-
-    def train_epoch(self, epoch: int, interrupted: Callable[[], bool]) -> None:
-        """All steps of an epoch, or those that are left of it."""
-        self._begin_epoch(epoch)
-        phase = self.loss.phase if isinstance(self.loss, AbstractLoss) else None
-        for step in self.batches.steps(epoch, start=self.position.step_in_epoch):
-            numbers = self.stepper(step, phase)
-            self.position = self.position.after_step()
-            last = self.position.step_in_epoch == len(self.batches)
-            self.meter.add(self.position.step, epoch, numbers, read=last)
-            self._pass_on()
-            self.progress.step(self.meter.summary)
-            if interrupted():
-                self.checkpoint()
-                self.progress.say(self.folder.how_to_go_on(self.position.step))
-                raise KeyboardInterrupt(self.folder.how_to_go_on(self.position.step))
-            if self.config.checkpoint_every and self.position.step % self.config.checkpoint_every == 0:
-                self.checkpoint()
-
-    def _pass_on(self) -> None:
-        for said in self.meter.heard():
-            self.progress.say(self.label + said)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        set_learning_rate(self.optimizer, epoch, self.config)
-        if isinstance(self.loss, AbstractLoss):
-            self.loss.set_epoch(epoch)
-            if self.alarm is not None:  # a scheduled loss has another plateau in another phase
-                self.alarm.plateau = self.loss.plateau(self.config.batch_size)
-                self.alarm.patience = patience(self.loss, len(self.batches))
-        if self.position.step_in_epoch == 0:
-            self.protocol.begin_epoch(epoch)
-        self.model.train()
-
-    def end_epoch(self, epoch: int) -> None:
-        """How good it is on dev, what the log says of it, and the weights, where they are the best yet."""
-        dev, probed = evaluate(self.model, self.data.dev), probe_split(self.model, self.data.dev)
-        self.meter.write({"step": self.position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
-        self.progress.say(f"{self.label}epoch {epoch + 1:2}/{self.config.epochs}  {self.meter.summary}  dev {dev}")
-        if dev.rsum > self.position.best_rsum:
-            self.position = replace(self.position, best_rsum=dev.rsum, best_epoch=epoch)
-            self.folder.keep_best(self.model)
-        self.position = self.position.after_epoch()
-        self.checkpoint()
-
-    def checkpoint(self) -> None:
-        """All that the run needs to go on from here, where it has a folder."""
-        if self.folder.checkpoints is not None:
-            position = replace(self.position, log_position=self.meter.flush())
-            self._pass_on()
-            heard = None if self.alarm is None else asdict(self.alarm)
-            identity = self.folder.identity
-            save_checkpoint(
-                self.folder.checkpoints, self.model, self.optimizer, position, identity, heard, self.protocol
-            )
-
-    def finish(self) -> Run:
-        """The best epoch, measured on test, once."""
-        self.folder.restore_best(self.model)
-        dev, test = evaluate(self.model, self.data.dev), evaluate(self.model, self.data.test)
-        stalled = None if self.alarm is None else self.alarm.said
-        run = Run(self.folder.path, dev, test, self.position.best_epoch, stalled)
-        self.folder.write_results(run)
-        return run
-
-
-def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm | None:
-    """The stall alarm for a loss of ours; its plateau is set at the start of every epoch."""
+def _begin_phase(
+    loss: Callable[..., Tensor], epoch: int, alarm: StallAlarm | None, steps: int, config: TrainConfig
+) -> Hashable:
+    """Tell a scheduled loss, and the alarm that knows its plateau, which epoch begins; returns the loss's phase."""
     if not isinstance(loss, AbstractLoss):
         return None
-    if isinstance(loss, TripletSelHN):
-        remedy = (
-            "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
-            "or a loss that has no switch (loss=tal loss.temperature=0.05)"
-        )
-        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
-        epsilon = max(loss.epsilon, StallAlarm.epsilon)
-        return StallAlarm(None, epsilon, patience(loss, steps_per_epoch), remedy)
-    return StallAlarm(None, patience=patience(loss, steps_per_epoch))
+    loss.set_epoch(epoch)
+    if alarm is not None:
+        alarm.plateau = loss.plateau(config.batch_size)
+        alarm.patience = patience(loss, steps)
+    return loss.phase
 
 
-def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
-    """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
-    return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
+def _how_to_continue(folder: RunFolder, step: int, has_config: bool) -> str:
+    if folder.path is None:
+        return f"Stopped after {step} steps; nothing was saved, because the run has no folder (out=)."
+    how = f"selhn train --resume {folder.path}" if has_config else f'train(..., out="{folder.path}", resume=True)'
+    return f"Stopped after {step} steps; all of it is saved. Continue with: {how}"
 
 
 def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
-from selhn.data.formats.reading import read_json
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
 from selhn.eval.encoded import require_folds
 from selhn.models import load_model
+from selhn.runs import RunFolder
 from selhn.training.run import open_data, read_config
 
 ENSEMBLE = "ensemble"
@@ -66,7 +66,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 def require_same_data(runs: Sequence[Path]) -> None:
     """Refuse runs that were trained on different data, where they say what it was."""
-    known = {run: _trained_on(run) for run in runs if (run / "identity.json").exists()}
+    known = {run: _trained_on(run) for run in runs if RunFolder(run).identity}
     for run, trained_on in known.items():
         first = next(iter(known))
         if trained_on != known[first]:
@@ -77,6 +77,7 @@ def require_same_data(runs: Sequence[Path]) -> None:
 
 
 def _trained_on(run: Path) -> str:
-    data = str(read_json(run / "identity.json").get("data"))
-    settings = read_config(run).data_settings if (run / "config.yaml").exists() else {}
+    folder = RunFolder(run)
+    data = str(folder.identity.get("data"))
+    settings = {} if folder.config is None else read_config(run).data_settings
     return ", ".join([data, *(f"{name}={value}" for name, value in sorted(settings.items()))])

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 from selhn.data import Data, load_data
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
+from selhn.runs import RunFolder
 from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
-from selhn.training.loop import Run, train
+from selhn.training.loop import Run, train_in
 from selhn.training.recipes import find_data
 
 
@@ -24,10 +25,10 @@ def run_config(
     data = load_data(find_data(config.data), **config.data_settings)
     loss = make_loss(config)
     model = make_model(config, data)
-    text = config.to_yaml()
-    return train(
-        model, data, loss, out=out, config=config.train, resume=resume, quiet=quiet, label=label, config_text=text
-    )
+    return train_in(
+        RunFolder(out), model, data, loss, config.train,
+        described=config.to_dict(), resume=resume, quiet=quiet, label=label,
+    )  # fmt: skip
 
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
@@ -38,13 +39,16 @@ def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = Fals
 
 def read_config(run: Path) -> RunConfig:
     """The configuration a run was started with."""
-    path = run / "config.yaml"
-    if not path.exists():
+    folder = RunFolder(run)
+    values = folder.config
+    if values is None:
         raise SelhnError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
     try:
-        return RunConfig.from_yaml(path.read_text())
-    except ValueError as error:
-        raise SelhnError(f"{path} cannot be read ({error}): restore it, or start the run again") from None
+        return RunConfig.from_dict(values)
+    except SelhnError as error:
+        raise Damaged(
+            f"{folder.file('config.yaml')} cannot be read ({error}): restore it, or start the run again"
+        ) from None
 
 
 def make_loss(config: RunConfig) -> AbstractLoss:
@@ -77,8 +81,7 @@ def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
     for seed in seeds:
         seeded = replace(config, train=replace(config.train, seed=seed))
         folder = out / f"seed{seed}"
-        begun = (folder / "checkpoints" / "latest").exists()
-        runs[seed] = run_config(seeded, folder, resume=begun, label=f"[seed {seed}] ")
+        runs[seed] = run_config(seeded, folder, resume=RunFolder(folder).started, label=f"[seed {seed}] ")
     rows = [f"seed {seed:4}  test  {run.test}" for seed, run in runs.items()]
     return "\n".join([*rows, f"RSUM {mean_and_deviation([run.test.rsum for run in runs.values()])}"])
 
@@ -92,7 +95,7 @@ def open_data(run: Path, data: str | None = None) -> Data:
     """The data a run was trained on unless other data is named."""
     if data is not None:
         return load_data(find_data(data))
-    if not (run / "config.yaml").exists():
+    if RunFolder(run).config is None:
         raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
     config = read_config(run)
     return load_data(find_data(config.data), **config.data_settings)

@@ -10,10 +10,10 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Augmentation, Batches, Data, Pairs
-from selhn.diagnose import gradient_norms, parameter_norms, probe_scores
+from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
 from selhn.kernels import side_by_side
-from selhn.losses import AbstractLoss, TripletSelHN
+from selhn.losses import AbstractLoss
 from selhn.models import AbstractMatcher
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
@@ -132,8 +132,3 @@ def _per_anchor(
     if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
         return value
     return loss.reduce(loss.statistics(scores, image_ids, given=given), "mean")
-
-
-def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """The delta_s above which an anchor counts as told apart: that of SelHN, or what SelHN has by default."""
-    return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
-from selhn.losses import AbstractLoss
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
 
@@ -28,8 +27,7 @@ class Protocol:
 
     def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
         self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
-        learnt = loss.named_parameters() if isinstance(loss, AbstractLoss) and loss.learnt() else ()
-        self.tables: dict[str, Tensor] = {f"loss.{name}": parameter.detach() for name, parameter in learnt}
+        self.tables: dict[str, Tensor] = {}
 
     @property
     def capturable(self) -> bool:
@@ -47,7 +45,7 @@ class Protocol:
         return forward(), None
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint must hold for the run to go on as if nothing had happened."""
+        """What a checkpoint must hold beside the model, the loss and their optimiser."""
         return dict(self.tables)
 
     def load_state(self, state: dict[str, Tensor]) -> None:

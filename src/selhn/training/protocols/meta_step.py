@@ -106,12 +106,13 @@ class MetaStep(Protocol):
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, gradients)]
 
     def state(self) -> dict[str, Tensor]:
-        """The weighting network and its optimiser."""
-        return {**self.loss.network.state_dict(), **flatten_optimizer(self._optimizer)[0]}
+        """The optimiser of the weighting network, which is itself part of the loss."""
+        return flatten_optimizer(self._optimizer)[0]
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """The inverse of `state`."""
-        self.loss.network.load_state_dict({name: state[name] for name in self.loss.network.state_dict()})
+        of_before = {name: state[name] for name in self.loss.network.state_dict() if name in state}
+        self.loss.network.load_state_dict(of_before, strict=False)  # older checkpoints have the network here
         unflatten_optimizer(self._optimizer, state, self._optimizer.state_dict()["param_groups"])
 
 

@@ -4,10 +4,10 @@ import torch
 from selhn.data import Pairs, Step, load_data
 from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
+from selhn.runs import read_log
 from selhn.text import Vocabulary
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig
-from selhn.training.log import read_log
 from selhn.training.loop import train
 from selhn.training.optim import make_optimizer
 from selhn.training.step import make_batches, make_stepper

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from selhn.losses import InfoNCE, SigLIP
-from selhn.training import get_recipe, override, read_log, train
+from selhn.runs import read_log
+from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
 
 

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from selhn.diagnose import epsilon_of
 from selhn.losses import InfoNCE, TripletHN, TripletSelHN
 from selhn.training import TrainConfig, train
-from selhn.training.step import epsilon_of, make_batches
+from selhn.training.step import make_batches
 
 
 def test_a_batch_larger_than_the_data(tiny_model, tiny_data):

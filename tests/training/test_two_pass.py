@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from selhn.base.types import Batch
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 from selhn.models import MODELS, create_model
+from selhn.runs import read_log
 from selhn.training.config import TrainConfig
-from selhn.training.log import read_log
 from selhn.training.loop import train
 from selhn.training.step import training_step
 from selhn.training.two_pass import match_in_two_passes, pulled_pairs, require_two_pass

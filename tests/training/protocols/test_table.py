@@ -6,7 +6,8 @@ from safetensors.torch import load_file
 
 from selhn.losses import LOSSES, TripletHN, TripletSelHN
 from selhn.models import Twins, load_model
-from selhn.training import get_recipe, override, read_log, resume_run, run_config
+from selhn.runs import read_log
+from selhn.training import get_recipe, override, resume_run, run_config
 from selhn.training import step as steps
 from selhn.training.protocols import PROTOCOLS, Protocol, make_protocol
 from selhn.training.step import make_batches

@@ -1,0 +1,124 @@
+"""`selhn index`, `selhn search` and `selhn serve`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selhn.cli.options import stoppable
+
+URI_HELP = (
+    "Milvus URI instead of a folder: http://host:19530, or a Milvus Lite file such as pictures.db. "
+    "Append #NAME to choose a collection."
+)
+INDEX_HELP = "Folder of the index; default selhn.index in this folder or, for pictures, in ~/.local/share/selhn."
+
+
+def index(
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A folder of pictures, or a data set; default is the data of the run given by --model."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model; for pictures, default is the model in the package.")
+    ] = None,
+    split: str = "test",
+    precision: Annotated[str, typer.Option(help="Precision of a new index: float32, float16 or int8.")] = "float32",
+    captions: Annotated[Path | None, typer.Option(help="For pictures; see selhn data import.")] = None,
+    extractor: Annotated[str | None, typer.Option(help="For pictures; see selhn data import.")] = None,
+    device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
+    delete: Annotated[list[str] | None, typer.Option(help="Remove an item; may be given several times.")] = None,
+    compact: Annotated[bool, typer.Option("--compact", help="Free the space of removed items.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Read every file and compare checksums.")] = False,
+    approximate: Annotated[
+        str | None, typer.Option(help="Propose candidates with FAISS: auto, hnsw, ivf or ivf_int8; exact turns it off.")
+    ] = None,
+) -> None:
+    """Make, update or change an index of pictures or of a data set. If stopped, the same command continues."""
+    from selhn.cli.search import change_index, fill_index, index_place
+
+    place = index_place(folder, uri)
+    changes = bool(delete or compact or check or approximate)
+    if source is not None or model is not None or not changes:
+        pictures = {"captions": captions, "extractor": extractor, "device": device}
+        with stoppable():
+            typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
+    if changes:
+        typer.echo(change_index(place, delete or [], compact, check, approximate))
+
+
+def search(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="A sentence to search for, optionally after the folder of a run or an index."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model, if the index does not contain its own, as in Milvus.")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
+    where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
+    like: Annotated[
+        str | None, typer.Option(help="A picture file or the id of an item; can be combined with a sentence.")
+    ] = None,
+    find: Annotated[str, typer.Option(help="What to find: image, or text for captions.")] = "image",
+    text_weight: Annotated[float, typer.Option(help="Weight of the sentence; that of --like is 1.")] = 2.0,
+    sheet: Annotated[Path | None, typer.Option(help="Image file to draw the pictures found into.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+    data: Annotated[str | None, typer.Option(help="Data to search; default is that of the run.")] = None,
+    split: str = "test",
+) -> None:
+    """Find pictures by a sentence, by a picture, or by both."""
+    from selhn.cli.search import answers, ask, index_place, save_sheet
+
+    place = index_place(folder, uri)
+    hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
+    typer.echo(answers(hits, as_json))
+    if sheet is not None:
+        save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)
+
+
+def serve(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of an index; default is the index of your pictures.")
+    ] = None,
+    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A run or a saved model, if the index does not contain its own.")
+    ] = None,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Serve the example pictures, indexed on first use.")
+    ] = False,
+    runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show while they train.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8000,
+    token: Annotated[str | None, typer.Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
+    hostname: Annotated[
+        list[str] | None, typer.Option(help="Host name of the service, besides localhost; may be repeated.")
+    ] = None,
+    attention: Annotated[
+        Path | None, typer.Option(help="A run with attention over regions, to show what each word looks at.")
+    ] = None,
+    writable: Annotated[bool, typer.Option("--writable", help="Let clients add, change and delete items.")] = False,
+) -> None:
+    """Search in the browser and over HTTP."""
+    from selhn.cli.search import index_place
+    from selhn.serve import serve
+
+    serve(
+        index_place(folder, uri),
+        examples=examples,
+        runs=runs,
+        host=host,
+        port=port,
+        token=token,
+        hostnames=hostname,
+        attention=attention,
+        writable=writable,
+        model=model,
+    )

@@ -1,0 +1,16 @@
+"""The files of a training run. Nothing else in selhn reads or writes them; no training loop is imported here."""
+
+from selhn.runs.run_folder import Results, RunFolder, environment, find_runs
+from selhn.runs.run_log import LogPart, read_log
+from selhn.runs.weights import load_weights, save_weights
+
+__all__ = [
+    "LogPart",
+    "Results",
+    "RunFolder",
+    "environment",
+    "find_runs",
+    "load_weights",
+    "read_log",
+    "save_weights",
+]

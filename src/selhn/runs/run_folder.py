@@ -1,0 +1,286 @@
+"""The folder of a run: its settings, log, checkpoints, best model, results and verdict."""
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.files import write_whole, writing
+from selhn.base.version import __version__
+from selhn.models import AbstractMatcher, load_model
+from selhn.runs.run_log import LogPart, read_log, read_log_part
+from selhn.runs.weights import load_weights, save_weights
+
+LOG, RESULTS = "log.jsonl", "results.json"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a finished run reached; `dev` and `test` are what `Metrics.from_dict` reads."""
+
+    dev: Mapping[str, Any]
+    """Of the epoch with the highest RSUM on dev."""
+    test: Mapping[str, Any]
+    """Of the same epoch."""
+    best_epoch: int
+    """Counted from 0."""
+    stalled: str | None
+    """What the stall alarm said, if it went off and training has not left the plateau since."""
+
+
+class RunFolder:
+    """The only reader and writer of a run's files.
+
+    `config.yaml` (model, loss, data and settings by name), `identity.json` (what a resumed run must have in common
+    with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model), `results.json`, `verdict.json`.
+    Opening one reads nothing. With `path=None` nothing is written and the best weights are kept in memory.
+    """
+
+    def __init__(self, path: str | Path | None):
+        self.path = None if path is None else Path(path)
+        self._best: dict[str, Tensor] = {}
+
+    def file(self, name: str) -> Path:
+        """The path of one of its files, whether it exists or not."""
+        if self.path is None:
+            raise SelhnError("this run has no folder, so it has no files: train it with out=")
+        return self.path / name
+
+    # Reading
+
+    @property
+    def log_path(self) -> Path:
+        """The path of the log."""
+        return self.file(LOG)
+
+    def log(self) -> list[dict[str, Any]]:
+        """All rows of the log so far; a last line that was cut off in the middle is left out."""
+        if not self.log_path.is_file():
+            raise NotFound(f"{self.path} holds no run: there is no {LOG} in it")
+        return read_log(self.log_path)
+
+    def log_since(self, after: int = 0, most_bytes: int = 4 * 2**20) -> LogPart:
+        """What was logged from byte `after` on, in parts of bounded size, for those who watch a log grow."""
+        return read_log_part(self.log_path, after, most_bytes)
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The content of `config.yaml`; None if there is none, as in runs of older versions started from Python."""
+        path = self.file("config.yaml")
+        if not path.exists():
+            return None
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            why = str(error).splitlines()[0]
+            raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
+        if not isinstance(content, dict):
+            raise Damaged(f"{path} holds no `name: value` lines: restore it, or start the run again")
+        return content
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one; empty if it is not known."""
+        return self._json("identity.json") or {}
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """The versions and the device it was trained with; empty if they are not known."""
+        return self._json("env.json") or {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has results."""
+        return self.file(RESULTS).is_file()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self.file("checkpoints/latest").exists()
+
+    @property
+    def results(self) -> Results | None:
+        """What the run reached; None while it has not finished."""
+        content = self._json(RESULTS)
+        if content is None:
+            return None
+        try:
+            return Results(content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): was it edited by hand?") from None
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """What `selhn diagnose` says about the run, written when training ends; None if there is none."""
+        return self._json("verdict.json")
+
+    def best_model(self) -> AbstractMatcher:
+        """The model with the weights of its best epoch."""
+        return load_model(self.file("."))
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        path = self.file(name)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
+        if not isinstance(content, dict):
+            raise Damaged(f"{path} should hold one JSON object {{...}}: was it edited by hand?")
+        return content
+
+    # Writing
+
+    def check(self, resume: bool) -> None:
+        """Refuse a folder that holds another run, or on resume one that holds none; nothing is written yet."""
+        if self.path is None:
+            if resume:
+                raise SelhnError("nothing to resume: name the run's folder with out=")
+            return
+        if self.path.exists() and not self.path.is_dir():
+            raise SelhnError(f"{self.path} is a file: choose a folder for out=")
+        # A run that died before its first checkpoint has nothing to resume; it may begin again.
+        if self.started and not resume:
+            raise SelhnError(
+                f"{self.path} already holds a run: continue it with resume=True, or choose another folder for out="
+            )
+        if resume and not self.started:
+            raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Make the folder, and keep other processes from training in it: two would write one log."""
+        if self.path is None:
+            return nullcontext()
+        self.path.mkdir(parents=True, exist_ok=True)
+        return writing(self.path)
+
+    def describe(self, config: Mapping[str, Any] | None, identity: Mapping[str, str], finished: bool) -> None:
+        """Write what the run is; on resume, only once its checkpoint has been found to be of the same run.
+
+        Unless it has `finished` already, results it reached with fewer epochs are removed.
+        """
+        if self.path is None:
+            return
+        if not finished:
+            self.file(RESULTS).unlink(missing_ok=True)
+            self.file("verdict.json").unlink(missing_ok=True)
+        if config is not None:
+            write_whole(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
+        self._write("identity.json", dict(identity))
+        self._write("env.json", environment())
+
+    def write_results(self, results: Results) -> None:
+        """Write what the run reached."""
+        self._write(RESULTS, asdict(results))
+
+    def write_verdict(self, verdict: Mapping[str, Any]) -> None:
+        """Write what diagnosis says about the run."""
+        self._write("verdict.json", dict(verdict))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        if self.path is not None:
+            write_whole(self.file(name), json.dumps(content, indent=1) + "\n")
+
+    def keep_best(self, model: AbstractMatcher) -> None:
+        """Keep the weights as the best so far; of a model that is in no table only its weights are saved."""
+        if self.path is None:
+            self._best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        elif model.name is not None:
+            model.save(self.file("best"))
+        else:
+            save_weights(model, self.file("best/model.safetensors"))
+
+    def restore_best(self, model: AbstractMatcher) -> None:
+        """Give the model the best weights back."""
+        if self.path is None:
+            model.load_state_dict(self._best)
+        elif model.name is not None:
+            model.load_state_dict(self.best_model().state_dict())
+        else:
+            load_weights(model, self.file("best/model.safetensors"))
+
+    def write_checkpoint(
+        self, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
+    ) -> None:
+        """Write `checkpoints/NAME`; the one before it is removed only when this one is complete.
+
+        It is written under another name and renamed, and then `checkpoints/latest` names it. Whatever happens in
+        between, a full disk or kill -9, the checkpoint before is still there.
+        """
+        folder = self.file("checkpoints")
+        temporary, final = folder / f".{name}.partial", folder / name
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir(parents=True)
+            save_weights(model, temporary / "model.safetensors")
+            save_file(dict(tensors), temporary / "training.safetensors")
+            (temporary / "training.json").write_text(json.dumps(content, indent=1))
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+            write_whole(folder / "latest", name + "\n")
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise OSError(
+                f"the checkpoint {final} could not be written ({error}): free some disk space and resume; "
+                "the checkpoint before it is untouched"
+            ) from error
+        for old in folder.glob("step_*"):
+            if old.name != name:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def read_checkpoint(self) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
+        """The folder of the latest checkpoint with its weights, and its other tensors and content."""
+        if not self.started:
+            raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
+        latest = self.file("checkpoints") / self.file("checkpoints/latest").read_text().strip()
+        try:
+            return latest, load_file(latest / "training.safetensors"), json.loads((latest / "training.json").read_text())
+        except (OSError, ValueError, SafetensorError) as error:
+            raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
+
+
+def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:
+    """Folders of runs in or below `path`, by their logs, in order of name.
+
+    Hidden folders, and links that lead out of `path`, are left out.
+    """
+    root = Path(path).resolve()
+    found: list[Path] = []
+    for place, folders, files in os.walk(root):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if LOG in files and (here / LOG).resolve().is_relative_to(root):
+            found.append(here)
+            folders[:] = []
+        if len(here.relative_to(root).parts) >= deepest:
+            folders[:] = []
+        if len(found) >= most:
+            break
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """What a result depends on beside the settings."""
+    return {
+        "selhn": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "command": sys.argv,
+    }

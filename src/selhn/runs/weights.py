@@ -1,0 +1,39 @@
+"""The weights of any module in one safetensors file."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from selhn.base.errors import Damaged, SelhnError
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write every parameter and buffer of any module."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(_weights(model), path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Read what `save_weights` wrote into a module of the same shapes."""
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Damaged(f"{path} is damaged ({error}): remove the run and start it again") from None
+    own = _weights(model)
+    if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
+        raise SelhnError(f"{path} has the weights of another model: resume with the model the run began with")
+    model.load_state_dict(weights, strict=False)  # names that share a tensor are stored once
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once, also if two names share one tensor, which safetensors refuses."""
+    seen: set[int] = set()
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() in seen and tensor.numel():
+            continue
+        seen.add(tensor.data_ptr())
+        weights[name] = tensor.detach().contiguous()
+    return weights

@@ -163,7 +163,7 @@ class WarmRunner:
         if job.log is not None:
             write_log(job.log, seen.rows, job.log_epochs)
         if job.scores is not None:
-            numbers = model.to_scores(score_split(model, data.test, for_ranking=True))
+            numbers = model.activation(score_split(model, data.test, for_ranking=True))
             keep_scores(job.scores, numbers, data.test)
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         return {

@@ -42,7 +42,7 @@ def test_fragments_in_blocks(name, data):
     with torch.no_grad():
         images = model.encode_images(*split.features.gather(torch.arange(split.num_images)))
         texts = model.encode_texts(*model.tokenize(list(split.captions)))
-        expected, ranked = model.score(images, texts), model.rank_scores(images, texts)
+        expected, ranked = model.score(images, texts), model.logits(images, texts)
     for block in (7, 1000):
         torch.testing.assert_close(score_split(model, split, block), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(score_split(model, split, for_ranking=True), ranked, rtol=1e-4, atol=1e-5)

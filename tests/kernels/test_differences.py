@@ -193,7 +193,7 @@ def test_models_learn_by_the_kernels_as_by_torch_in_half_precision(name, half, m
         texts = model.encode_texts(given.tokens, given.token_mask)
         with torch.autocast(DEVICE, half, enabled=not precise):
             assert (model.head._precision(images, texts) == half) == used
-            numbers = model.rank_scores(images, texts)
+            numbers = model.logits(images, texts)
         (numbers * pulls.to(numbers)).sum().backward()
         return {key: p.grad.cpu().double() for key, p in model.named_parameters() if p.grad is not None}
 
@@ -248,7 +248,7 @@ def test_the_step_of_a_model_in_a_cuda_graph(name):
     def step():
         with torch.autocast("cuda", torch.bfloat16):
             assert model.head._precision(images, texts) == torch.bfloat16
-            numbers = model.rank_scores(images, texts)
+            numbers = model.logits(images, texts)
         return numbers.detach(), *torch.autograd.grad(numbers.square().sum(), leaves)
 
     expected = step()

@@ -1,8 +1,9 @@
 import pytest
 import torch
-from model_cases import make_batch, make_model
+from model_cases import make_batch
 
-from selhn.models import AbstractMatcher, create_model, load_model
+from selhn.base.errors import SelhnError
+from selhn.models import AbstractMatcher, create_model, encode_batch, load_model
 
 
 class Mine(AbstractMatcher):
@@ -30,15 +31,20 @@ def test_a_model_of_your_own():
     match = model(make_batch())
     assert match.scores.shape == (6, 6)
     assert match.aux["length"] > 0
-    assert len(model.parameter_groups(0.1)) == 1
     assert not model.is_embedding
 
 
 def test_pairs_alone_are_not_for_every_model():
     model, batch = Mine(), make_batch()
-    assert not model.pairs_apart
-    with pytest.raises(ValueError, match="Mine scores all images against all texts only"):
-        model.score_pairs(*model.encode(batch))
+    images, texts = encode_batch(model, batch)
+    assert torch.equal(model.activation(model.logits(images, texts)), model.score(images, texts))
+    with pytest.raises(SelhnError, match="Mine scores all images against all texts only"):
+        model.logits(images, texts, aligned=True)
+
+
+def test_the_base_is_narrow():
+    public = [name for name in vars(AbstractMatcher) if not name.startswith("_")]
+    assert len(public) <= 12, public
 
 
 def test_the_three_methods_must_be_there():
@@ -57,21 +63,3 @@ def test_no_vocabulary_no_sentences(tmp_path):
         model.tokenize(["a dog"])
     model.save(tmp_path / "model")
     assert load_model(tmp_path / "model").tokenizer is None
-
-
-def test_pretrained_weights_learn_more_slowly():
-    model = make_model("rvsepp")
-    own, bert = model.parameter_groups(1.0, text_lr_factor=0.25)
-    assert (own["lr"], bert["lr"]) == (1.0, 0.25)
-    names = {id(p): key for key, p in model.named_parameters()}
-    assert all(names[id(p)].startswith("text.words.bert.") for p in bert["params"])
-    grouped = sorted(names[id(p)] for p in own["params"] + bert["params"])
-    assert grouped == sorted(key for key, p in model.named_parameters() if p.requires_grad)
-    assert [group["lr"] for group in make_model("rvse").parameter_groups(0.5)] == [0.5]
-
-
-def test_frozen_weights_are_in_no_group():
-    model = make_model("rvsepp", freeze_bert=True).train()
-    assert len(model.parameter_groups(1.0)) == 1
-    assert not model.text.words.training
-    assert model.text.training

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from selhn.base.types import Batch
 from selhn.layers import Fragments
-from selhn.models import MODELS, create_model
+from selhn.models import MODELS, create_model, encode_batch
 
 NAMES = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -87,16 +87,19 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
 def test_pairs_alone_score_as_among_all(name, training):
     settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
     model, batch = make_model(name, **settings).double(), make_batch(6, dtype=torch.float64)
-    images, texts = model.encode(batch)
+    images, texts = encode_batch(model, batch)
     model.train(training)
     image, text = torch.tensor([0, 3, 3, 5, 1, 0, 2]), torch.tensor([4, 3, 0, 5, 1, 4, 1])
     if training and name == "saf":
         assert not model.pairs_apart
         with pytest.raises(ValueError, match="SAF in training has statistics over all images"):
-            model.score_pairs(images[image], texts[text])
+            model.activation(model.logits(images[image], texts[text], aligned=True))
         return
     assert model.pairs_apart == (name != "saf")
-    alone, among = model.score_pairs(images[image], texts[text]), model.score(images, texts)[image, text]
+    alone, among = (
+        model.activation(model.logits(images[image], texts[text], aligned=True)),
+        model.score(images, texts)[image, text],
+    )
     torch.testing.assert_close(alone, among, rtol=0, atol=1e-12)
     weights = torch.randn(7, dtype=torch.float64)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -132,7 +135,7 @@ def test_ranking_is_by_the_numbers_before_a_sigmoid(name):
     model, batch = make_model(name), make_batch()
     images = model.encode_images(batch.regions, batch.region_mask)
     texts = model.encode_texts(batch.tokens, batch.token_mask)
-    numbers, scores = model.rank_scores(images, texts), model.score(images, texts)
+    numbers, scores = model.logits(images, texts), model.score(images, texts)
     assert torch.equal(scores, numbers.sigmoid() if name in ("sgr", "saf") else numbers)
 
 
@@ -196,4 +199,4 @@ def test_attention_is_of_one_pair():
 def test_scores_from_what_is_ranked_by(name):
     model = make_model(name)
     images, texts = pair_of(model)
-    assert torch.equal(model.to_scores(model.rank_scores(images, texts)), model.score(images, texts))
+    assert torch.equal(model.activation(model.logits(images, texts)), model.score(images, texts))

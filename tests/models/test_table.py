@@ -204,7 +204,7 @@ def test_a_few_steps_lower_the_loss(name):
     model, batch, loss_fn = make_model(name).train(), make_batch(8), TripletSelHN()
     # A sigmoid's slope is a quarter at most, and much of what these learn from is dropped.
     steps = 100 if name in ("sgr", "saf") else 30
-    optimizer = torch.optim.AdamW(model.parameter_groups(5e-3, text_lr_factor=0.5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(steps):
         loss = loss_fn(model(batch).scores)

@@ -4,9 +4,10 @@ from model_cases import CASES, make_batch, make_model, score_batch
 
 from selhn.data import load_data
 from selhn.eval import evaluate, pair_attention
-from selhn.models import Twins, create_model, load_model
+from selhn.models import Twins, create_model, encode_batch, load_model
 from selhn.search import Index
 from selhn.text import Vocabulary
+from selhn.training.optim import parameter_groups
 
 every_model = pytest.mark.parametrize("name", CASES)
 
@@ -21,8 +22,8 @@ def test_a_batch_has_the_scores_of_both_and_all_else_their_mean(name):
     assert torch.equal(match.scores, torch.stack(apart))
     mean = (apart[0] + apart[1]) / 2
     torch.testing.assert_close(score_batch(model, batch), mean, rtol=1e-5, atol=1e-6)
-    images, texts = model.encode(batch)
-    torch.testing.assert_close(model.to_scores(model.rank_scores(images, texts)), mean, rtol=1e-5, atol=1e-6)
+    images, texts = encode_batch(model, batch)
+    torch.testing.assert_close(model.activation(model.logits(images, texts)), mean, rtol=1e-5, atol=1e-6)
     if model.is_embedding:
         torch.testing.assert_close(images @ texts.T, mean, rtol=1e-5, atol=1e-6)
 
@@ -43,12 +44,12 @@ def test_each_network_learns_from_its_own_scores_and_all_parts_are_watched():
     first, second = model.both
     assert first.image.fc.weight.grad.any()
     assert not any(parameter.grad is not None and parameter.grad.any() for parameter in second.parameters())
-    assert set(model.watched()) == {prefix + name for name in first.watched() for prefix in ("", "second_")}
+    assert set(model.watched) == {prefix + name for name in first.watched for prefix in ("", "second_")}
 
 
 def test_both_berts_have_the_low_rate():
     model = make_model("rvsepp", networks=2)
-    for group, of_one in zip(model.parameter_groups(1.0), model.both[0].parameter_groups(1.0), strict=True):
+    for group, of_one in zip(parameter_groups(model, 1.0), parameter_groups(model.both[0], 1.0), strict=True):
         assert group["lr"] == of_one["lr"]
         assert len(group["params"]) == 2 * len(of_one["params"])
 
@@ -58,9 +59,9 @@ def test_sigmoids_that_are_all_1_still_rank():
     with torch.no_grad():
         for network in model.both:
             network.head.last.bias.fill_(60.0)
-    images, texts = model.encode(make_batch())
+    images, texts = encode_batch(model, make_batch())
     assert (model.score(images, texts) == 1).all()
-    assert model.rank_scores(images, texts).unique().numel() > 6
+    assert model.logits(images, texts).unique().numel() > 6
 
 
 def test_evaluation_search_and_what_is_refused(tmp_path):

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from model_cases import make_model
 
 from selhn.diagnose import parameter_norms, total_norm
 from selhn.training.config import TrainConfig
-from selhn.training.optim import clipped_step, make_optimizer, set_learning_rate
+from selhn.training.optim import clipped_step, make_optimizer, parameter_groups, set_learning_rate
 
 
 def test_step_decay_is_a_function_of_the_epoch(tiny_model):
@@ -57,3 +58,21 @@ def test_the_fused_update_clips_too(tiny_model):
             clipped_step(optimizer, parameter_norms(model.parameters()), 0.5)
         weights.append(torch.cat([p.detach().cpu().flatten() for p in model.parameters()]))
     assert torch.allclose(*weights, atol=1e-5)
+
+
+def test_pretrained_weights_learn_more_slowly():
+    model = make_model("rvsepp")
+    own, bert = parameter_groups(model, 1.0, text_lr_factor=0.25)
+    assert (own["lr"], bert["lr"]) == (1.0, 0.25)
+    names = {id(p): key for key, p in model.named_parameters()}
+    assert all(names[id(p)].startswith("text.words.bert.") for p in bert["params"])
+    grouped = sorted(names[id(p)] for p in own["params"] + bert["params"])
+    assert grouped == sorted(key for key, p in model.named_parameters() if p.requires_grad)
+    assert [group["lr"] for group in parameter_groups(make_model("rvse"), 0.5)] == [0.5]
+
+
+def test_frozen_weights_are_in_no_group():
+    model = make_model("rvsepp", freeze_bert=True).train()
+    assert len(parameter_groups(model, 1.0)) == 1
+    assert not model.text.words.training
+    assert model.text.training

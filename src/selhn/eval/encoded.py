@@ -65,14 +65,14 @@ def score_split(
 
     Args:
         block: images, and texts, that are encoded at a time.
-        for_ranking: takes `model.rank_scores`, which do not tie where sigmoids are all 1.
+        for_ranking: takes `model.logits`, which do not tie where sigmoids are all 1.
         path: a folder in which the result is kept, as `scores.npy` for `numpy.load`, one block of texts after the
             other; what is there already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
             quarter of its memory. Only models that look at every pair have need of it.
         progress: shows on a terminal how far it has come.
     """
-    score = model.rank_scores if for_ranking else model.score
+    score = model.logits if for_ranking else model.score
     blocks = _text_blocks(model, split, block)
     result: _InMemory | StoredScores = _InMemory(split.num_images, split.num_texts)
     with ExitStack() as held:

@@ -33,6 +33,9 @@ class Bert(nn.Module):
         freeze: keep the weights as they are, without gradients and without dropout.
     """
 
+    is_pretrained = True
+    """Its weights learn at a lower rate than those of the rest of a model."""
+
     def __init__(self, source: str | Path | Mapping[str, Any] = MINILM, freeze: bool = False):
         super().__init__()
         if not isinstance(source, (str, Path, Mapping)):

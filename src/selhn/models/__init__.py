@@ -13,7 +13,7 @@ import torch
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
-from selhn.models.base import AbstractMatcher, in_eval_mode
+from selhn.models.base import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.saved import check_fits, find_folder, read_config, read_weights
 from selhn.models.twins import Twins
@@ -30,6 +30,7 @@ __all__ = [
     "Twins",
     "VSEpp",
     "create_model",
+    "encode_batch",
     "in_eval_mode",
     "list_models",
     "load_model",
@@ -96,7 +97,7 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
         model = Twins(model, MODELS[name].build(**settings))
     defaults = {key: parameter.default for key, parameter in parameters.items()}
     model.name = name
-    model.settings = {**defaults, **settings, **model.resolved_settings()}
+    model.settings = {**defaults, **settings, **model.settings}
     model.settings.pop("tokenizer", None)
     return model
 

@@ -1,7 +1,7 @@
 """What a matcher is: encode each image once, each text once, score all pairs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,12 @@ ITEMS_AT_ONCE = 512
 class AbstractMatcher(nn.Module, ABC):
     """Images and texts to `scores[image, text]`.
 
-    A subclass gives the three abstract methods below and passes its tokenizer here. What the encoders return is the
-    model's own affair (an embedding, or fragments with a mask), as long as it can be cut by rows.
+    A subclass implements the three abstract methods and passes its tokenizer on. The encoders may return anything that
+    can be indexed by rows: one vector per item, or fragments with a mask.
     """
 
     is_embedding: bool = False
-    """Whether an image and a text are one vector each, (I, d) and (T, d), and their score is the dot product."""
-
-    capturable: bool = True
-    """Whether a training step is the same work whatever the values are, so that a GPU can record and replay it."""
-
-    pairs_apart: bool = False
-    """Whether there is a `score_pairs`, and it gives what `score` gives in training too: a score depends on its own
-    image and text alone, and no statistics run over pairs."""
+    """Whether images and texts are one vector each, (I, d) and (T, d), and scores are their dot products."""
 
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
@@ -44,7 +37,9 @@ class AbstractMatcher(nn.Module, ABC):
         self.name: str | None = None
         """The line of `MODELS` it was made from; None for a model of your own."""
         self.settings: dict[str, Any] = {}
-        """What `create_model` needs to make its like."""
+        """What `create_model` needs to build the same model again; a subclass enters what only it knows."""
+        self.watched: dict[str, nn.Module] = {}
+        """Parts whose gradient norms are logged: both encoders, the image FC, the last text layer."""
 
     @abstractmethod
     def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None) -> Any:
@@ -58,50 +53,26 @@ class AbstractMatcher(nn.Module, ABC):
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """Every image against every text."""
 
-    def score_pairs(self, images: Any, texts: Any) -> Float[Tensor, " P"]:
-        """Image p with text p and no other, as many images as texts; a model may have it or not (see `pairs_apart`)."""
-        raise SelhnError(
-            f"{type(self).__name__} scores all images against all texts only: call score, or give it a score_pairs"
-        )
+    def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
+        """What pairs are ranked by, (I, T): the scores, or if these saturate and tie, what `activation` makes them of.
 
-    def rank_pairs(self, images: Any, texts: Any) -> Float[Tensor, " P"]:
-        """What image p with text p is ranked by, as `rank_scores` is for all pairs."""
-        return self.score_pairs(images, texts)
-
-    def rank_scores(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
-        """What evaluation and search rank by: the scores, or where these saturate and tie, a number behind them."""
+        With `aligned`, (P,): only image p with text p, for models that can score a pair without the others.
+        """
+        if aligned:
+            raise SelhnError(f"{type(self).__name__} scores all images against all texts only: call score")
         return self.score(images, texts)
 
-    def to_scores(self, numbers: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
-        """The scores from what `rank_scores` gave, so that nothing is computed twice for both."""
-        return numbers
+    def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+        """The scores from the `logits`."""
+        return logits
 
     def auxiliary(self, batch: Batch, images: Any, texts: Any) -> dict[str, Tensor]:
-        """Further losses of a model that trains on more than its scores."""
+        """Extra losses, by name, of a model that trains on more than its scores."""
         return {}
-
-    def pretrained_parameters(self) -> Iterable[nn.Parameter]:
-        """Weights that come from elsewhere, such as a BERT, and want a lower learning rate."""
-        return ()
-
-    def watched(self) -> dict[str, nn.Module]:
-        """Parts whose gradients are worth a line in the log: both encoders, the image FC, the last text layer."""
-        return {}
-
-    def resolved_settings(self) -> dict[str, Any]:
-        """Settings that are known only once the model is made, such as the configuration of a BERT read from disk."""
-        return {}
-
-    def encode(self, batch: Batch) -> tuple[Any, Any]:
-        """The images and the texts of a batch."""
-        return side_by_side(
-            lambda: self.encode_images(batch.regions, batch.region_mask),
-            lambda: self.encode_texts(batch.tokens, batch.token_mask),
-        )
 
     def forward(self, batch: Batch) -> Match:
         """The scores of a batch of pairs, positives on the diagonal."""
-        images, texts = self.encode(batch)
+        images, texts = encode_batch(self, batch)
         return Match(self.score(images, texts), self.auxiliary(batch, images, texts))
 
     def tokenize(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
@@ -149,14 +120,6 @@ class AbstractMatcher(nn.Module, ABC):
             )
         return encoded
 
-    def parameter_groups(self, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
-        """Trainable parameters for an optimiser; pretrained ones learn at `lr * text_lr_factor`."""
-        pretrained = [p for p in self.pretrained_parameters() if p.requires_grad]
-        known = set(map(id, pretrained))
-        own = [p for p in self.parameters() if p.requires_grad and id(p) not in known]
-        groups = [{"params": own, "lr": lr}, {"params": pretrained, "lr": lr * text_lr_factor}]
-        return [group for group in groups if group["params"]]
-
     def save(self, folder: Path | str) -> None:
         """Write all that `load_model` needs into a folder; one that is already there is replaced in one step."""
         if self.name is None:
@@ -165,6 +128,14 @@ class AbstractMatcher(nn.Module, ABC):
                 "or keep its state_dict() yourself"
             )
         write_folder(Path(folder), self.name, self.settings, self.state_dict(), self.tokenizer)
+
+
+def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
+    """The images and the texts of a batch, at the same time in a step that is being recorded."""
+    return side_by_side(
+        lambda: model.encode_images(batch.regions, batch.region_mask),
+        lambda: model.encode_texts(batch.tokens, batch.token_mask),
+    )
 
 
 def all_real(items: Tensor, mask: Bool[Tensor, "n K"] | None) -> Bool[Tensor, "n K"]:

@@ -34,10 +34,12 @@ class FocalAttention(nn.Module):
         super().__init__()
         self.focus, self.smooth = focus, smooth
 
-    def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """Every image against every text, from -2 to 2."""
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        """Every image against every text, or with its own; from -2 to 2."""
         cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):
+            if aligned:
+                return self._aligned(images, texts)
             return score_in_blocks(self._score, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
@@ -48,13 +50,11 @@ class FocalAttention(nn.Module):
             "of_regions": attention_weights(texts, images, self.smooth, self.focus)[0, :, :, 0],
         }
 
-    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
-        """Image p with text p, from -2 to 2."""
-        with in_full_precision(images):
-            dots = pair_products(images.vectors, texts.vectors)
-            of_words = attended_cosines(images, texts, self.smooth, self.focus, dots, aligned=True)
-            of_regions = attended_cosines(texts, images, self.smooth, self.focus, dots.transpose(1, 2), aligned=True)
-            return (mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask))[0]
+    def _aligned(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
+        dots = pair_products(images.vectors, texts.vectors)
+        of_words = attended_cosines(images, texts, self.smooth, self.focus, dots, aligned=True)
+        of_regions = attended_cosines(texts, images, self.smooth, self.focus, dots.transpose(1, 2), aligned=True)
+        return (mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask))[0]
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if can_attend(images.vectors, texts.vectors):

@@ -47,9 +47,9 @@ class CrossAttention(AbstractMatcher):
 
     Args:
         image, text: the encoders.
-        head: `head(images, texts)` gives (I, T) numbers, never in half precision where that would round scores;
-            `head.attention(images, texts)` the tensors of an `Attention`, for one pair, by their names;
-            `head.pairs(images, texts)` those of image p with text p; `head.pairs_apart` is that of the matcher.
+        head: `head(images, texts, aligned)` gives (I, T) logits, never in half precision if that would round scores, or
+            with `aligned` those of image p with text p, (P,); `head.attention(images, texts)` the tensors of an
+            `Attention` of one pair, by their names; `head.pairs_apart` is that of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
         tokenizer: reads the sentences.
     """
@@ -67,6 +67,8 @@ class CrossAttention(AbstractMatcher):
         self.text = text
         self.head = head
         self.sigmoid = sigmoid
+        self.settings = {"vocab_size": text.words.embed.num_embeddings}
+        self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
     def encode_images(
         self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
@@ -79,16 +81,21 @@ class CrossAttention(AbstractMatcher):
         return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """The head's numbers, or their sigmoids."""
-        return self.to_scores(self.rank_scores(images, texts))
+        """The head's logits, or their sigmoids."""
+        return self.activation(self.logits(images, texts))
 
-    def rank_scores(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """The head's numbers: where the sigmoids are all 1 they still differ."""
-        return self.head(images, texts)
+    def logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        """The head's numbers, which still differ where their sigmoids are all 1."""
+        return self.head(images, texts, aligned)
 
-    def to_scores(self, numbers: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
-        """The numbers themselves, or their sigmoids."""
-        return numbers.sigmoid() if self.sigmoid else numbers
+    def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+        """The logits themselves, or their sigmoids."""
+        return logits.sigmoid() if self.sigmoid else logits
+
+    @property
+    def pairs_apart(self) -> bool:
+        """Whether a pair has the same score without the others, in training too: no statistics run over pairs."""
+        return bool(getattr(self.head, "pairs_apart", False))
 
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
         """Which word of one text looks at which region of one image, or the other way round; padding is left out.
@@ -108,29 +115,6 @@ class CrossAttention(AbstractMatcher):
         present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
         numbers = tuple(str(number) for number in range(int(words.sum())))
         return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
-
-    @property
-    def pairs_apart(self) -> bool:  # type: ignore[override]
-        """As the head says."""
-        return bool(getattr(self.head, "pairs_apart", False))
-
-    def score_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
-        """The head's numbers, or their sigmoids, of image p with text p."""
-        numbers = self.rank_pairs(images, texts)
-        return numbers.sigmoid() if self.sigmoid else numbers
-
-    def rank_pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
-        """The head's numbers of image p with text p."""
-        numbers: Tensor = self.head.pairs(images, texts)  # type: ignore[operator]
-        return numbers
-
-    def watched(self) -> dict[str, nn.Module]:
-        """Both encoders, the FC of the images, and the BiGRU of the texts."""
-        return {"image": self.image, "text": self.text, "image_fc": self.image.fc, "text_last": self.text.words.rnn}
-
-    def resolved_settings(self) -> dict[str, Any]:
-        """The size of the vocabulary."""
-        return {"vocab_size": self.text.words.embed.num_embeddings}
 
 
 def with_head(

@@ -31,10 +31,13 @@ class StackedAttention(nn.Module):
         super().__init__()
         self.direction, self.smooth, self.lambda_lse = direction, smooth, lambda_lse
 
-    def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """Every image against every text."""
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        """Every image against every text, or with its own."""
         cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):
+            if aligned:
+                seen, looking = (images, texts) if self.direction == "t2i" else (texts, images)
+                return self._pool(attended_cosines(seen, looking, self.smooth, aligned=True), looking.mask)[0]
             return score_in_blocks(self._score, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
@@ -42,12 +45,6 @@ class StackedAttention(nn.Module):
         if self.direction == "t2i":
             return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
         return {"of_regions": attention_weights(texts, images, self.smooth)[0, :, :, 0]}
-
-    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
-        """Image p with text p."""
-        with in_full_precision(images):
-            seen, looking = (images, texts) if self.direction == "t2i" else (texts, images)
-            return self._pool(attended_cosines(seen, looking, self.smooth, aligned=True), looking.mask)[0]
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if can_attend(images.vectors, texts.vectors):

@@ -184,8 +184,14 @@ class SimilarityHead(nn.Module):
         """Not with batch statistics over the images of a text."""
         return isinstance(self.reasoning, GraphReasoning)
 
-    def forward(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """Every image against every text."""
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        """Every image against every text, or with its own."""
+        if aligned:
+            if self.training and not self.pairs_apart:
+                raise SelhnError(
+                    "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
+                )
+            return self._rows(images, texts, aligned=True)[0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
         # Passes over products of regions and words, over differences as wide as the embedding, and over nodes. A CPU
         # keeps the projected differences, and makes the nodes again; the kernels of a GPU make no differences, but on
@@ -208,14 +214,6 @@ class SimilarityHead(nn.Module):
             mask = pad(texts.mask, (1, 0), value=True)
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
-
-    def pairs(self, images: Fragments, texts: Fragments) -> Float[Tensor, " P"]:
-        """Image p with text p."""
-        if self.training and not self.pairs_apart:
-            raise SelhnError(
-                "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
-            )
-        return self._rows(images, texts, aligned=True)[0]
 
     def _rows(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "rows T"]:
         """The logits, and below them the statistics of each text: what is computed twice must not update twice.

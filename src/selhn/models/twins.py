@@ -1,7 +1,6 @@
 """Two networks of one architecture as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,7 +27,8 @@ class Twins(AbstractMatcher):
         super().__init__(first.tokenizer)
         self.networks = nn.ModuleList([first, second])
         self.is_embedding = first.is_embedding
-        self.capturable = first.capturable
+        self.settings = {**first.settings, "networks": 2}
+        self.watched = {**first.watched, **{f"second_{name}": part for name, part in second.watched.items()}}
 
     @property
     def both(self) -> tuple[AbstractMatcher, AbstractMatcher]:
@@ -48,14 +48,16 @@ class Twins(AbstractMatcher):
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         """The mean of both networks' scores."""
-        return self.to_scores(self.rank_scores(images, texts))
+        return self.activation(self.logits(images, texts))
 
-    def rank_scores(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
-        """The mean of both; where scores are sigmoids, the logit of their mean, which still differs where they tie."""
+    def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
+        """The mean of both; if scores are sigmoids, the logit of their mean, which still differs where they tie."""
+        if aligned:
+            return super().logits(images, texts, aligned)
         if self.is_embedding:
             return dot_scores(images, texts)
         parts = zip(self.both, self._parts(images), self._parts(texts))
-        first, second = (network.rank_scores(own_images, own_texts) for network, own_images, own_texts in parts)
+        first, second = (network.logits(own_images, own_texts) for network, own_images, own_texts in parts)
         if not self._sigmoid:
             return (first + second) / 2
         # log of p1 + p2 less that of (1 - p1) + (1 - p2): nothing is lost where both are near 0 or 1.
@@ -63,9 +65,9 @@ class Twins(AbstractMatcher):
             logsigmoid(-first), logsigmoid(-second)
         )
 
-    def to_scores(self, numbers: Float[Tensor, "I T"]) -> Float[Tensor, "I T"]:
-        """The numbers themselves, or their sigmoids."""
-        return self.both[0].to_scores(numbers)
+    def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
+        """That of each network."""
+        return self.both[0].activation(logits)
 
     def forward(self, batch: Batch) -> Match:
         """The scores of each network, apart from the other's."""
@@ -73,19 +75,6 @@ class Twins(AbstractMatcher):
         matches = side_by_side(lambda: first(batch), lambda: second(batch))
         aux = {name: matches[0].aux[name] + matches[1].aux[name] for name in matches[0].aux}
         return Match(torch.stack([match.scores for match in matches]), aux)
-
-    def pretrained_parameters(self) -> Iterable[nn.Parameter]:
-        """Those of both."""
-        return [parameter for network in self.both for parameter in network.pretrained_parameters()]
-
-    def watched(self) -> dict[str, nn.Module]:
-        """The parts of the first network under their names, those of the second under names of their own."""
-        first, second = (network.watched() for network in self.both)
-        return {**first, **{f"second_{name}": module for name, module in second.items()}}
-
-    def resolved_settings(self) -> dict[str, Any]:
-        """Those of each, and that there are two."""
-        return {**self.both[0].resolved_settings(), "networks": 2}
 
     @property
     def _sigmoid(self) -> bool:

@@ -4,7 +4,7 @@ regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vect
 The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +78,13 @@ class VSE(AbstractMatcher):
         super().__init__(tokenizer)
         self.image = image
         self.text = text
+        self.watched = {"image": image, "text": text, "image_fc": image.fc}
+        if isinstance(text.words, Bert):
+            self.watched["text_last"] = text.fc
+            self.settings = {"bert": text.words.config}  # so that loading needs no other folder
+        else:
+            self.watched["text_last"] = text.words.rnn
+            self.settings = {"vocab_size": text.words.embed.num_embeddings}
 
     def encode_images(
         self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
@@ -94,21 +101,6 @@ class VSE(AbstractMatcher):
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
         """Cosines."""
         return dot_scores(images, texts)
-
-    def watched(self) -> dict[str, nn.Module]:
-        """Both encoders, the first layer of the image side and the last of the text side before pooling."""
-        last = self.text.fc if isinstance(self.text.words, Bert) else self.text.words.rnn
-        return {"image": self.image, "text": self.text, "image_fc": self.image.fc, "text_last": last}
-
-    def pretrained_parameters(self) -> Iterable[nn.Parameter]:
-        """Those of a BERT."""
-        return self.text.words.parameters() if isinstance(self.text.words, Bert) else ()
-
-    def resolved_settings(self) -> dict[str, Any]:
-        """The configuration of the BERT, so that loading needs no other folder; or the size of the vocabulary."""
-        if isinstance(self.text.words, Bert):
-            return {"bert": self.text.words.config}
-        return {"vocab_size": self.text.words.embed.num_embeddings}
 
 
 def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:

@@ -4,8 +4,6 @@ Differs from the public code: unit vectors divide by the norm plus 1e-8, so that
 several regions, whose projections are averaged.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -49,6 +47,9 @@ class VSEpp(AbstractMatcher):
         nn.init.zeros_(self.fc.bias)
         self.embed = word_embedding(vocab_size, word_dim)
         self.rnn = nn.GRU(word_dim, dim, batch_first=True)
+        self.settings = {"vocab_size": vocab_size}
+        text = nn.ModuleList([self.embed, self.rnn])
+        self.watched = {"image": self.fc, "text": text, "image_fc": self.fc, "text_last": self.rnn}
 
     def encode_images(
         self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
@@ -76,15 +77,6 @@ class VSEpp(AbstractMatcher):
             return dot_scores(images, texts)
         rows = max(1, _NUMBERS_AT_ONCE // max(1, texts.numel()))
         return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
-
-    def watched(self) -> dict[str, nn.Module]:
-        """Both encoders, the FC of the images, and the GRU of the texts."""
-        text = nn.ModuleList([self.embed, self.rnn])
-        return {"image": self.fc, "text": text, "image_fc": self.fc, "text_last": self.rnn}
-
-    def resolved_settings(self) -> dict[str, Any]:
-        """The size of the vocabulary."""
-        return {"vocab_size": self.embed.num_embeddings}
 
 
 def vsepp(

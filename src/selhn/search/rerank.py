@@ -64,9 +64,9 @@ class Reranker:
             images = self.model.encode_images(regions.to(device), mask.to(device))
             tokens, token_mask = self.model.tokenize([text])
             texts = self.model.encode_texts(tokens.to(device), token_mask.to(device))
-            numbers = self.model.rank_scores(images, texts)[:, 0].float().cpu()
+            numbers = self.model.logits(images, texts)[:, 0].float().cpu()
             numbers = blend(torch.tensor([hit.score for hit in hits]), numbers, first_share)
-            scores = self.model.to_scores(numbers[:, None])[:, 0].tolist()
+            scores = self.model.activation(numbers).tolist()
         order = numbers.argsort(descending=True, stable=True).tolist()
         return [replace(hits[place], score=scores[place]) for place in order]
 
@@ -112,7 +112,7 @@ def rerank_split(
 def score_chosen(
     model: AbstractMatcher, images: Any, texts: Any, image: Int[Tensor, " P"], text: Int[Tensor, " P"]
 ) -> Float[Tensor, " P"]:
-    """The scores of some pairs alone, by `rank_pairs`; on the CPU."""
+    """The scores of some pairs alone, by `logits`; on the CPU."""
     device = next(model.parameters()).device
     # Texts of like length together: little padding is looked at.
     order = (
@@ -123,5 +123,5 @@ def score_chosen(
         for some in order.split(PAIRS_AT_ONCE):
             own_texts = texts[text[some].to(device)]
             own_texts = own_texts.trimmed() if isinstance(own_texts, Fragments) else own_texts
-            found[some] = model.rank_pairs(images[image[some].to(device)], own_texts).float().cpu()
+            found[some] = model.logits(images[image[some].to(device)], own_texts, aligned=True).float().cpu()
     return found

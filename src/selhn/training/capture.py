@@ -51,8 +51,7 @@ class Stepper:
         except RuntimeError as error:
             raise SelhnError(
                 f"the training step could not be recorded as a CUDA graph ({str(error).splitlines()[0]}): "
-                "a model or loss that looks at its numbers on the host cannot be. Train with capture=never, "
-                "or set capturable = False in the model"
+                "a model or loss that looks at its numbers on the host cannot be. Train with capture=never"
             ) from error
         self._recordings[shape] = recording
         return recording.replay(step.pairs)

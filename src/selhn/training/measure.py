@@ -27,8 +27,8 @@ def measure_runs(
 ) -> Iterator[tuple[str, Metrics]]:
     """The best model of every run under its name, and after several of them what their averaged scores reach.
 
-    A run by itself is ranked by `rank_scores`; what is averaged are the scores, which for SGR and SAF are sigmoids, as
-    their authors average them. `scores` is a folder in which the `rank_scores` are kept, and from which a run that was
+    A run by itself is ranked by its `logits`; what is averaged are the scores, which for SGR and SAF are sigmoids, as
+    their authors average them. `scores` is a folder in which the `logits` are kept, and from which a run that was
     stopped is taken up again.
     """
     names = run_names(runs)
@@ -49,7 +49,7 @@ def measure_runs(
             raise KeyboardInterrupt(f"stopped{kept}") from None
         yield name, measure_split(numbers, items, folds=folds)
         if len(runs) > 1:
-            averaged.append(model.to_scores(numbers))
+            averaged.append(model.activation(numbers))
     if averaged:
         yield ENSEMBLE, measure_split(ensemble(*averaged), items, folds=folds)
 

@@ -1,6 +1,7 @@
 """The optimiser and its learning rate."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate, `of_loss` no decay."""
     on_gpu = device.type == "cuda"
-    groups = model.parameter_groups(config.lr, text_lr_factor=config.text_lr_factor)
+    groups = parameter_groups(model, config.lr, config.text_lr_factor)
     if of_loss:
         groups.append({"params": list(of_loss), "lr": config.lr, "weight_decay": 0.0})
     for group in groups:
@@ -23,6 +24,16 @@ def make_optimizer(
         if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed
             group["lr"] = torch.tensor(group["lr"], device=device)
     return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu)
+
+
+def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
+    """Trainable parameters; those of parts that say `is_pretrained`, such as a BERT, learn at `lr * text_lr_factor`."""
+    parts = [part for part in model.modules() if getattr(part, "is_pretrained", False)]
+    pretrained = [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
+    known = set(map(id, pretrained))
+    own = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in known]
+    groups = [{"params": own, "lr": lr}, {"params": pretrained, "lr": lr * text_lr_factor}]
+    return [group for group in groups if group["params"]]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, epoch: int, config: TrainConfig) -> None:

@@ -74,7 +74,6 @@ def make_stepper(
         config.capture == "auto"
         and batches.device.type == "cuda"
         and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
-        and model.capturable
         and (protocol is None or protocol.capturable)
     )
 
@@ -117,7 +116,7 @@ def training_step(
         "loss": value.detach(),
         "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, given, value.detach()),
         **probes,
-        **gradient_norms(model.watched(), norms),
+        **gradient_norms(model.watched, norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
         **(loss.numbers() if isinstance(loss, AbstractLoss) else {}),
     }

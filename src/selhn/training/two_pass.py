@@ -17,12 +17,12 @@ from selhn.base.types import Batch, Match
 from selhn.kernels.statistics import CANDIDATES, Statistic, label_images
 from selhn.layers import Fragments
 from selhn.losses import AbstractLoss
-from selhn.models import AbstractMatcher
+from selhn.models import AbstractMatcher, CrossAttention, encode_batch
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
-    if not model.pairs_apart:
+    if not (isinstance(model, CrossAttention) and model.pairs_apart):
         raise SelhnError(
             f"two_pass=true scores some pairs again, apart from the others, and {model.name or type(model).__name__} "
             "cannot: its scores are cheap, or depend on other pairs (as with the batch norm of saf); "
@@ -48,7 +48,7 @@ def match_in_two_passes(
     """What `model(batch)` gives, as far as this loss can tell: all scores, and gradients where it pulls."""
     if not isinstance(loss, AbstractLoss) or not loss.mines:
         return model(batch)
-    images, texts = model.encode(batch)
+    images, texts = encode_batch(model, batch)
     with torch.no_grad():
         scores = model.score(images, texts)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -61,7 +61,7 @@ def match_in_two_passes(
     if isinstance(images, Fragments):
         # Once for every item, and not for every pair that it is in.
         images, texts = images.with_gram(), texts.with_gram()
-    again = model.score_pairs(images[image], texts[text])
+    again = model.activation(model.logits(images[image], texts[text], aligned=True))
     # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were taken here.
     leads = (again - again.detach()).to(scores.dtype) * counts
     return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores), model.auxiliary(batch, images, texts))

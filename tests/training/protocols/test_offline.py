@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selhn.losses import AOQ
-from selhn.models import create_model
+from selhn.models import create_model, encode_batch
 from selhn.text import Vocabulary
 from selhn.training.protocols import OfflineNegatives
 from selhn.training.protocols.offline import paired_scores
@@ -59,9 +59,9 @@ def test_the_scores_of_the_further_pairs(name, make_protocol):
         drawn = protocol.draw(step.pairs)
         far_texts = batches.assemble_rows(drawn.texts[:64])
         far_pairs = batches.assemble_seeded(drawn, batches.texts.tokens.shape[1])
-        images, texts = model.encode(batch)
-        all_images, all_texts = model.encode(far_pairs)
-        other_texts = model.encode(far_texts)[1]
+        images, texts = encode_batch(model, batch)
+        all_images, all_texts = encode_batch(model, far_pairs)
+        other_texts = encode_batch(model, far_texts)[1]
         close = {"rtol": 0, "atol": 1e-5}
         torch.testing.assert_close(given.negative[0], model.score(images, other_texts).diagonal(), **close)
         torch.testing.assert_close(given.negative[1], model.score(all_images[:64], texts).diagonal(), **close)

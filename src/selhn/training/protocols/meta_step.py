@@ -50,7 +50,7 @@ class MetaStep(Protocol):
         self._image_of_text = data.dev.image_of_text.to(batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
-        may_record = on_gpu and self._dev.resident and model.capturable and config.capture != "never"
+        may_record = on_gpu and self._dev.resident and config.capture != "never"
         # Seeds cannot be set in a recorded step; elsewhere they are, since a model may draw in ways not seen here.
         self._seeded = drops or not may_record
 

@@ -11,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
 from selhn.losses import AOQ, OfflineScores
-from selhn.models import AbstractMatcher, Twins
+from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch
 from selhn.training.config import TrainConfig
 from selhn.training.protocols.base import Protocol
 from selhn.training.protocols.mining import TextsOfImages, hardest_negatives
@@ -62,11 +62,11 @@ class OfflineNegatives(Protocol):
     def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, OfflineScores]:
         """The scores of a batch, and of its pairs with their offline negatives, all images and texts encoded once."""
         model, size = self.model, len(pairs.texts)
-        images, texts = model.encode(batch)
+        images, texts = encode_batch(model, batch)
         # At the length of the longest text of all: how long those are that were drawn is not known to the host.
         longest = self.batches.texts.tokens.shape[1]
         further = self.batches.assemble_seeded(self.draw(pairs), longest)
-        other_images, other_texts = model.encode(further)
+        other_images, other_texts = encode_batch(model, further)
         far_texts, far_images = other_texts[:size], other_images[:size]
         given = OfflineScores(
             negative=torch.stack([paired_scores(model, images, far_texts), paired_scores(model, far_images, texts)]),
@@ -101,6 +101,6 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     if model.is_embedding:
         with torch.autocast(images.device.type, enabled=False):
             return (images * texts).sum(dim=1)
-    if model.pairs_apart:
-        return model.score_pairs(images, texts)
+    if isinstance(model, CrossAttention) and model.pairs_apart:
+        return model.activation(model.logits(images, texts, aligned=True))
     return model.score(images, texts).diagonal()

@@ -9,8 +9,9 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from selhn.diagnose.figures import COLOURS, pyplot, smooth
 from selhn.runs import read_log
+
+from selhn.diagnose.figures import COLOURS, pyplot, smooth
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
 

@@ -9,9 +9,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from selhn.runs import read_log
-
 from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.runs import read_log
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}
 

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from plain_loop import BATCH, plain_run
 from report import environment, save, table
-from selhn.runs import read_log
 
 from selhn.diagnose import Log, StallAlarm, from_rows
+from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
 from selhn.training.diagnosis import diagnose
 

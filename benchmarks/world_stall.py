@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 from report import environment, table
-from selhn.runs import read_log
 
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
+from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
 
 DOCS = Path(__file__).parents[1] / "docs"

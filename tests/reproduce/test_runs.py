@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from selhn.runs import environment
 
 from selhn.data import load_data, write_native
 from selhn.reproduce.runs import Runs, fitting, is_done
 from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
+from selhn.runs import environment
 from selhn.training import open_run
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from selhn.runs import read_log
 
 from selhn.data import Pairs, Step, load_data
 from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import create_model
+from selhn.runs import read_log
 from selhn.text import Vocabulary
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig

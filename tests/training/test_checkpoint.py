@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 from safetensors import SafetensorError
-from selhn.runs import RunFolder, run_folder
 
 from selhn.diagnose import StallAlarm, parameter_norms
+from selhn.runs import RunFolder, run_folder
 from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.optim import clipped_step
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 import yaml
-from selhn.runs import read_log
 
 from selhn.diagnose import from_rows
+from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
 from selhn.training.diagnosis import diagnose
 

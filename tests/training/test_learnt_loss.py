@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from selhn.runs import read_log
 
 from selhn.losses import InfoNCE, SigLIP
+from selhn.runs import read_log
 from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 import torch
-from selhn.runs import read_log
 
 from selhn.diagnose import StallAlarm
+from selhn.runs import read_log
 from selhn.training.log import READ_EVERY, Meter, Numbers
 
 

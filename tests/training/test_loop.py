@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from selhn.runs import read_log
 
 from selhn.base.errors import Locked, SelhnError
 from selhn.base.files import writing
@@ -17,6 +16,7 @@ from selhn.diagnose import StallAlarm, make_alarm
 from selhn.eval import evaluate
 from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import load_model
+from selhn.runs import read_log
 from selhn.training import loop
 from selhn.training import step as steps
 from selhn.training.loop import train

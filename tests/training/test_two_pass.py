@@ -4,12 +4,12 @@ from dataclasses import fields
 import pytest
 import torch
 from model_cases import CASES, make_batch, make_model
-from selhn.runs import read_log
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from selhn.base.types import Batch
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 from selhn.models import MODELS, create_model
+from selhn.runs import read_log
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
 from selhn.training.step import training_step

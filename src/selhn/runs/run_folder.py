@@ -248,7 +248,11 @@ class RunFolder:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
         latest = self.file("checkpoints") / self.file("checkpoints/latest").read_text().strip()
         try:
-            return latest, load_file(latest / "training.safetensors"), json.loads((latest / "training.json").read_text())
+            return (
+                latest,
+                load_file(latest / "training.safetensors"),
+                json.loads((latest / "training.json").read_text()),
+            )
         except (OSError, ValueError, SafetensorError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
 

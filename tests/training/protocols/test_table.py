@@ -3,10 +3,10 @@
 import pytest
 import torch
 from safetensors.torch import load_file
-from selhn.runs import read_log
 
 from selhn.losses import LOSSES, TripletHN, TripletSelHN
 from selhn.models import Twins, load_model
+from selhn.runs import read_log
 from selhn.training import get_recipe, override, resume_run, run_config
 from selhn.training import step as steps
 from selhn.training.protocols import PROTOCOLS, Protocol, make_protocol

@@ -227,7 +227,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     child.send_signal(signal.SIGINT)
     said = child.communicate(timeout=60)[0]
     assert child.returncode == 130
-    assert "all of it is saved. Go on with: selhn train --resume run" in said
+    assert "selhn train --resume run" in said
     assert "Traceback" not in said
 
 

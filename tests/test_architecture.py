@@ -1,6 +1,10 @@
-"""The house: which rooms there are, on which floor each stands, and that nothing grows out of sight."""
+"""The house: which rooms there are, on which floor each stands, and that nothing grows out of sight.
+
+`python tests/test_architecture.py` writes the list of floors into docs/architecture.md.
+"""
 
 import ast
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "selhn"
@@ -22,6 +26,8 @@ MAY_USE = {
     "diagnose": {"eval"},
     "cli": {"serve"},
 }
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+MARKS = ("<!-- written by tests/test_architecture.py: from here -->", "<!-- to here -->")
 FLOOR = {room: height for height, rooms in enumerate(FLOORS.values()) for room in rooms}
 
 
@@ -61,3 +67,53 @@ def test_one_noun_per_file():
         text = path.read_text()
         assert text.count("\n") <= 350, f"{path}: a file of more than 350 lines has two nouns in it"
         assert "from __future__ import annotations" not in text, f"{path}: jaxtyping checks annotations as objects"
+
+
+def listed():
+    """The floors, the highest first, each room with the first sentence of its docstring."""
+    lines = []
+    for height, (floor, rooms) in reversed(list(enumerate(FLOORS.items()))):
+        lines.append(f"**{height} {floor}**\n")
+        for name in rooms:
+            source = PACKAGE / name / "__init__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
+            words = ast.get_docstring(ast.parse(source.read_text())).split("\n")[0]
+            beside = MAY_USE.get(name)
+            also = f" It also uses {' and '.join(f'`{one}/`' for one in sorted(beside))} beside it." if beside else ""
+            lines.append(f"- `{name}/`: {words}{also}" if source.parent.name == name else f"- `{name}`: {words}{also}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def page(text):
+    before, rest = text.split(MARKS[0])
+    return f"{before}{MARKS[0]}\n\n{listed()}{MARKS[1]}{rest.split(MARKS[1])[1]}"
+
+
+def test_the_page_lists_the_floors():
+    text = PAGE.read_text()
+    assert page(text) == text, "run python tests/test_architecture.py"
+
+
+def walks():
+    """Of every walk on the page, the hops as (file, name)."""
+    parts = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    return {part.split("\n")[0]: re.findall(r"^\d+\. `([\w/.]+)::([\w.]+)`", part, re.MULTILINE) for part in parts}
+
+
+def test_every_hop_of_a_walk_exists_and_is_named_by_one_before_it():
+    for walk, hops in walks().items():
+        before = ""
+        for number, (file, name) in enumerate(hops, 1):
+            source = PACKAGE / file
+            assert source.is_file(), f"{walk}, hop {number}: there is no {file}"
+            last = name.split(".")[-1]
+            text = source.read_text()
+            word = r"(class|def)" if file.endswith(".py") else r"(function|class|const)"
+            assert re.search(rf"\b{word} {last}\b", text), f"{walk}, hop {number}: {file} has no {name}"
+            called = last if last not in ("__init__", "__call__", "__iter__", "forward") else name.split(".")[0]
+            assert not before or re.search(rf"\b{called}\b", before), f"{walk}, hop {number}: nothing calls {name}"
+            before += text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

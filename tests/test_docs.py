@@ -12,6 +12,7 @@ import torch
 
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
+from selhn.models import MODELS
 from selhn.reproduce import FIGURES, TABLES
 from selhn.search.vectors import Vectors
 
@@ -35,6 +36,12 @@ def test_every_loss_is_in_the_table_with_its_references():
     for name in LOSSES:
         assert generated.count(f"| `{name}` |") == 1
         assert re.search(rf"^- `{name}`: \S.{{20,}}\d{{4}}", generated, flags=re.MULTILINE), f"{name} refers to nothing"
+
+
+def test_the_table_of_models_has_every_model_once():
+    rows = [line for line in (DOCS / "models.md").read_text().splitlines() if line.startswith("| `")]
+    named = [name for line in rows for name in re.findall(r"`(\w+)`", line.split(" | ")[0])]
+    assert sorted(named) == sorted(MODELS)
 
 
 def test_the_way_back_of_a_loss():

@@ -140,10 +140,3 @@ def test_the_bibtex_entry_is_the_citation():
 def test_linked_files_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
         assert target.startswith("https://") or (ROOT / target).exists(), target
-
-
-def test_the_table_of_losses_is_the_table():
-    from selhn.losses import LOSSES
-
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    assert dict(rows) == {name: entry.loss.__name__ for name, entry in LOSSES.items()}

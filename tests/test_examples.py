@@ -1,6 +1,7 @@
 """The examples run, and show what they say."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,14 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def run(name, *arguments, cwd):
+    # One thread: the suite has a process for every core already.
     done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300
+        [sys.executable, EXAMPLES / name, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

@@ -34,6 +34,7 @@ def rows_of(results):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow  # three processes that start workers of their own
 def test_two_workers_then_resumed(tmp_path):
     wanted = ["--models", "vse_fc", "--losses", "selhn", "earned", "meta_model", "--jobs", "2"]
     out = compare(tmp_path, *wanted, "--seeds", "0", "--logs", tmp_path / "logs")

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from selhn.serve.runs import Runs
 from selhn.serve.service import Service
+from selhn.serve.watched_runs import WatchedRuns
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def log(tmp_path):
 
 
 def test_runs_over_the_line(log, client_of):
-    client = client_of(Service(None, Runs(log.parents[1])))
+    client = client_of(Service(None, WatchedRuns(log.parents[1])))
     (run,) = client.get("/api/v1/runs").json()
     assert run["name"] == "one"
     assert run["finished"] is False
@@ -35,7 +35,7 @@ def test_runs_over_the_line(log, client_of):
 
 @pytest.mark.parametrize("name", ["../..", "none", "/etc", "one/../../.."])
 def test_runs_that_are_not_there(log, client_of, name):
-    client = client_of(Service(None, Runs(log.parents[1])))
+    client = client_of(Service(None, WatchedRuns(log.parents[1])))
     for path in ("log", "verdict"):
         answer = client.get(f"/api/v1/runs/{path}", params={"run": name})
         assert answer.status_code == 404
@@ -48,7 +48,7 @@ def test_a_service_without_runs_or_without_an_index(collection, log, client_of):
     answer = client_of(Service(collection)).get("/api/v1/runs")
     assert answer.status_code == 404
     assert "--runs" in answer.json()["error"]
-    alone = client_of(Service(None, Runs(log.parents[1])))
+    alone = client_of(Service(None, WatchedRuns(log.parents[1])))
     for path in ("search?text=dog", "items", "item?id=x", "picture?id=x"):
         answer = alone.get(f"/api/v1/{path}")
         assert answer.status_code == 404

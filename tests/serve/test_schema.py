@@ -8,8 +8,8 @@ from hypothesis.errors import Unsatisfiable
 from tiny import make_collection
 
 from selhn.serve.app import create_app
-from selhn.serve.runs import Runs
 from selhn.serve.service import Service
+from selhn.serve.watched_runs import WatchedRuns
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 from schemathesis.specs.openapi.checks import response_schema_conformance  # noqa: E402
@@ -25,7 +25,7 @@ def schema(tmp_path_factory):
     folder = tmp_path_factory.mktemp("schema")
     (folder / "runs" / "one").mkdir(parents=True)
     (folder / "runs" / "one" / "log.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
-    service = Service(make_collection(folder), Runs(folder / "runs"), writable=True)
+    service = Service(make_collection(folder), WatchedRuns(folder / "runs"), writable=True)
     app = create_app(service, hosts=["testserver"])
 
     @asynccontextmanager

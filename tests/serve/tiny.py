@@ -50,9 +50,9 @@ def make_collection(folder, place=None):
 def main():
     from selhn.serve.app import create_app
     from selhn.serve.limits import Limits
-    from selhn.serve.runs import Runs
     from selhn.serve.service import Service
     from selhn.serve.start import listen, run_server
+    from selhn.serve.watched_runs import WatchedRuns
 
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
@@ -61,7 +61,7 @@ def main():
     with_bug = settings.pop("bug", None) is not None
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    service = Service(make_collection(folder), Runs(folder / "runs"), limits=limits, writable=True)
+    service = Service(make_collection(folder), WatchedRuns(folder / "runs"), limits=limits, writable=True)
     if with_bug:
         service.collection.fields = lambda: 1 // 0
     listening = listen("127.0.0.1", 0)

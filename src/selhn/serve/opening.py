@@ -10,8 +10,8 @@ from selhn.pictures.ready import load_extractor, load_ready_model
 from selhn.search import AnyIndex, has_index, load_index
 from selhn.serve.collection import Collection
 from selhn.serve.examples import open_examples
-from selhn.serve.runs import Runs
 from selhn.serve.service import Service
+from selhn.serve.watched_runs import WatchedRuns
 
 
 def open_service(
@@ -29,7 +29,7 @@ def open_service(
         raise SelhnError("--model is for an index that does not hold its own: name that index, or leave --model out")
     if examples and writable:
         raise SelhnError("the example pictures are part of the package: --writable is for an index of your own")
-    watched = None if runs is None else Runs(runs)
+    watched = None if runs is None else WatchedRuns(runs)
     collection = None
     if examples:
         collection = open_examples(load_ready_model(), load_extractor())

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from selhn.base.errors import NotFound
 from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
 from selhn.serve.problems import PROBLEMS
-from selhn.serve.runs import Runs
 from selhn.serve.service import Service
+from selhn.serve.watched_runs import WatchedRuns
 
 
 def run_routes(service: Service) -> APIRouter:
@@ -18,27 +18,22 @@ def run_routes(service: Service) -> APIRouter:
     @router.get("")
     async def runs() -> list[RunMessage]:
         """All runs, those written to last first."""
-        found = _shown(service)
-
-        def described() -> list[RunMessage]:
-            return [RunMessage(**found.describe(name)) for name in found.names()]
-
-        return await service.read(described)
+        return await service.read(_shown(service).all)
 
     @router.get("/log")
     async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
         """The log of a run from a byte on; ask again with the `after` of the answer."""
-        return RunLog(**vars(await service.read(_shown(service).read, run, after)))
+        return await service.read(_shown(service).read, run, after)
 
     @router.get("/verdict")
     async def verdict(run: str) -> VerdictMessage:
         """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
-        return VerdictMessage(**await service.read(_shown(service).verdict, run))
+        return await service.read(_shown(service).verdict, run)
 
     return router
 
 
-def _shown(service: Service) -> Runs:
+def _shown(service: Service) -> WatchedRuns:
     if service.runs is None:
         raise NotFound("no runs are shown here: start the service with --runs DIR")
     return service.runs

@@ -17,8 +17,8 @@ from selhn.serve.limits import Limits
 from selhn.serve.looking import Looking
 from selhn.serve.messages import ModelMessage
 from selhn.serve.metrics import Metrics
-from selhn.serve.runs import Runs
 from selhn.serve.thumbnails import Thumbnails
+from selhn.serve.watched_runs import WatchedRuns
 
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
@@ -36,7 +36,7 @@ class Service:
     def __init__(
         self,
         collection: Collection | None = None,
-        runs: Runs | None = None,
+        runs: WatchedRuns | None = None,
         *,
         limits: Limits | None = None,
         attention: AbstractMatcher | None = None,

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from selhn.base.errors import NotFound
-from selhn.serve.runs import MOST_ROWS, Runs
+from selhn.serve.messages import VerdictMessage
+from selhn.serve.watched_runs import MOST_ROWS, WatchedRuns
 
 
 def row(step, **values):
@@ -26,7 +27,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def runs(log, tmp_path):
-    return Runs(tmp_path / "runs")
+    return WatchedRuns(tmp_path / "runs")
 
 
 def test_a_log_is_read_on_from_where_it_was(runs, log):
@@ -68,7 +69,7 @@ def test_numbers_that_json_cannot_say(runs, log):
     log.write_text('{"step": 1, "loss_per_anchor": NaN}\n{"step": 2, "loss": Infinity, "delta_s": 0.5}\n')
     found = runs.read("group/one")
     assert found.columns["loss"] == [None, None]
-    json.dumps(vars(found), allow_nan=False)
+    json.dumps(found.model_dump(), allow_nan=False)
 
 
 def test_a_long_log_comes_in_pieces_and_thinned(runs, log, monkeypatch):
@@ -77,7 +78,7 @@ def test_a_long_log_comes_in_pieces_and_thinned(runs, log, monkeypatch):
     assert len(found.steps) == MOST_ROWS
     assert found.steps[-1] == 5000
     assert found.columns["loss"][0] == pytest.approx(sum(1 / step for step in range(1, 6)) / 5)
-    monkeypatch.setattr("selhn.serve.runs.MOST_BYTES", 10_000)
+    monkeypatch.setattr("selhn.serve.watched_runs.MOST_BYTES", 10_000)
     after, steps, more = 0, [], True
     while more:
         piece = runs.read("group/one", after)
@@ -87,7 +88,7 @@ def test_a_long_log_comes_in_pieces_and_thinned(runs, log, monkeypatch):
 
 
 def test_a_line_without_an_end_is_passed_over(runs, log, monkeypatch):
-    monkeypatch.setattr("selhn.serve.runs.MOST_BYTES", 1000)
+    monkeypatch.setattr("selhn.serve.watched_runs.MOST_BYTES", 1000)
     log.write_text("x" * 5000 + f"\n{row(1)}\n")
     after, steps, more = 0, [], True
     while more:
@@ -107,7 +108,7 @@ def test_which_runs_there_are(runs, log, tmp_path):
     (outside / "log.jsonl").write_text(f"{row(1)}\n")
     (tmp_path / "runs" / "linked").mkdir()
     (tmp_path / "runs" / "linked" / "log.jsonl").symlink_to(outside / "log.jsonl")
-    assert sorted(runs.names()) == ["group/one", "two"]
+    assert sorted(run.name for run in runs.all()) == ["group/one", "two"]
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "group", "", "group/one/../../../elsewhere", "a\0b", "none"])
@@ -120,13 +121,13 @@ def test_what_is_no_run_of_the_folder(runs, tmp_path, name):
 
 
 def test_a_run_in_a_few_words(runs, log):
-    assert not runs.describe("group/one")["finished"]
-    (log.parent / "results.json").write_text(json.dumps({"test": {"rsum": 311.5}}))
+    assert not runs.describe("group/one").finished
+    (log.parent / "results.json").write_text(json.dumps({"dev": {}, "test": {"rsum": 311.5}, "best_epoch": 3}))
     found = runs.describe("group/one")
-    assert found["finished"]
-    assert found["test_rsum"] == 311.5
+    assert found.finished
+    assert found.test_rsum == 311.5
     (log.parent / "results.json").write_text("{")
-    assert not runs.describe("group/one")["finished"], "it is being written"
+    assert not runs.describe("group/one").finished, "it is being written"
 
 
 def test_the_verdict_is_that_of_diagnose(runs, log):
@@ -135,16 +136,16 @@ def test_the_verdict_is_that_of_diagnose(runs, log):
     stuck = {"loss_per_anchor": 0.2, "delta_s": 0.001, "separated": 0.0, "spread": 0.001}
     log.write_text("".join(f"{row(step, **stuck)}\n" for step in range(1, 800)))
     said = runs.verdict("group/one")
-    assert said["kind"] == "stalled"
-    assert said == diagnose(log.parent)[0].to_dict()
+    assert said.kind == "stalled"
+    assert said == VerdictMessage(**diagnose(log.parent)[0].to_dict())
     log.write_text("")
-    assert runs.verdict("group/one")["why"] == "nothing has been logged yet"
+    assert runs.verdict("group/one").why == "nothing has been logged yet"
     log.write_text('{"step": 1}\n')
     told = runs.verdict("group/one")
-    assert told["kind"] == "unclear"
-    assert str(log.parent) not in told["why"]
+    assert told.kind == "unclear"
+    assert str(log.parent) not in told.why
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="--runs"):
-        Runs(tmp_path / "none")
+        WatchedRuns(tmp_path / "none")

@@ -1,0 +1,113 @@
+"""Training runs while they train: which there are, what was logged since the last call, and the verdict."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.runs import RunFolder, find_runs
+from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
+from selhn.training.diagnosis import diagnose
+
+MOST_BYTES = 4 * 2**20
+"""Read from a log per call; the next call continues from there."""
+MOST_ROWS = 1_000
+MOST_VERDICTS = 500
+COLUMNS = {"loss": ("loss_per_anchor", "loss"), "delta_s": ("delta_s",), "mined": ("separated", "mined")}
+"""What is shown, and its names in logs; `separated` is the share of anchors whose hardest negative is mined."""
+
+Row = dict[str, Any]
+
+
+class WatchedRuns:
+    """The runs below a folder; no file outside it is read."""
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root).resolve()
+        if not self.root.is_dir():
+            raise NotFound(f"there is no folder {root}: name the one that holds runs with --runs")
+        self._verdicts: dict[str, tuple[int, VerdictMessage]] = {}
+
+    def all(self) -> list[RunMessage]:
+        """All runs, by their paths in the folder; the one written to last comes first."""
+        names = [path.relative_to(self.root).as_posix() for path in find_runs(self.root)]
+        return sorted(map(self.describe, names), key=lambda run: (-run.changed, run.name))
+
+    def describe(self, name: str) -> RunMessage:
+        """When a run was last written to, and its result if it has finished."""
+        run = self._run(name)
+        try:
+            results = run.results
+        except Damaged:  # it is being written
+            results = None
+        test = {} if results is None or not isinstance(results.test, dict) else results.test
+        changed = run.log_path.stat().st_mtime
+        return RunMessage(name=name, changed=changed, finished=results is not None, test_rsum=finite(test.get("rsum")))
+
+    def read(self, name: str, after: int = 0) -> RunLog:
+        """The log of a run from a byte on; a line that is not complete yet is left for the next call."""
+        part = self._run(name).log_since(after, MOST_BYTES)
+        rows = [row for row in part.rows if isinstance(row.get("step"), int)]
+        evaluations = [found for row in rows if (found := _evaluation(row)) is not None]
+        steps = [row for row in rows if not isinstance(row.get("dev"), dict)]
+        every = max(1, math.ceil(len(steps) / MOST_ROWS))
+        groups = [steps[first : first + every] for first in range(0, len(steps), every)]
+        return RunLog(
+            steps=[group[-1]["step"] for group in groups],
+            columns={name: [_mean(group, names) for group in groups] for name, names in COLUMNS.items()},
+            evaluations=evaluations,
+            after=part.after,
+            more=part.more,
+            anew=part.restarted,
+        )
+
+    def verdict(self, name: str) -> VerdictMessage:
+        """What `selhn diagnose` says of a run at this moment."""
+        run = self._run(name)
+        size = run.log_path.stat().st_size
+        known = self._verdicts.get(name)
+        if known is not None and known[0] == size:
+            return known[1]
+        try:
+            said = VerdictMessage(**diagnose(run.log_path.parent)[0].to_dict())
+        except (SelhnError, OSError) as wrong:
+            why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{run.path}/", "")
+            said = VerdictMessage(kind="unclear", since=None, why=why, evidence=[], remedy="")
+        if len(self._verdicts) >= MOST_VERDICTS:
+            self._verdicts.clear()
+        self._verdicts[name] = (size, said)
+        return said
+
+    def _run(self, name: str) -> RunFolder:
+        try:
+            run = RunFolder((self.root / name).resolve(strict=True))
+            log = run.log_path.resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):  # missing; a name that no file can have; links in a circle
+            raise NotFound(f"there is no run {name[:80]!r}") from None
+        if not (run.log_path.is_relative_to(self.root) and log.is_relative_to(self.root) and log.is_file()):
+            raise NotFound(f"there is no run {name[:80]!r}")
+        return run
+
+
+def finite(value: Any) -> float | None:
+    """The value if JSON can store it as a number."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _evaluation(row: Row) -> dict[str, float] | None:
+    """Step, epoch and RSUM on dev."""
+    rsum = finite(row["dev"].get("rsum")) if isinstance(row.get("dev"), dict) else None
+    epoch = row.get("epoch")
+    return (
+        None if rsum is None else {"step": row["step"], "epoch": epoch if isinstance(epoch, int) else 0, "rsum": rsum}
+    )
+
+
+def _mean(rows: Sequence[Row], names: Sequence[str]) -> float | None:
+    """The mean over some steps of the first of several columns that they have."""
+    for name in names:
+        values = [number for row in rows if (number := finite(row.get(name))) is not None]
+        if values:
+            return sum(values) / len(values)
+    return None

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from selhn.diagnose.figures import COLOURS, pyplot, smooth
+from selhn.diagnose.plots import COLOURS, pyplot, smooth
 from selhn.runs import read_log
 
 LOSSES = {"hn": "T-HN", "selhn": "SelHN"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selhn.diagnose.figures import COLOURS, pyplot, save_figure, smooth
+from selhn.diagnose.plots import COLOURS, pyplot, save_figure, smooth
 from selhn.losses import AbstractLoss, Triplet, TripletHN, TripletSelHN
 
 FOLDER = Path(__file__).parent

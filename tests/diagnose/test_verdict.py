@@ -221,7 +221,7 @@ def test_words_and_data(plain_run):
 def test_a_very_long_log_is_thinned(monkeypatch, plain_run):
     log = from_rows(plain_run("hn"))
     read = []
-    monkeypatch.setattr("selhn.diagnose.verdict.StallAlarm.update", lambda alarm, step, row: read.append(step))
+    monkeypatch.setattr("selhn.diagnose.StallAlarm.update", lambda alarm, step, row: read.append(step))
     judge(log, MARGIN)
     assert len(read) == len(log.steps) > 50
     read.clear()

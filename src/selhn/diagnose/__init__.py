@@ -1,11 +1,11 @@
 """Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
-from selhn.diagnose.attention import attention_figure
-from selhn.diagnose.figures import training_figure, verdict_figure
+from selhn.diagnose.attention_maps import attention_figure
+from selhn.diagnose.logs import Log, from_rows, read_foreign
+from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.diagnose.plateau import Plateau, plateaus
+from selhn.diagnose.plots import training_figure, verdict_figure
 from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
-from selhn.diagnose.probes import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
-from selhn.diagnose.reading import Log, from_rows, read_foreign
 from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
 

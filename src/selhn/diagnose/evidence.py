@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from selhn.diagnose.reading import Column, Log
+from selhn.diagnose.logs import Column, Log
 
 
 def told_numbers(log: Log) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.data import Split, image_blocks
-from selhn.diagnose.probes import gradient_norms, probe_scores
+from selhn.diagnose.measures import gradient_norms, probe_scores
 from selhn.diagnose.stall import StallAlarm
 from selhn.models import AbstractMatcher, in_eval_mode
 

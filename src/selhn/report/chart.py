@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selhn.diagnose.reading import Column
+from selhn.diagnose.logs import Column
 from selhn.report.axes import Axis, fit_axis, written
 from selhn.report.curves import Curve, Panel
 from selhn.report.markup import Html, element, together

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from selhn.diagnose.reading import Column
+from selhn.diagnose.logs import Column
 from selhn.report.runs import RunRecord
 
 MOST_POINTS = 240

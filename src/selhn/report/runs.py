@@ -9,7 +9,7 @@ from typing import Any
 from selhn.base.errors import NotFound, SelhnError
 from selhn.data.formats.reading import read_json
 from selhn.diagnose import epsilon_of
-from selhn.diagnose.reading import Log
+from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
 from selhn.eval import Metrics
 from selhn.runs import read_log

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from selhn.diagnose.figures import COLOURS, pyplot, save_figure, smooth
+from selhn.diagnose.plots import COLOURS, pyplot, save_figure, smooth
 from selhn.eval import Metrics
 from selhn.reproduce.runs import Runs
 from selhn.reproduce.tables import PAPER, RUNS, VSEPP, Wanted, recipe

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm, Verdict, judge, make_alarm, read_foreign
+from selhn.diagnose.logs import Log
 from selhn.diagnose.plateau import Plateau, plateaus
-from selhn.diagnose.reading import Log
 from selhn.losses import AbstractLoss
 from selhn.training.run import make_loss, read_config
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.diagnose.events import read_events
 
@@ -106,79 +107,85 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: str | None = None) -> Log:
-    """A log from its rows; nested names are joined by a dot, and what is no number is left out."""
-    table: list[dict[str, float]] = []
-    for row in rows:
-        if len(table) == MOST_ROWS:
-            raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
-        table.append(dict(_numbers(row)))
-    names = list(dict.fromkeys(name for row in table for name in row))
-    loss = _loss_name(names, column, source)
-    step, epoch = _find(names, STEP), _find(names, EPOCH)
-    clock = step or epoch
-    at, steps_a_row = _clock(table, clock, clock is not None and clock == step)
-    trained = [number for number, row in enumerate(table) if loss in row]
-    if not trained:
-        raise SelhnError(f"{source} has no row with a number for {loss!r}")
-    with_loss = {name for number in trained for name in table[number]} - {clock, "loss"} | {loss}
-    columns = {
-        "loss" if name == loss else name: np.array([table[number].get(name, math.nan) for number in trained])
-        for name in names
-        if name in with_loss
-    }
-    evaluated = {
-        name.removeprefix("probe."): np.array([row[name] for row in table if name in row])
-        for name in names
-        if name not in {*with_loss, clock, "loss"}
-    }
-    rsum, dev_loss = _find(names, DEV_RSUM), _find(names, DEV_LOSS)
+    """A log from its rows; nested names are joined by a dot, and what is not a number is left out."""
+    table = _Table(rows, source)
+    loss = table.loss_name(column)
+    at, clock, steps_a_row = table.clock()
+    trained = [loss in row for row in table.rows]
+    if not any(trained):
+        raise Damaged(f"{source} has no row with a number for {loss!r}")
+    with_loss = {name for row in table.rows if loss in row for name in row} - {clock, "loss"} | {loss}
+    columns = {name: table.column(name)[trained] for name in table.names if name in with_loss}
+    evaluated = [name for name in table.names if name not in {*with_loss, clock, "loss"}]
 
-    def pairs(name: str | None) -> list[tuple[float, float]]:
-        values = [(when, row.get(name, math.nan)) for when, row in zip(at, table)] if name is not None else []
-        return [(when, value) for when, value in values if math.isfinite(value)]
+    def pairs(wanted: Sequence[str]) -> list[tuple[float, float]]:
+        values = table.column(table.find(wanted))
+        finite = np.isfinite(values)
+        return list(zip(at[finite].tolist(), values[finite].tolist()))
 
-    steps = np.array([at[number] for number in trained], dtype=float)
-    counts_steps = steps_a_row is None
-    return Log(source, steps, columns, evaluated, loss, pairs(rsum), pairs(dev_loss), counts_steps, steps_a_row or 1)
+    return Log(
+        source,
+        at[trained],
+        {"loss" if name == loss else name: column for name, column in columns.items()},
+        {name.removeprefix("probe."): table.column(name)[[name in row for row in table.rows]] for name in evaluated},
+        loss,
+        pairs(DEV_RSUM),
+        pairs(DEV_LOSS),
+        steps_a_row is None,
+        steps_a_row or 1,
+    )
 
 
-def _clock(table: Sequence[Mapping[str, float]], name: str | None, in_steps: bool) -> tuple[list[float], int | None]:
-    """When every row was written: its step, or its number times what a row counts for, which is told too."""
-    if name is not None and in_steps:
-        told = [value if math.isfinite(value := row.get(name, math.nan)) else math.nan for row in table]
-        # A counter that begins anew with every epoch is no clock.
-        known = [value for value in told if not math.isnan(value)]
-        if known == sorted(known) and known and (known[-1] > known[0] or len(known) == 1):
-            for number, value in enumerate(told):
-                told[number] = (told[number - 1] if number else 0.0) if math.isnan(value) else value
-            return told, None
-    counts_for = 1 if len(table) > 2 * STEPS_A_ROW else STEPS_A_ROW
-    return [float(number * counts_for) for number in range(1, len(table) + 1)], counts_for
+class _Table:
+    """Rows of numbers, read by name."""
 
+    def __init__(self, rows: Iterable[Mapping[str, Any]], source: str):
+        self.source = source
+        self.rows: list[dict[str, float]] = []
+        for row in rows:
+            if len(self.rows) == MOST_ROWS:
+                raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
+            self.rows.append(dict(_numbers(row)))
+        self.names = list(dict.fromkeys(name for row in self.rows for name in row))
 
-def _loss_name(names: Sequence[str], column: str | None, source: str) -> str:
-    if column is not None:
-        if column not in names:
-            raise SelhnError(f"{source} has no column {column!r}: {did_you_mean(column, names)}")
-        return column
-    found = _find(names, LOSS)
-    if found is None:
-        held_out = ("val", "dev", "test", "eval")
-        likely = [name for name in names if "loss" in name.lower() and not any(w in name.lower() for w in held_out)]
-        found = likely[0] if len(likely) == 1 else None
-    if found is None:
-        listed = ", ".join(names[:20]) or "no numbers at all"
-        what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
-        raise SelhnError(f"{source} has no column that is plainly the training loss (it has {listed}): {what}")
-    return found
+    def column(self, name: str | None) -> Column:
+        """NaN in the rows that do not have it."""
+        return np.array([row.get(name, math.nan) if name else math.nan for row in self.rows])
 
+    def find(self, wanted: Sequence[str]) -> str | None:
+        """The first of the wanted names, however it is written: `train/loss` is `train_loss`."""
+        plain = {re.sub(r"[/. -]", "_", name.lower()): name for name in self.names}
+        return next((plain[name] for name in wanted if name in plain), None)
 
-def _find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """The first of the wanted names there is, however it is written: `train/loss` is `train_loss`."""
-    plain = {
-        name.lower().replace("/", "_").replace(".", "_").replace(" ", "_").replace("-", "_"): name for name in names
-    }
-    return next((plain[name] for name in wanted if name in plain), None)
+    def clock(self) -> tuple[Column, str | None, int | None]:
+        """When each row was written, by which column, and what a row counts for if none tells the step."""
+        step = self.find(STEP)
+        told = self.column(step)
+        known = told[np.isfinite(told)]
+        # A counter that starts again with every epoch does not tell the step.
+        if len(known) and (np.diff(known) >= 0).all() and (known[-1] > known[0] or len(known) == 1):
+            at = np.maximum.accumulate(np.where(np.isfinite(told), told, -np.inf))
+            return np.where(np.isfinite(at), at, 0.0), step, None
+        counts_for = 1 if len(self.rows) > 2 * STEPS_A_ROW else STEPS_A_ROW
+        return np.arange(1.0, len(self.rows) + 1) * counts_for, step or self.find(EPOCH), counts_for
+
+    def loss_name(self, column: str | None) -> str:
+        """The column of the training loss."""
+        names = self.names
+        if column is not None:
+            if column not in names:
+                raise NotFound(f"{self.source} has no column {column!r}: {did_you_mean(column, names)}")
+            return column
+        found = self.find(LOSS)
+        if found is None:
+            held_out = ("val", "dev", "test", "eval")
+            likely = [one for one in names if "loss" in one.lower() and not any(w in one.lower() for w in held_out)]
+            found = likely[0] if len(likely) == 1 else None
+        if found is None:
+            listed = ", ".join(names[:20]) or "no numbers at all"
+            what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
+            raise SelhnError(f"{self.source} has no column that is plainly the training loss (it has {listed}): {what}")
+        return found
 
 
 def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

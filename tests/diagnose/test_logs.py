@@ -97,10 +97,10 @@ def test_other_mistakes(tmp_path, monkeypatch):
     assert read_foreign(path, "lr").loss_name == "lr"
     with pytest.raises(ValueError, match="is no file"):
         read_foreign(tmp_path)
-    monkeypatch.setattr("selhn.diagnose.reading.MOST_ROWS", 3)
+    monkeypatch.setattr("selhn.diagnose.logs.MOST_ROWS", 3)
     with pytest.raises(ValueError, match="keep every tenth"):
         read_foreign(path)
-    monkeypatch.setattr("selhn.diagnose.reading.MOST_BYTES", 3)
+    monkeypatch.setattr("selhn.diagnose.logs.MOST_BYTES", 3)
     with pytest.raises(ValueError, match="write a shorter log"):
         read_foreign(path)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import MissingExtra
-from selhn.diagnose.reading import Log
+from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
 
 COLOURS = ("#c2410c", "#0369a1", "#4d7c0f", "#7e22ce", "#b45309", "#0f766e")

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Attention
-from selhn.diagnose.figures import COLOURS, pyplot
+from selhn.diagnose.plots import COLOURS, pyplot
 
 WIDTH = 11.0
 IN_A_ROW = 6

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from selhn.diagnose import Verdict, from_rows
-from selhn.diagnose.figures import pyplot, save_figure, smooth, training_figure, verdict_figure
+from selhn.diagnose.plots import pyplot, save_figure, smooth, training_figure, verdict_figure
 
 pytest.importorskip("matplotlib")
 
@@ -45,7 +45,7 @@ def test_a_figure_is_saved_and_closed(tmp_path):
 
 def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("selhn.diagnose.figures.save_figure", lambda figure, path: drawn.append(figure) or path)
+    monkeypatch.setattr("selhn.diagnose.plots.save_figure", lambda figure, path: drawn.append(figure) or path)
     rows = [{"epoch": e, "loss": 0.2 + 1 / (e + 1), "delta_s": 0.004} for e in range(20)]
     verdict_figure(from_rows(rows), Verdict("stalled", 3, "it sits", (), "", "row"), tmp_path / "x", 0.2, epsilon=0.05)
     left, right = drawn[0].axes

@@ -46,6 +46,7 @@ from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
+from selhn.training.protocols import Protocol
 from selhn.training.resident import on_device
 from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
@@ -180,7 +181,7 @@ def measure(
     before = peak_from_now(device)
     with recording_stream(device):
         loss, batches = TripletHN.official(), make_batches(model.train(), data, config, device)
-        stepper = make_stepper(model, batches, loss, make_optimizer(model, config, device), config)
+        stepper = make_stepper(Protocol(model, loss, data, batches, config), make_optimizer(model, config, device))
         steps = endless(batches)
 
         def step() -> None:

@@ -27,6 +27,7 @@ from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
+from selhn.training.protocols import Protocol
 from selhn.training.resident import on_device
 from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
@@ -145,7 +146,7 @@ def our_step(model: AbstractMatcher, data: Data, config: TrainConfig, device: to
     model = model.to(device)
     batches = make_batches(model, data, config, device)
     loss = TripletSelHN()
-    stepper = make_stepper(model, batches, loss, make_optimizer(model, config, device), config)
+    stepper = make_stepper(Protocol(model, loss, data, batches, config), make_optimizer(model, config, device))
     steps = endless(batches)
     return lambda: stepper(next(steps), loss.phase)
 

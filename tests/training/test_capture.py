@@ -10,6 +10,7 @@ from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
 from selhn.training.optim import make_optimizer
+from selhn.training.protocols import Protocol
 from selhn.training.step import make_batches, make_stepper
 
 
@@ -33,8 +34,9 @@ def test_recording_needs_a_gpu(tiny_model, tiny_data):
     model = tiny_model()
     batches = make_batches(model, tiny_data, config, torch.device("cpu"))
     optimizer = make_optimizer(model, config, torch.device("cpu"))
+    protocol = Protocol(model, TripletHN(), tiny_data, batches, config)
     with pytest.raises(ValueError, match="capture=always .* needs a GPU"):
-        make_stepper(model, batches, TripletHN(), optimizer, config)
+        make_stepper(protocol, optimizer)
 
 
 def run(tmp_path, capture, loss, model="rvse", networks=1, **settings):

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.losses import InfoNCE, SigLIP
+from selhn.losses import AOQ, InfoNCE, SigLIP
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
@@ -43,3 +43,26 @@ def test_whole_runs_learn_what_siglip_learns():
     assert not make_loss(override(config, ["loss=siglip", "loss.learn=false"])).learn
     assert not make_loss(override(config, ["loss=infonce"])).learn
     assert torch.is_tensor(make_loss(override(config, ["loss=infonce", "loss.learn=true"])).log_scale)
+
+
+class ScaledAOQ(AOQ):
+    """A loss with a protocol that has tables of its own, and a learnt scale beside them."""
+
+    def __init__(self):
+        super().__init__(depth=20)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def learnt(self):
+        return [self.scale]
+
+    def anchor_loss(self, anchors):
+        return super().anchor_loss(anchors) * self.scale
+
+
+def test_what_a_loss_with_a_protocol_learns_is_resumed_too(tiny_data, tiny_model, config, tmp_path):
+    whole, first, second = (ScaledAOQ() for _ in range(3))
+    run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
+    train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
+    resumed = train(tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True)
+    assert values(second) == values(whole) != values(first)
+    assert resumed.test == run.test

@@ -242,7 +242,7 @@ def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tin
     assert (tmp_path / "results.json").read_bytes() == before, "there was nothing left to do"
 
     class Broken(TripletHN):
-        def forward(self, *args, **settings):
+        def reduce(self, *args, **settings):
             raise ValueError("broken off")
 
     Broken.__name__ = "TripletHN"

@@ -1,5 +1,5 @@
 import copy
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from selhn.models import MODELS, create_model
 from selhn.runs import read_log
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
-from selhn.training.step import training_step
+from selhn.training.protocols import Protocol
+from selhn.training.step import make_batches, training_step
 from selhn.training.two_pass import match_in_two_passes, pulled_pairs, require_two_pass
 
 ELIGIBLE = [name for name, entry in MODELS.items() if entry.family == "cross-attention" and name != "saf"]
@@ -172,14 +173,19 @@ def test_warming_up_takes_one_pass(monkeypatch):
     assert asked == [6 + 2 * 6]
 
 
-def test_a_step_of_the_loop_is_the_same():
-    batch, ends = make_batch(6, dtype=torch.float64), []
+def test_a_step_of_the_loop_is_the_same(tiny_model, tiny_data):
+    ends = []
     for two_pass in (False, True):
         # In double precision: BFAN drops what is below the mean, and rounding may decide what that is.
-        model = make_model("bfan_equal").double().train()
+        model = tiny_model("bfan_equal").double().train()
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
         config = TrainConfig(batch_size=6, device="cpu", two_pass=two_pass)
-        numbers = [training_step(model, batch, TripletHN(), optimizer, config) for _ in range(3)]
+        batches = make_batches(model, tiny_data, config, torch.device("cpu"))
+        protocol, numbers = Protocol(model, TripletHN(), tiny_data, batches, config), []
+        for step, _ in zip(batches.steps(0), range(3)):
+            batch = batches.assemble(step)
+            batch = replace(batch, regions=batch.regions.double())
+            numbers.append(training_step(protocol, step.pairs, batch, optimizer))
         ends.append((numbers, model.state_dict()))
     torch.testing.assert_close(ends[1], ends[0], rtol=1e-6, atol=1e-8)
 

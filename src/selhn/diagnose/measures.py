@@ -7,21 +7,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from selhn.kernels import Terms, dense_statistics
+from selhn.kernels import AnchorStatistics, Terms, dense_statistics
 
 
 @torch.no_grad()
 def probe_scores(
-    scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | None = None, epsilon: float = 0.01
+    scores: Float[Tensor, "*K B B"],
+    image_ids: Int[Tensor, " B"] | None = None,
+    epsilon: float = 0.01,
+    anchors: AnchorStatistics | None = None,
 ) -> dict[str, Float[Tensor, ""]]:
     """How well the positives of a batch are told from their hardest negatives.
 
     `delta_s` is equation 10 of the SelHN paper, the mean over anchors that have a negative of |s_n - s_p|; `separated`
     the share of them above `epsilon`, where SelHN mines; `spread` the standard deviation of all scores, which is 0
-    when the embeddings have fallen together.
+    when the embeddings have fallen together. `anchors` are the statistics of the scores if they are known already.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
+    if anchors is None:
+        anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
     has_negative = (anchors.num_negatives > 0).expand_as(anchors.hardest)
     count = has_negative.sum().clamp(min=1)
     gap = torch.where(has_negative, (anchors.hardest - anchors.positive).abs(), 0)

@@ -93,7 +93,7 @@ def train_in(
     of_loss = loss.to(device).learnt() if isinstance(loss, AbstractLoss) else []
     optimizer = make_optimizer(model, config, device, of_loss)
     protocol = make_protocol(model, loss, data, batches, config)
-    stepper = make_stepper(model, batches, loss, optimizer, config, protocol)
+    stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
     identity = _identity(model, loss, data, config)
     checkpoints = Checkpoints(folder, identity, model, optimizer, loss, protocol, alarm)

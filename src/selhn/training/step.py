@@ -1,14 +1,10 @@
-"""One training step: batch, forward, loss, backward, update; and what a run makes its steps with."""
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+"""One training step: batch, forward, loss, backward, update; and what a run makes its steps from."""
 
 import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Batch, Match
+from selhn.base.types import Batch
 from selhn.data import Augmentation, Batches, Data, Pairs
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
@@ -19,7 +15,7 @@ from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
 from selhn.training.protocols import Protocol
-from selhn.training.two_pass import match_in_two_passes, require_two_pass
+from selhn.training.two_pass import require_two_pass
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
@@ -57,15 +53,9 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
     )
 
 
-def make_stepper(
-    model: AbstractMatcher,
-    batches: Batches,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    protocol: Protocol | None = None,
-) -> Stepper:
-    """All steps of a run; recorded where the settings and the device allow it."""
+def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Stepper:
+    """All steps of a run; recorded if the settings and the device allow it."""
+    model, batches, loss, config = protocol.model, protocol.batches, protocol.loss, protocol.config
     if config.capture == "always" and batches.device.type != "cuda":
         raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
     if config.two_pass:
@@ -74,60 +64,42 @@ def make_stepper(
         config.capture == "auto"
         and batches.device.type == "cuda"
         and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
-        and (protocol is None or protocol.capturable)
+        and protocol.capturable
     )
 
     def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-        batch = batches.assemble_seeded(pairs, num_tokens)
-        matched = None if protocol is None else partial(protocol.match, pairs, batch)
-        return training_step(model, batch, loss, optimizer, config, matched)
+        return training_step(protocol, pairs, batches.assemble_seeded(pairs, num_tokens), optimizer)
 
     return Stepper(compute, batches.generator, record)
 
 
 def training_step(
-    model: AbstractMatcher,
-    batch: Batch,
-    loss: Callable[..., Tensor],
-    optimizer: torch.optim.Optimizer,
-    config: TrainConfig,
-    matched: Callable[[Callable[[], Match]], tuple[Match, Any]] | None = None,
+    protocol: Protocol, pairs: Pairs, batch: Batch, optimizer: torch.optim.Optimizer
 ) -> dict[str, Tensor]:
-    """Forward, backward, clip, update; returns the numbers of the step, still on the device.
-
-    `matched` is handed the forward pass and gives its scores and what else the loss needs; see `Protocol.match`.
-    """
-    device = batch.tokens.device.type
-    image_ids = batch.image_ids if config.mask_same_image else None
-
-    def forward() -> Match:
-        return match_in_two_passes(model, batch, loss, image_ids) if config.two_pass else model(batch)
-
+    """Forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    model, loss, config = protocol.model, protocol.loss, protocol.config
+    device, image_ids = batch.tokens.device.type, protocol.image_ids(batch)
     with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
-        match, given = (forward(), None) if matched is None else matched(forward)
-    extra = {"image_ids": image_ids, "given": given} if isinstance(loss, AbstractLoss) else {}
-    value = loss(match.scores, **extra)
+        match, given = protocol.match(pairs, batch)
+    # The loss, its mean over anchors and the probe share one pass over the scores.
+    ours = isinstance(loss, AbstractLoss)
+    anchors = loss.statistics(match.scores, image_ids, given=given, also=("hardest",)) if ours else None
+    value = loss.reduce(anchors) if ours else loss(match.scores)
+
+    def watch() -> dict[str, Tensor]:
+        mean = loss.reduce(anchors, "mean") if ours and loss.reduction != "mean" else value
+        probed = probe_scores(match.scores, image_ids, epsilon_of(loss), None if anchors is None else anchors.raw)
+        return {"loss_per_anchor": mean.detach(), **probed}
+
     optimizer.zero_grad(set_to_none=True)
-    total = sum(match.aux.values(), start=value)
-    _, probes = side_by_side(total.backward, lambda: probe_scores(match.scores, image_ids, epsilon_of(loss)))
-    of_loss = loss.learnt() if isinstance(loss, AbstractLoss) else []
-    norms = parameter_norms([*model.parameters(), *of_loss])
+    _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
+    norms = parameter_norms([*model.parameters(), *(loss.learnt() if ours else ())])
     numbers = {
         "loss": value.detach(),
-        "loss_per_anchor": _per_anchor(loss, match.scores.detach(), image_ids, given, value.detach()),
-        **probes,
+        **watched,
         **gradient_norms(model.watched, norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
-        **(loss.numbers() if isinstance(loss, AbstractLoss) else {}),
+        **(loss.numbers() if ours else {}),
     }
     clipped_step(optimizer, norms, config.clip)
     return numbers
-
-
-def _per_anchor(
-    loss: Callable[..., Tensor], scores: Tensor, image_ids: Tensor | None, given: Any, value: Tensor
-) -> Tensor:
-    """The mean over the anchors that count, whatever the reduction of the loss is."""
-    if not isinstance(loss, AbstractLoss) or loss.reduction == "mean":
-        return value
-    return loss.reduce(loss.statistics(scores, image_ids, given=given), "mean")

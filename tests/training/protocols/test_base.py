@@ -12,7 +12,7 @@ def test_the_ordinary_protocol_adds_nothing(tiny_model, tiny_data, tiny_config):
     protocol.begin_epoch(0)
     step = next(batches.steps(0))
     batch = batches.assemble(step)
-    match, given = protocol.match(step.pairs, batch, lambda: model(batch))
+    match, given = protocol.match(step.pairs, batch)
     assert torch.equal(match.scores, model(batch).scores)
     assert given is None
     assert protocol.state() == {}

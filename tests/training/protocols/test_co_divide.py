@@ -89,7 +89,7 @@ def test_a_step_gathers_the_labels_of_its_pairs(make_protocol):
     protocol.tables["labels"].copy_(torch.rand(2, 500))
     step = next(protocol.batches.steps(0))
     batch = protocol.batches.assemble(step)
-    match, given = protocol.match(step.pairs, batch, lambda: protocol.model(batch))
+    match, given = protocol.match(step.pairs, batch)
     assert match.scores.shape == (2, 64, 64)
     assert torch.equal(given.labels, protocol.tables["labels"][:, step.pairs.texts])
     assert given.trained.all()

@@ -87,7 +87,7 @@ def test_only_the_weighting_network_has_changed(tiny_data, tiny_config, tiny_mod
 def test_the_state_is_the_network_and_its_optimiser(protocol, tiny_data, tiny_model):
     step = next(protocol.batches.steps(0))
     batch = protocol.batches.assemble(step)
-    protocol.match(step.pairs, batch, lambda: protocol.model(batch))
+    protocol.match(step.pairs, batch)
     other = MetaStep(protocol.model, MetaSPN(hidden=6), tiny_data, protocol.batches, protocol.config)
     other.load_state(protocol.state())
     ours, theirs = protocol.state(), other.state()

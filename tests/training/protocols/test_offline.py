@@ -53,7 +53,7 @@ def test_the_scores_of_the_further_pairs(name, make_protocol):
     step, batches, model = next(protocol.batches.steps(0)), protocol.batches, protocol.model
     batch = batches.assemble(step)
     with torch.no_grad():
-        match, given = protocol.match(step.pairs, batch, lambda: model(batch))
+        match, given = protocol.match(step.pairs, batch)
         assert torch.equal(match.scores, model(batch).scores)
         batches.generator.manual_seed(step.seed)
         drawn = protocol.draw(step.pairs)

@@ -1,14 +1,15 @@
 """What a loss may need in training beyond the scores of a batch, in one small protocol."""
 
-from collections.abc import Callable
 from typing import Any
 
+from jaxtyping import Int
 from torch import Tensor
 
 from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
+from selhn.training.two_pass import match_in_two_passes
 
 
 class Protocol:
@@ -17,7 +18,7 @@ class Protocol:
     The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints; it knows
     no more of any loss. A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves
     the result in `tables`, with a row for every text or image, on the device; `match` gathers from them for its pairs.
-    Tables are filled in place, never replaced: a recorded step goes on reading where it was recorded.
+    Tables are filled in place, never replaced: a recorded step keeps reading where it was recorded.
 
     Args:
         model, loss, data: what is trained; `data.train` is what `batches` are made of.
@@ -37,12 +38,19 @@ class Protocol:
     def begin_epoch(self, epoch: int) -> None:
         """Before the first step of an epoch; not when a run is taken up in the middle of one."""
 
-    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, Any]:
-        """The scores of a batch, and what the loss is `given` with them.
+    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
+        """The scores of a batch, whose rows in the training set are `pairs`, and what the loss is `given` with them."""
+        return self.score(batch), None
 
-        `pairs` are its rows of the training set; `forward` scores it the way the settings say.
-        """
-        return forward(), None
+    def score(self, batch: Batch) -> Match:
+        """The scores of a batch, in two passes if the settings say so."""
+        if self.config.two_pass:
+            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch))
+        return self.model(batch)
+
+    def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
+        """Which pairs are no negatives of each other because they show one image; None if the settings allow it."""
+        return batch.image_ids if self.config.mask_same_image else None
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold beside the model, the loss and their optimiser."""

@@ -1,7 +1,5 @@
 """NCR: two networks that tell true pairs from wrong ones for each other (Huang et al., NeurIPS 2021)."""
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -60,9 +58,9 @@ class CoDivide(Protocol):
         self.tables["labels"].copy_(labels)
         self.tables["trained"].copy_(is_true if 2 * epoch < self.config.epochs else torch.ones_like(is_true))
 
-    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, PairLabels]:
+    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, PairLabels]:
         """The scores of both networks, and the labels of the pairs for each."""
-        match = forward()
+        match = self.score(batch)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
         # The scores of a network alone have no axis for networks.
         return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])
@@ -76,7 +74,7 @@ class CoDivide(Protocol):
                 # The last batch is as large as the others: what a loss is depends on how many pairs there are.
                 texts = order[min(first, len(order) - size) :][:size]
                 batch = self._plain.assemble_rows(texts)
-                image_ids = batch.image_ids if self.config.mask_same_image else None
+                image_ids = self.image_ids(batch)
                 scores = self.model(batch).scores
                 scores = scores if scores.ndim == 3 else scores[None]
                 rows = texts.to(found.device)

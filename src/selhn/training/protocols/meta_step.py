@@ -1,6 +1,6 @@
 """Meta-SPN: the step that teaches a weighting network what to weigh (our reading of Wei et al., 2021; experimental)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -59,13 +59,13 @@ class MetaStep(Protocol):
         """Not with dropout, which has to be the same in all passes, nor where features of dev are not on the device."""
         return not self._seeded
 
-    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, None]:
+    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
         """One step of the weighting network, then the scores."""
         seed = self.batches.generator.initial_seed()
         # The differences below are too small for half precision.
         with torch.autocast(batch.tokens.device.type, enabled=False):
             self._teach(replace(batch, regions=batch.regions.float()), self._draw_dev(), seed)
-        return forward(), None
+        return self.score(batch), None
 
     def _draw_dev(self) -> Batch:
         """Other pairs of dev in every step; all of one width, and drawn on the device, so that it can be recorded."""
@@ -77,18 +77,18 @@ class MetaStep(Protocol):
     def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
         with _unharmed(self.model, self._parameters, self._seeded):
             scores = self._scores(batch, seed)
-            steps = self._gradients(self.loss.per_anchor(scores, self._ids(batch)).mean())
+            steps = self._gradients(self.loss.per_anchor(scores, self.image_ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
-                towards = self._gradients(self._plain(self._scores(dev, seed), self._ids(dev)))
+                towards = self._gradients(self._plain(self._scores(dev, seed), self.image_ids(dev)))
             # Zero where all of dev is told apart: then nothing moves, and there is nothing to learn from it.
             length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards)))
             nudge = NUDGE / length.clamp(min=torch.finfo(length.dtype).tiny ** 0.5)
             ends = []
             for side in (nudge, -nudge):
                 with _moved(self._parameters, towards, side), torch.no_grad():
-                    ends.append(self._plain.per_anchor(self._scores(batch, seed), self._ids(batch)))
+                    ends.append(self._plain.per_anchor(self._scores(batch, seed), self.image_ids(batch)))
             change = (ends[0] - ends[1]) * (length / (2 * NUDGE))
-        meta = -self.config.lr * (self.loss.weights(scores, self._ids(batch)) * change).mean()
+        meta = -self.config.lr * (self.loss.weights(scores, self.image_ids(batch)) * change).mean()
         self._optimizer.zero_grad(set_to_none=True)
         meta.backward()
         self._optimizer.step()
@@ -97,9 +97,6 @@ class MetaStep(Protocol):
         if self._seeded:
             torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
         return self.model(batch).scores
-
-    def _ids(self, batch: Batch) -> Tensor | None:
-        return batch.image_ids if self.config.mask_same_image else None
 
     def _gradients(self, value: Tensor) -> list[Tensor]:
         gradients = torch.autograd.grad(value, self._parameters, allow_unused=True)

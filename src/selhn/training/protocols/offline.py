@@ -1,6 +1,5 @@
 """AOQ: negatives from the whole training set beside those of a batch (Chen et al., ECCV 2020)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ class OfflineNegatives(Protocol):
         for table, found in zip(self.tables.values(), hardest_negatives(self.model, self.data.train, *depths)):
             table.copy_(found)
 
-    def match(self, pairs: Pairs, batch: Batch, forward: Callable[[], Match]) -> tuple[Match, OfflineScores]:
+    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, OfflineScores]:
         """The scores of a batch, and of its pairs with their offline negatives, all images and texts encoded once."""
         model, size = self.model, len(pairs.texts)
         images, texts = encode_batch(model, batch)

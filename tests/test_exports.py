@@ -14,8 +14,8 @@ EXPORTS = {
     "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MetaSPN MultiPositiveInfoNCE
         OfflineScores PairLabels SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss
         list_losses""",
-    "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model list_models
-        load_model""",
+    "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model encode_batch
+        in_eval_mode list_models load_model register_model""",
     "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
         Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
         load_data make_resident resident_bytes with_noise write_native""",

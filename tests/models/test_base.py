@@ -53,7 +53,7 @@ def test_the_three_methods_must_be_there():
 
 
 def test_a_model_of_your_own_is_not_saved_as_a_folder(tmp_path):
-    with pytest.raises(ValueError, match="add yours to MODELS"):
+    with pytest.raises(ValueError, match="register_model"):
         Mine().save(tmp_path / "model")
 
 

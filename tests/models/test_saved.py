@@ -104,7 +104,7 @@ def test_models_and_runs_from_before_are_read(name):
         ("[]", "was not written by selhn"),
         ('{"model_type": "bert"}', "was not written by selhn"),
         ('{"format": 99, "name": "rvse", "settings": {}}', "format 99"),
-        ('{"format": 1, "name": "rvs", "settings": {}}', "did you mean 'rvse'"),
+        ('{"format": 1, "name": "rvs", "settings": {}}', "'rvs', which nothing has registered"),
     ],
 )
 def test_a_strange_config(saved, content, message):
@@ -164,7 +164,7 @@ def test_what_others_left_beside_a_model_stays(saved):
         ({"name": ["rvse"]}, "was not written by selhn"),
         ({"settings": [1]}, "was not written by selhn"),
         ({"dim": 200_000}, "holds the weights of another model; other shapes"),
-        ({"dim": -3}, "make no model"),
+        ({"dim": -3}, "no model can be built"),
         ({"dim": "x"}, "takes a whole number"),
     ],
 )

@@ -6,9 +6,11 @@ import pytest
 import torch
 from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, score_batch
 
-from selhn.base.errors import SelhnError
+import selhn.models as models
+from selhn.base.errors import NotFound, SelhnError
 from selhn.losses import TripletSelHN
-from selhn.models import MODELS, CrossAttention, base, create_model, list_models, load_model
+from selhn.models import MODELS, CrossAttention, base, create_model, list_models, load_model, register_model
+from selhn.text import Vocabulary
 
 every_model = pytest.mark.parametrize("name", CASES)
 
@@ -252,3 +254,24 @@ def test_vocabulary_or_its_size():
     with pytest.raises(ValueError, match="vocab_size is 3 and the tokenizer has 40 tokens"):
         create_model("rvse", vocab_size=3, tokenizer=WORDS)
     assert create_model("vsepp", vocab_size=40, tokenizer=WORDS, dim=4).settings["vocab_size"] == 40
+
+
+def test_a_model_of_another_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "MODELS", {**MODELS})
+
+    def mine(vocab_size: int = 40, tokenizer: Vocabulary | None = None, dim: int = 4):
+        return create_model("vse_fc", vocab_size=vocab_size, tokenizer=tokenizer, dim=dim, feature_dim=12)
+
+    register_model("mine", mine, paper="me")
+    with pytest.raises(SelhnError, match="already a model called 'mine'"):
+        register_model("mine", mine)
+    with pytest.raises(NotFound, match="mine has no setting 'dims': did you mean 'dim'"):
+        create_model("mine", dims=3)
+    model = create_model("mine", tokenizer=WORDS)
+    model.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert again.settings["dim"] == 4
+    assert torch.equal(again.embed_texts(["word3"]), model.embed_texts(["word3"]))
+    del models.MODELS["mine"]
+    with pytest.raises(NotFound, match="import the package that calls register_model"):
+        load_model(tmp_path / "model")

@@ -7,6 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from selhn.base.errors import SelhnError
+from selhn.base.plugins import load_plugins
 from selhn.cli import index, lab
 from selhn.cli.data import Settings, data_app
 from selhn.cli.export import export_app
@@ -19,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.callback()(load_plugins)
 app.add_typer(data_app, name="data")
 app.add_typer(lab.show_app, name="show")
 app.add_typer(export_app, name="export")

@@ -1,7 +1,7 @@
 """Models: images and texts in, `scores[image, text]` out. One line of `MODELS` each."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import import_module
@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
-from selhn.models import bfan, rvsepp, scan, sgraf, vse, vse_infty, vsepp
+from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.base import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.saved import check_fits, find_folder, read_config, read_weights
@@ -34,6 +34,7 @@ __all__ = [
     "in_eval_mode",
     "list_models",
     "load_model",
+    "register_model",
 ]
 
 
@@ -56,11 +57,11 @@ _SCAN = ("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")
 _BFAN = ("Liu et al., ACM Multimedia 2019", "https://arxiv.org/abs/1909.11416")
 _SGRAF = ("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
 
-MODELS: Mapping[str, ModelEntry] = {
+MODELS: dict[str, ModelEntry] = {
     "vse_fc": ModelEntry(vse.vse_fc, "embedding", *_SELHN),
     "vse_mlp": ModelEntry(vse.vse_mlp, "embedding", *_SELHN),
     "rvse": ModelEntry(vse.rvse, "embedding", *_SELHN),
-    "rvsepp": ModelEntry(rvsepp.rvsepp, "embedding", *_SELHN, brings_tokenizer=True),
+    "rvsepp": ModelEntry(vse.rvsepp, "embedding", *_SELHN, brings_tokenizer=True),
     "vsepp": ModelEntry(vsepp.vsepp, "embedding", *_VSEPP),
     "vsepp_order": ModelEntry(vsepp.vsepp_order, "order embedding", *_VSEPP),
     "vse_infty": ModelEntry(vse_infty.vse_infty, "embedding", *_VSE_INFTY),
@@ -74,6 +75,25 @@ MODELS: Mapping[str, ModelEntry] = {
     "sgr": ModelEntry(sgraf.sgr, "cross-attention", *_SGRAF),
     "saf": ModelEntry(sgraf.saf, "cross-attention", *_SGRAF),
 }
+
+
+def register_model(
+    name: str,
+    build: Callable[..., AbstractMatcher],
+    *,
+    family: str = "embedding",
+    paper: str = "",
+    url: str = "",
+    brings_tokenizer: bool = False,
+) -> None:
+    """Add a model of your own package to `MODELS`, so that it is created, listed, trained, saved and loaded by name.
+
+    The parameters of `build` are the settings of the model, and all but those without a default are optional. Loading
+    a saved one needs the package imported first.
+    """
+    if name in MODELS:
+        raise SelhnError(f"there is already a model called {name!r}: register yours under another name")
+    MODELS[name] = ModelEntry(build, family, paper, url, brings_tokenizer)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -97,7 +117,8 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
         model = Twins(model, MODELS[name].build(**settings))
     defaults = {key: parameter.default for key, parameter in parameters.items()}
     model.name = name
-    model.settings = {**defaults, **settings, **model.settings}
+    resolved = {key: value for key, value in model.settings.items() if key in defaults or key == "networks"}
+    model.settings = {**defaults, **settings, **resolved}
     model.settings.pop("tokenizer", None)
     return model
 
@@ -113,6 +134,11 @@ def load_model(path: Path | str) -> AbstractMatcher:
         return getattr(import_module(module), function)()
     folder = find_folder(Path(path))
     config = read_config(folder)
+    if config["name"] not in MODELS:
+        raise NotFound(
+            f"{folder} holds the model {config['name']!r}, which nothing has registered: "
+            "first import the package that calls register_model for it, or install a newer selhn"
+        )
     has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
     settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer else {})}
     weights = read_weights(folder)
@@ -120,7 +146,8 @@ def load_model(path: Path | str) -> AbstractMatcher:
         with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for
             shapes = create_model(config["name"], **settings).state_dict()
     except (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
-        raise SelhnError(f"{folder}: the settings in its config.json make no model ({str(error)[:200]})") from None
+        reason = str(error)[:200]
+        raise Damaged(f"{folder}: no model can be built with the settings in its config.json ({reason})") from error
     check_fits(shapes, weights, str(folder))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away; the caller's random numbers stay
         model = create_model(config["name"], **settings)

@@ -124,8 +124,8 @@ class AbstractMatcher(nn.Module, ABC):
         """Write all that `load_model` needs into a folder; one that is already there is replaced in one step."""
         if self.name is None:
             raise SelhnError(
-                "only a model made by create_model can be saved as a folder: add yours to MODELS, "
-                "or keep its state_dict() yourself"
+                "only a model made by create_model can be saved as a folder: register yours with register_model, "
+                "or save its state_dict() yourself"
             )
         write_folder(Path(folder), self.name, self.settings, self.state_dict(), self.tokenizer)
 

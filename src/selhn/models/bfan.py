@@ -18,8 +18,8 @@ from selhn.layers import (
     score_in_blocks,
     turned,
 )
+from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
-from selhn.text import Tokenizer
 
 # The products and their gradients, both ways round, with weights for each, and passes over them.
 BYTES_PER_PRODUCT = 8 * 4
@@ -66,25 +66,13 @@ class FocalAttention(nn.Module):
         return mean_over(of_words, texts.mask) + mean_over(of_regions, images.mask).T
 
 
-def bfan_equal(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 20.0,
-) -> CrossAttention:
-    """BFAN (equal): a fragment is kept when its weight is above the mean weight."""
-    return with_head(FocalAttention("equal", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)
+@builder
+def bfan_equal(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
+    """BFAN (equal): a fragment is kept if its weight is above the mean weight."""
+    return with_head(FocalAttention("equal", smooth), common)
 
 
-def bfan_prob(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 20.0,
-) -> CrossAttention:
+@builder
+def bfan_prob(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
     """BFAN (prob): the mean is itself weighted, with the square roots of the weights."""
-    return with_head(FocalAttention("prob", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)
+    return with_head(FocalAttention("prob", smooth), common)

@@ -10,7 +10,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.base import AbstractMatcher, all_real
-from selhn.models.vse import vocabulary_size
+from selhn.models.builders import WordSettings
 from selhn.text import Tokenizer
 
 
@@ -117,17 +117,10 @@ class CrossAttention(AbstractMatcher):
         return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
 
 
-def with_head(
-    head: nn.Module,
-    vocab_size: int | None,
-    tokenizer: Tokenizer | None,
-    feature_dim: int,
-    dim: int,
-    word_dim: int,
-) -> CrossAttention:
+def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:
     """A matcher with plain encoders, as SCAN and BFAN have them."""
-    text = WordEncoder(vocabulary_size(vocab_size, tokenizer), word_dim, dim)
-    return CrossAttention(RegionEncoder(feature_dim, dim), text, head, tokenizer=tokenizer)
+    text = WordEncoder(common.num_words, common.word_dim, common.dim)
+    return CrossAttention(RegionEncoder(common.feature_dim, common.dim), text, head, tokenizer=common.tokenizer)
 
 
 def xavier(linear: nn.Linear) -> nn.Linear:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
 from selhn.layers import Fragments, attended_cosines, attention_weights, score_in_blocks
+from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
-from selhn.text import Tokenizer
 
 Direction = Literal["t2i", "i2t"]
 """Which side looks at the other: words at regions, or regions at words."""
@@ -64,51 +64,25 @@ class StackedAttention(nn.Module):
         return pooled.masked_fill(none, 0)
 
 
-def scan_t2i_avg(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 9.0,
-) -> CrossAttention:
+@builder
+def scan_t2i_avg(common: WordSettings, smooth: float = 9.0) -> CrossAttention:
     """SCAN t2i AVG: the mean over words that attend to regions."""
-    return with_head(StackedAttention("t2i", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)
+    return with_head(StackedAttention("t2i", smooth), common)
 
 
-def scan_t2i_lse(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 9.0,
-    lambda_lse: float = 6.0,
-) -> CrossAttention:
+@builder
+def scan_t2i_lse(common: WordSettings, smooth: float = 9.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN t2i LSE: log-sum-exp over words that attend to regions."""
-    return with_head(StackedAttention("t2i", smooth, lambda_lse), vocab_size, tokenizer, feature_dim, dim, word_dim)
+    return with_head(StackedAttention("t2i", smooth, lambda_lse), common)
 
 
-def scan_i2t_avg(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 4.0,
-) -> CrossAttention:
+@builder
+def scan_i2t_avg(common: WordSettings, smooth: float = 4.0) -> CrossAttention:
     """SCAN i2t AVG: the mean over regions that attend to words."""
-    return with_head(StackedAttention("i2t", smooth), vocab_size, tokenizer, feature_dim, dim, word_dim)
+    return with_head(StackedAttention("i2t", smooth), common)
 
 
-def scan_i2t_lse(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    smooth: float = 4.0,
-    lambda_lse: float = 6.0,
-) -> CrossAttention:
-    """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors took lambda 5 or 20 (see recipes)."""
-    return with_head(StackedAttention("i2t", smooth, lambda_lse), vocab_size, tokenizer, feature_dim, dim, word_dim)
+@builder
+def scan_i2t_lse(common: WordSettings, smooth: float = 4.0, lambda_lse: float = 6.0) -> CrossAttention:
+    """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors used lambda 5 or 20 (see recipes)."""
+    return with_head(StackedAttention("i2t", smooth, lambda_lse), common)

@@ -27,9 +27,8 @@ from selhn.layers import (
     unit,
     unit_attention,
 )
+from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision, xavier
-from selhn.models.vse import vocabulary_size
-from selhn.text import Tokenizer
 
 # Nodes of so many bytes are reasoned about at a time, so that the passes over them stay near a CPU's core.
 CPU_CHUNK_BYTES = 2**23
@@ -283,12 +282,9 @@ def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Fl
     return unit(torch.cat([whole[:, :, None], local], 2))
 
 
+@builder
 def sgr(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
+    common: WordSettings,
     sim_dim: int = 256,
     num_regions: int = 36,
     steps: int = 3,
@@ -296,37 +292,25 @@ def sgr(
     dropout: float = 0.4,
 ) -> CrossAttention:
     """SGR: similarity graph reasoning."""
-    head = SimilarityHead(dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
-    return _with_pooling(head, vocab_size, tokenizer, feature_dim, dim, word_dim, num_regions, dropout)
+    head = SimilarityHead(common.dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
+    return _with_pooling(head, common, num_regions, dropout)
 
 
+@builder
 def saf(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
+    common: WordSettings,
     sim_dim: int = 256,
     num_regions: int = 36,
     smooth: float = 9.0,
     dropout: float = 0.4,
 ) -> CrossAttention:
     """SAF: similarity attention filtration."""
-    head = SimilarityHead(dim, sim_dim, smooth, AttentionFiltration(sim_dim))
-    return _with_pooling(head, vocab_size, tokenizer, feature_dim, dim, word_dim, num_regions, dropout)
+    head = SimilarityHead(common.dim, sim_dim, smooth, AttentionFiltration(sim_dim))
+    return _with_pooling(head, common, num_regions, dropout)
 
 
-def _with_pooling(
-    head: SimilarityHead,
-    vocab_size: int | None,
-    tokenizer: Tokenizer | None,
-    feature_dim: int,
-    dim: int,
-    word_dim: int,
-    num_regions: int,
-    dropout: float,
-) -> CrossAttention:
-    image = RegionEncoder(feature_dim, dim, SelfAttentionPool(dim, dropout, num_regions))
-    size = vocabulary_size(vocab_size, tokenizer)
-    text = WordEncoder(size, word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
-    return CrossAttention(image, text, head, sigmoid=True, tokenizer=tokenizer)
+def _with_pooling(head: SimilarityHead, common: WordSettings, num_regions: int, dropout: float) -> CrossAttention:
+    dim = common.dim
+    image = RegionEncoder(common.feature_dim, dim, SelfAttentionPool(dim, dropout, num_regions))
+    text = WordEncoder(common.num_words, common.word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
+    return CrossAttention(image, text, head, sigmoid=True, tokenizer=common.tokenizer)

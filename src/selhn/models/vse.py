@@ -1,12 +1,10 @@
-"""VSE (FC), VSE (MLP) and RVSE: Li et al., Selectively Hard Negative Mining, 2023, section on the base models.
+"""VSE (FC), VSE (MLP), RVSE and RVSE++: Li et al., Selectively Hard Negative Mining, 2023, section on the base models.
 
 regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vector;  score = dot product.
 The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 from selhn.base.errors import SelhnError
 from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
 from selhn.models.base import AbstractMatcher, all_real
+from selhn.models.builders import BertSettings, WordSettings, builder
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]
@@ -109,87 +108,60 @@ def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Flo
         return images @ texts.T
 
 
-def vocabulary_size(vocab_size: int | None, tokenizer: Tokenizer | None) -> int:
-    """The size of the vocabulary from whichever of the two is given."""
-    if tokenizer is None:
-        if vocab_size is None:
-            raise SelhnError("pass tokenizer=Vocabulary.build(captions), or vocab_size=")
-        return vocab_size
-    if vocab_size is not None and vocab_size != tokenizer.size:
-        raise SelhnError(f"vocab_size is {vocab_size} and the tokenizer has {tokenizer.size} tokens: pass only one")
-    return tokenizer.size
-
-
 def with_gru(
     body: Body,
-    vocab_size: int | None,
-    tokenizer: Tokenizer | None,
-    feature_dim: int,
-    dim: int,
-    word_dim: int,
+    common: WordSettings,
+    word_dropout: float = 0.0,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
-    word_dropout: float = 0.0,
 ) -> VSE:
     """A VSE that reads words with a BiGRU."""
-    words = WordGRU(vocabulary_size(vocab_size, tokenizer), word_dim, dim, word_dropout)
-    return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
+    words = WordGRU(common.num_words, common.word_dim, common.dim, word_dropout)
+    image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
+    return VSE(image, TextEncoder(words, common.dim), common.tokenizer)
 
 
-def with_bert(
-    body: Body,
-    bert: str | Path | Mapping[str, Any],
-    tokenizer: Tokenizer | None,
-    feature_dim: int,
-    dim: int,
-    freeze_bert: bool,
-    mlp_order: MLPOrder = "fc-bn-relu-fc",
-    mask_bn: bool = False,
-) -> VSE:
-    """A VSE that reads word pieces with a BERT, whose own tokenizer it takes unless another is given."""
-    words = Bert(bert, freeze_bert)
-    tokenizer = tokenizer if tokenizer is not None else bert_tokenizer(bert)
+def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False) -> VSE:
+    """A VSE that reads word pieces with a BERT."""
+    words = Bert(common.bert, common.freeze_bert)
+    tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
         raise SelhnError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
-    return VSE(ImageEncoder(feature_dim, dim, body, mlp_order, mask_bn), TextEncoder(words, dim), tokenizer)
+    image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
+    return VSE(image, TextEncoder(words, common.dim), tokenizer)
 
 
-def vse_fc(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    word_dropout: float = 0.0,
-) -> VSE:
+@builder
+def vse_fc(common: WordSettings, word_dropout: float = 0.0) -> VSE:
     """VSE (FC): the features of a region go through one linear layer."""
-    return with_gru("fc", vocab_size, tokenizer, feature_dim, dim, word_dim, word_dropout=word_dropout)
+    return with_gru("fc", common, word_dropout)
 
 
+@builder
 def vse_mlp(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
+    common: WordSettings,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
     word_dropout: float = 0.0,
 ) -> VSE:
     """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
-    return with_gru("mlp", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn, word_dropout)
+    return with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
 
 
+@builder
 def rvse(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
+    common: WordSettings,
     mlp_order: MLPOrder = "fc-bn-relu-fc",
     mask_bn: bool = False,
     word_dropout: float = 0.0,
 ) -> VSE:
     """RVSE (MLP): FC(x) + mlp(FC(x))."""
-    return with_gru("residual", vocab_size, tokenizer, feature_dim, dim, word_dim, mlp_order, mask_bn, word_dropout)
+    return with_gru("residual", common, word_dropout, mlp_order, mask_bn)
+
+
+@builder
+def rvsepp(common: BertSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False) -> VSE:
+    """RVSE++: FC(x) + mlp(FC(x)) for regions; BERT, FC for words."""
+    # Paper: it does not say which BERT, and the released code has the BiGRU only, so it is a setting.
+    return with_bert("residual", common, mlp_order, mask_bn)

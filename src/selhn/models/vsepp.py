@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from selhn.layers import last_states, unit, word_embedding
 from selhn.models.base import AbstractMatcher, all_real
-from selhn.models.vse import dot_scores, vocabulary_size
-from selhn.text import Tokenizer
+from selhn.models.builders import WordSettings, builder
+from selhn.models.vse import dot_scores
 
 _NUMBERS_AT_ONCE = 2**26
 
@@ -22,32 +22,22 @@ class VSEpp(AbstractMatcher):
     Order: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is the more general one.
 
     Args:
-        vocab_size, feature_dim, dim, word_dim: the widths.
+        common: vocabulary and widths.
         order: order scores instead of cosines.
-        normalise_images: False leaves image vectors as they are, as the baseline VSE0 does.
-        tokenizer: reads the sentences.
+        normalise_images: False leaves image vectors unscaled, as the baseline VSE0 does.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        feature_dim: int,
-        dim: int,
-        word_dim: int,
-        order: bool = False,
-        normalise_images: bool = True,
-        tokenizer: Tokenizer | None = None,
-    ):
-        super().__init__(tokenizer)
+    def __init__(self, common: WordSettings, order: bool = False, normalise_images: bool = True):
+        super().__init__(common.tokenizer)
         self.order = order
         self.normalise_images = normalise_images
         self.is_embedding = not order
-        self.fc = nn.Linear(feature_dim, dim)
+        self.fc = nn.Linear(common.feature_dim, common.dim)
         nn.init.xavier_uniform_(self.fc.weight)
         nn.init.zeros_(self.fc.bias)
-        self.embed = word_embedding(vocab_size, word_dim)
-        self.rnn = nn.GRU(word_dim, dim, batch_first=True)
-        self.settings = {"vocab_size": vocab_size}
+        self.embed = word_embedding(common.num_words, common.word_dim)
+        self.rnn = nn.GRU(common.word_dim, common.dim, batch_first=True)
+        self.settings = {"vocab_size": common.num_words}
         text = nn.ModuleList([self.embed, self.rnn])
         self.watched = {"image": self.fc, "text": text, "image_fc": self.fc, "text_last": self.rnn}
 
@@ -79,27 +69,13 @@ class VSEpp(AbstractMatcher):
         return torch.cat([-(texts - block[:, None]).relu().norm(dim=2) for block in images.split(rows)])
 
 
-def vsepp(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    normalise_images: bool = True,
-) -> VSEpp:
+@builder
+def vsepp(common: WordSettings, normalise_images: bool = True) -> VSEpp:
     """VSE++ with cosines; `normalise_images=False` is VSE0's image side."""
-    size = vocabulary_size(vocab_size, tokenizer)
-    return VSEpp(size, feature_dim, dim, word_dim, False, normalise_images, tokenizer)
+    return VSEpp(common, order=False, normalise_images=normalise_images)
 
 
-def vsepp_order(
-    vocab_size: int | None = None,
-    tokenizer: Tokenizer | None = None,
-    feature_dim: int = 2048,
-    dim: int = 1024,
-    word_dim: int = 300,
-    normalise_images: bool = True,
-) -> VSEpp:
+@builder
+def vsepp_order(common: WordSettings, normalise_images: bool = True) -> VSEpp:
     """Order++: the order scores."""
-    size = vocabulary_size(vocab_size, tokenizer)
-    return VSEpp(size, feature_dim, dim, word_dim, True, normalise_images, tokenizer)
+    return VSEpp(common, order=True, normalise_images=normalise_images)

@@ -23,7 +23,8 @@ EXPORTS = {
         create_backbone default_cache extract_pictures grid_boxes import_pictures picture_split pool_boxes""",
     "selhn.pictures.ready": "load_extractor load_ready_model load_ready_projection",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
-        measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings require_width score_split""",
+        measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
+        region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds train""",
     "selhn.runs": "LogPart Results RunFolder environment find_runs load_weights read_log save_weights",

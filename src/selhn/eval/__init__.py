@@ -1,6 +1,6 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.attention import image_row, pair_attention
+from selhn.eval.attention import image_row, pair_attention, region_attention
 from selhn.eval.encoded import encode_split, evaluate, measure_split, require_width, score_split
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
@@ -22,6 +22,7 @@ __all__ = [
     "ranks",
     "recall",
     "recall_from_embeddings",
+    "region_attention",
     "require_width",
     "score_split",
 ]

@@ -3,7 +3,10 @@
 from dataclasses import replace
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
@@ -13,6 +16,17 @@ from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins, in_eval
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
     """How a model that compares regions with words looks at an image of a split (row or name) and any sentence."""
+    require_width(model, split)
+    row = image_row(split, image)
+    regions, mask = split.features.gather(torch.tensor([row]))
+    boxes = None if split.boxes is None else split.boxes[row][mask[0].to(split.boxes.device)]
+    return region_attention(model, regions[0][mask[0]], text, boxes)
+
+
+def region_attention(
+    model: AbstractMatcher, regions: Float[Tensor, "M F"], text: str, boxes: Float[Tensor, "M 4"] | None = None
+) -> Attention:
+    """How a model that compares regions with words looks at the regions of one image and any sentence."""
     if isinstance(model, Twins):
         raise SelhnError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
     if not isinstance(model, CrossAttention):
@@ -21,24 +35,20 @@ def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text:
             f"{model.name or type(model).__name__} makes one vector of an image and one of a text and has no "
             f"attention between them; models that have: {', '.join(having)}"
         )
-    require_width(model, split)
     if not text.strip():
         raise SelhnError("the text is empty: write a few words")
-    row, device = image_row(split, image), next(model.parameters()).device
-    regions, region_mask = split.features.gather(torch.tensor([row]))
-    tokens, token_mask = model.tokenize([text])
+    device = device_of(model)
+    tokens, mask = model.tokenize([text])
     with in_eval_mode(model):
-        attention = model.attention(
-            model.encode_images(regions.to(device), region_mask.to(device)),
-            model.encode_texts(tokens.to(device), token_mask.to(device)),
-        )
+        images = model.encode_images(regions[None].to(device))
+        attention = model.attention(images, model.encode_texts(tokens.to(device), mask.to(device)))
     assert model.tokenizer is not None
-    ids = tokens[0][token_mask[0]].cpu()
+    ids = tokens[0][mask[0]].cpu()
     return replace(
         attention,
         words=tuple(model.tokenizer.spell(ids.tolist())),
         is_word=tuple((~model.tokenizer.kinds.special[ids]).tolist()),
-        boxes=None if split.boxes is None else split.boxes[row][region_mask[0].to(split.boxes.device)],
+        boxes=boxes,
     )
 
 

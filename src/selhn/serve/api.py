@@ -95,7 +95,7 @@ def api_routes(service: Service) -> APIRouter:
         path = await service.read(service.searched().picture, id)
         if path is None:
             raise NotFound(f"there is no picture of {id[:80]!r}")
-        return LookMessage(**vars(await service.batcher.run(service.looking.look, path, text)))
+        return await service.batcher.run(service.looking.look, path, text)
 
     _about_routes(router, service)
     _writing_routes(router, service)

@@ -154,13 +154,17 @@ class Health(BaseModel):
 
 
 class LookMessage(BaseModel):
-    """Where the words of a sentence look in a picture; see `selhn.serve.looking`."""
+    """What the words of a sentence look at in a picture."""
 
     kind: Literal["attention", "fit"]
+    """The attention of a model that has one, or how well each region alone fits each word alone."""
     words: list[str]
     boxes: list[list[float]]
+    """x1, y1, x2, y2 as shares of width and height."""
     weights: list[list[float]]
+    """One row per word, one column per box."""
     full: float
+    """The weight that is drawn in the full colour."""
 
 
 class RunMessage(BaseModel):

@@ -65,36 +65,26 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class CentredFeatures:
+class CentredFeatures(Features):
     """Features less a vector."""
 
     features: Features
     mean: Tensor
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return self.features.num_images
-
-    @property
-    def num_regions(self) -> int:
-        """M."""
-        return self.features.num_regions
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.features.width
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return self.features.shape
 
     @property
     def num_bytes(self) -> int:
-        """Size of what lies below."""
+        """Size of the features below."""
         return self.features.num_bytes
 
-    def gather(self, rows: Tensor, dtype: torch.dtype | None = torch.float32) -> tuple[Tensor, Tensor]:
+    def read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Features and mask of some images."""
         regions, mask = self.features.gather(rows)
-        return (regions - self.mean.to(regions.device)).to(dtype or torch.float32), mask
+        return regions - self.mean.to(regions.device), mask
 
     def to(self, device: torch.device | str) -> "CentredFeatures":
         """The same on a device."""
@@ -157,7 +147,7 @@ class WarmRunner:
         settings = config.train
         if device.type == "cuda" and _lies_on(data.train.features, device):
             # They lie there already, in the precision asked for: no second copy for this run.
-            settings = replace(settings, features="auto", feature_bytes=1)
+            settings = replace(settings, feature_precision="auto", feature_bytes=1)
         with watched() as seen:
             run = train(model, data, make_loss(config), config=settings, quiet=True)
         if job.log is not None:

@@ -32,7 +32,7 @@ def step_with(every: int, arguments: argparse.Namespace, sizes: tuple[int, ...])
     """A step of a plain loop; `every` 0 is without the probe."""
     device = torch.device(arguments.device)
     images, regions, width, dim, batch = sizes
-    config = TrainConfig(batch_size=batch, device=arguments.device, precision="fp32")
+    config = TrainConfig(batch_size=batch, device=arguments.device, precision="float32")
     data = on_device(make_data(images, regions, width), config, device, half=False)
     batches = make_batches(make_model("vse_fc", data, 16, True), data, config, device)
     torch.manual_seed(0)

@@ -119,7 +119,7 @@ class PlainRVSE(nn.Module):
 
 def plain_step(data: Data, dim: int, config: TrainConfig, device: torch.device) -> Callable[[], object]:
     """A step of `PlainRVSE` over the same batches."""
-    config = replace(config, precision="fp32")  # a user's first version has no autocast
+    config = replace(config, precision="float32")  # a user's first version has no autocast
     batches = make_batches(make_model("vse_fc", data, 16, True), data, config, device)
     model = PlainRVSE(batches.tokenizer.size, data.feature_dim, dim).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)

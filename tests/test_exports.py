@@ -16,9 +16,9 @@ EXPORTS = {
         list_losses""",
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model encode_batch
         in_eval_mode list_models load_model register_model""",
-    "selhn.data": """FORMATS Augmentation Batches Data DenseFeatures FeaturePrecision Features Pairs PocketFeatures
-        Projection QuantizedFeatures RaggedFeatures Report Split Step TextBlocks check image_blocks import_data
-        load_data make_resident resident_bytes with_noise write_native""",
+    "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
+        PocketFeatures Projection RaggedFeatures Report SomeImages Split Step TextBlocks check image_blocks
+        import_data load_data make_resident resident_bytes with_noise write_native""",
     "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form PictureReport Storage
         create_backbone default_cache extract_pictures grid_boxes import_pictures picture_split pool_boxes""",
     "selhn.pictures.ready": "load_extractor load_ready_model load_ready_projection",

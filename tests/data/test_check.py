@@ -30,7 +30,7 @@ def test_a_good_folder_in_words(precomp, monkeypatch):
         "train_ims.npy: one row an image, 5 consecutive captions each",
         "dev_ims.npy: one row a caption: each image is there 5 times and is read once",
         "dev: the first 2 of 3 images are used, as in every public program (cut_dev=False keeps all)",
-        "train: 6 images, 30 captions (5 an image); up to 3 regions of 4 numbers",
+        "train: 6 images, 30 captions (5 per image); up to 3 regions of 4 numbers",
         "your own test split of 2 images",
         "vocabulary:",
         "This data can be used.",
@@ -50,9 +50,7 @@ def test_the_protocol_that_applies(precomp, stem, images, words):
     precomp.write(stem, RNG.random((images, 1, 4)), range(100, 100 + images))
     report = check(precomp.folder)
     assert f"protocol: {words}" in report.lines
-    assert ("test_*: there too, but not used: it is the first fifth of testall_*" in report.lines) == (
-        stem == "testall"
-    )
+    assert ("test_*: not used, because it is the first fifth of testall_*" in report.lines) == (stem == "testall")
 
 
 def test_every_format_is_checked(pocket, karpathy, tmp_path):
@@ -68,7 +66,7 @@ def test_tsv_is_checked(tsv):
     lines = (folder / "boxes36.tsv").read_text().split("\n")
     lines[2] = "\t".join([*lines[2].split("\t")[:5], "%%%"])
     (folder / "boxes36.tsv").write_text("\n".join(lines))
-    assert "line 3: features is no base64" in str(check(folder))
+    assert "line 3: features is not base64" in str(check(folder))
 
 
 def test_numbers_that_are_not_finite(precomp):
@@ -83,7 +81,7 @@ def test_numbers_that_are_not_finite(precomp):
 def test_images_of_nothing_but_zeros(precomp):
     precomp.change("train_ims.npy", 2, 0.0)
     precomp.change("train_ims.npy", 5, 0.0)
-    only_problem(precomp.folder, "train_ims.npy, row 2: nothing but zeros", "2 such images in train", "remove")
+    only_problem(precomp.folder, "train_ims.npy, row 2: only zeros", "2 such images in train", "remove")
 
 
 def test_ids_that_occur_twice(precomp):
@@ -143,7 +141,7 @@ def test_what_is_no_data_at_all(tmp_path):
     assert "Looked for" in check(tmp_path).problems[0]
     assert "there is no file or folder" in check(tmp_path / "nothing").problems[0]
     (tmp_path / "data.json").mkdir()
-    assert "data.json is missing or no file" in str(check(tmp_path))
+    assert "data.json is missing or not a file" in str(check(tmp_path))
 
 
 @pytest.mark.parametrize("source", ["precomp", "pocket", "karpathy", "tsv", "native"])
@@ -173,3 +171,15 @@ def test_json_of_any_kind_is_answered(tmp_path, karpathy, value):
     assert not check(karpathy).ok
     (tmp_path / "data.json").write_text(json.dumps(value))
     assert not check(tmp_path).ok
+
+
+def test_a_report_reads_like_plain_words():
+    report = Report(("train: 3 images",), ("no ids",), ("captions are missing: write them",))
+    assert not report.ok
+    assert str(report).splitlines() == [
+        "train: 3 images",
+        "warning: no ids",
+        "problem: captions are missing: write them",
+        "Problems to fix: 1.",
+    ]
+    assert str(Report(("train: 3 images",))) == "train: 3 images\nThis data can be used."

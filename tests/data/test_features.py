@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selhn.data import DenseFeatures, PocketFeatures, Projection, RaggedFeatures
+from selhn.data import DenseFeatures, PocketFeatures, Projection, RaggedFeatures, SomeImages
 from selhn.data import features as features_module
 from selhn.data.features import blocks
 
@@ -139,3 +139,11 @@ def test_codes_are_unpacked_by_the_formula():
     moved = full.to(META)
     assert moved.codes.store.dtype == torch.int8
     assert moved.projection.mean.device == META
+
+
+def test_some_images_of_other_features():
+    store = torch.rand(6, 3, 4)
+    some = SomeImages(DenseFeatures(store), torch.tensor([5, 2, 0, 1]))
+    assert (some.shape, some.num_bytes, some.where(1)) == ((4, 3, 4), store.nbytes, "features, row 2")
+    for features in (some, some.to("cpu")):
+        torch.testing.assert_close(features.gather(ROWS)[0], store[[1, 5, 1, 2]])

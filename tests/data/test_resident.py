@@ -18,7 +18,9 @@ def ragged():
     return split_of(RaggedFeatures.of(torch.randn(7, 5), torch.tensor([0, 3, 4, 7])))
 
 
-@pytest.mark.parametrize(("precision", "error"), [("fp32", 0), ("fp16", 1e-3), ("bf16", 8e-3), ("int8", 1 / 250)])
+@pytest.mark.parametrize(
+    ("precision", "error"), [("float32", 0), ("float16", 1e-3), ("bfloat16", 8e-3), ("int8", 1 / 250)]
+)
 def test_features_are_the_same_but_for_the_precision(precision, error):
     split = ragged()
     resident = make_resident(split, CPU, precision)
@@ -34,7 +36,7 @@ def test_features_are_the_same_but_for_the_precision(precision, error):
 
 def test_what_is_computed_is_computed_once():
     world = load_data("world", images=100).train
-    resident = make_resident(world, CPU, "fp32")
+    resident = make_resident(world, CPU, "float32")
     rows = torch.arange(7, 20)
     assert torch.equal(resident.features.gather(rows)[0], world.features.gather(rows)[0])
     assert isinstance(resident.features, DenseFeatures)
@@ -51,5 +53,5 @@ def test_bad_features_are_named():
 
 @pytest.mark.usefixtures("as_a_user")
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="features='int4': choose fp32, fp16, bf16, int8"):
+    with pytest.raises(ValueError, match="feature_precision='int4': choose float32, float16, bfloat16, int8"):
         make_resident(ragged(), CPU, "int4")

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from selhn.base.errors import NotFound
 from selhn.data import Data, DenseFeatures, Split
 
 FEATURES = DenseFeatures(torch.rand(2, 3, 4))
@@ -9,7 +10,20 @@ FEATURES = DenseFeatures(torch.rand(2, 3, 4))
 def test_counts():
     split = Split("train", FEATURES, ["a", "b", "c"], torch.tensor([0, 1, 1]), ["x", "y"])
     assert (split.num_images, split.num_texts) == (2, 3)
-    assert Data("tiny", split, split, split).feature_dim == 4
+    data = Data("tiny", split, split, split)
+    assert (data.feature_dim, data["dev"]) == (4, split)
+    with pytest.raises(NotFound, match="no split 'x'"):
+        data["x"]
+
+
+def test_the_first_images_and_their_texts():
+    boxes = torch.rand(2, 3, 4)
+    split = Split("test", FEATURES, ["a", "b", "c"], torch.tensor([1, 0, 1]), ["x", "y"], boxes, folds=2)
+    part = split.first(1)
+    assert (part.captions, part.image_names, part.image_of_text.tolist(), part.folds) == (["b"], ["x"], [0], 1)
+    assert torch.equal(part.features.gather(torch.tensor([0]))[0], FEATURES.store[:1])
+    assert torch.equal(part.boxes, boxes[:1])
+    assert split.first(9).num_images == 2
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,13 @@ def test_a_model_without_tokenizer(data):
 
 
 def test_progress_is_shown_on_a_terminal_and_only_when_asked_for(model, data, capsys, monkeypatch):
-    score_split(model, data.test, 64, progress=True)
+    score_split(model, data.test, 64, quiet=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     score_split(model, data.test, 64)
     evaluate(model, data.test)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("time.monotonic", iter(range(100)).__next__)
-    score_split(model, data.test, 64, progress=True)
+    score_split(model, data.test, 64, quiet=False)
     shown = [line.strip() for line in capsys.readouterr().err.split("\r")]
     words = sum(len(model.tokenize([text])[0][0]) for text in data.test.captions)
     assert shown[-3].startswith(f"{words}/{words} 100%  words against 100 images  0:00 left")

@@ -6,12 +6,12 @@ import yaml
 
 from selhn.data import load_data
 from selhn.report import examples as module
-from selhn.report.examples import Examples, answers, choose, find_examples, first_images, places
+from selhn.report.examples import Examples, answers, choose, find_examples, places
 from selhn.report.runs import read_runs
 
 
 def test_places_count_from_one_and_ties_count_against():
-    split = first_images(load_data("world", images=100).test, 2)
+    split = load_data("world", images=100).test.first(2)
     assert split.num_texts == 10
     scores = torch.zeros(2, 10)
     scores[0, 0] = 1
@@ -44,12 +44,12 @@ def test_answers_and_the_first_right_one():
 
 def test_the_first_images_of_a_split():
     whole = load_data("world", images=100).test
-    part = first_images(whole, 7)
+    part = whole.first(7)
     assert (part.num_images, part.num_texts) == (7, 35)
     assert part.captions == list(whole.captions[:35])
     regions, mask = part.features.gather(torch.arange(7))
     torch.testing.assert_close(regions, whole.features.gather(torch.arange(7))[0])
-    assert first_images(whole, 10_000).num_images == whole.num_images
+    assert whole.first(10_000).num_images == whole.num_images
     assert part.features.to("cpu").num_images == 7
 
 

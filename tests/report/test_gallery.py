@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from selhn.data import Split, load_data
-from selhn.report.examples import Answer, Example, Examples, first_images
+from selhn.report.examples import Answer, Example, Examples
 from selhn.report.gallery import gallery, reasons
 
 ANSWERS = (Answer(0, 1, 0.9, False), Answer(1, 2, 0.8, True))
@@ -15,7 +15,7 @@ FAR = (Answer(0, 1, 0.9, False), Answer(1, 37, 0.1, True))
 @pytest.fixture
 def examples(record):
     whole = load_data("world", images=100).test
-    items = first_images(whole, 2)
+    items = whole.first(2)
     items = Split("test", items.features, ["<script>alert(1)</script>", "a dog", "a cat"], torch.tensor([0, 0, 1]),
                   ["a&b.jpg", "second"])  # fmt: skip
     found = {"t2i": (Example(0, ANSWERS, (("other", 12),)),), "i2t": (Example(1, ANSWERS, ()),)}

@@ -52,7 +52,7 @@ def run(tmp_path, capture, loss, model="rvse", networks=1, **settings):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["rvse", "vse_fc"])
 def test_a_recorded_run_is_the_run(tmp_path, precision, model):
     (_, plain), (_, recorded) = (
@@ -60,7 +60,7 @@ def test_a_recorded_run_is_the_run(tmp_path, precision, model):
     )
     assert len(plain) == len(recorded) == 3 * (3000 // 128)
     # Sums of gradients come in any order on a GPU, so the two drift apart as two runs of either do.
-    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "fp32" else 2e-2)
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "float32" else 2e-2)
     assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.05)
 
 
@@ -71,7 +71,8 @@ def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, settings, networks
     if loss is not NCR and networks == 2:
         pytest.skip("only ncr trains two networks")
     (_, plain), (_, recorded) = (
-        run(tmp_path, capture, loss(**settings), networks=networks, precision="fp32") for capture in ("never", "always")
+        run(tmp_path, capture, loss(**settings), networks=networks, precision="float32")
+        for capture in ("never", "always")
     )
     assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3)
     assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.1)
@@ -87,7 +88,7 @@ def test_a_protocol_whose_features_are_elsewhere_is_not_recorded(tmp_path, loss)
 
 @pytest.mark.gpu
 def test_the_rate_and_the_phase_of_the_loss_change_in_a_recorded_run(tmp_path):
-    settings = {"lr": 2e-3, "decay_at": (1, 2), "decay_by": 1e-9, "precision": "fp32"}
+    settings = {"lr": 2e-3, "decay_at": (1, 2), "decay_by": 1e-9, "precision": "float32"}
     _, losses = run(tmp_path, "always", TripletWarmUp(warmup_epochs=2), **settings)
     per_epoch = losses.view(3, -1)
     assert per_epoch[0, -3:].mean() < 0.95 * per_epoch[0, :3].mean()
@@ -99,7 +100,7 @@ def test_the_rate_and_the_phase_of_the_loss_change_in_a_recorded_run(tmp_path):
 @pytest.mark.gpu
 def test_features_that_do_not_fit_are_brought_over(tmp_path):
     (_, inside), (_, outside) = (
-        run(tmp_path, "always", TripletHN(), feature_bytes=budget, precision="fp32") for budget in (0, 1)
+        run(tmp_path, "always", TripletHN(), feature_bytes=budget, precision="float32") for budget in (0, 1)
     )
     assert torch.allclose(inside[:20], outside[:20], rtol=1e-3)
 
@@ -112,7 +113,7 @@ def test_a_recorded_run_resumes(tmp_path):
     def go(out, epochs, resume):
         torch.manual_seed(0)
         model = create_model("rvse", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=64, word_dim=20)
-        settings = {"epochs": epochs, "device": "cuda", "decay_at": (1,), "quiet": True, "precision": "fp32"}
+        settings = {"epochs": epochs, "device": "cuda", "decay_at": (1,), "quiet": True, "precision": "float32"}
         train(model, data, TripletSelHN(), out=out, resume=resume, **settings)
         return torch.tensor([row["loss"] for row in read_log(out / "log.jsonl") if "loss" in row])
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.data import DenseFeatures, QuantizedFeatures
+from selhn.data import DenseFeatures
 from selhn.training.config import TrainConfig
 from selhn.training.resident import on_device
 
@@ -13,13 +13,13 @@ def test_on_a_cpu_features_stay_where_they_are(tiny_data):
 
 
 def test_a_precision_that_is_asked_for_is_taken(tiny_data):
-    moved = on_device(tiny_data, TrainConfig(features="int8"), CPU, half=False)
-    assert all(isinstance(moved[name].features, QuantizedFeatures) for name in ("train", "dev", "test"))
+    moved = on_device(tiny_data, TrainConfig(feature_precision="int8"), CPU, half=False)
+    assert all(moved[name].features.scale is not None for name in ("train", "dev", "test"))
 
 
 def test_what_does_not_fit_stays_or_is_refused(tiny_data):
-    with pytest.raises(ValueError, match="features=fp32 take .* GiB and feature_bytes allows"):
-        on_device(tiny_data, TrainConfig(features="fp32", feature_bytes=1000), CPU, half=False)
+    with pytest.raises(ValueError, match="feature_precision=float32 takes .* GiB and feature_bytes allows"):
+        on_device(tiny_data, TrainConfig(feature_precision="float32", feature_bytes=1000), CPU, half=False)
 
 
 @pytest.mark.gpu

@@ -91,7 +91,7 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs or of saved models; several are averaged too.")],
     data: Annotated[str | None, typer.Option(help="Other data than the runs' own.")] = None,
     split: str = "test",
-    folds: Annotated[int, typer.Option(help="5 for COCO 1K.")] = 1,
+    folds: Annotated[int | None, typer.Option(help="1 for COCO 5K; by default 5 for the test images of COCO.")] = None,
     scores: Annotated[
         Path | None, typer.Option(help="Folder that keeps what images and texts are ranked by; resumes from it.")
     ] = None,
@@ -102,7 +102,7 @@ def evaluate(
 
     width = max(len("ensemble"), *map(len, run_names(runs)))
     with stoppable():
-        for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, progress=True):
+        for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False):
             typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
 
 

@@ -67,7 +67,7 @@ def data_import(
         return
     if destination is None:
         raise SelhnError("where to? Name a new folder after the source")
-    typer.echo(str(check(import_data(source, destination, dtype=dtype, **options))))
+    typer.echo(str(check(import_data(source, destination, precision=dtype, **options))))
 
 
 @data_app.command("show")

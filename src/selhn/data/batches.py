@@ -72,19 +72,6 @@ class EncodedTexts:
         tokens = self.tokens[:, :num_tokens].index_select(0, texts)
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
-    def padded(self, num_tokens: int, pad_id: int) -> "EncodedTexts":
-        """The same with room for a fixed number of tokens."""
-        longest = int(self.lengths.max())
-        if longest > num_tokens:
-            text = int(self.lengths.argmax())
-            raise SelhnError(
-                f"text {text} has {longest} tokens, more than pad_to={num_tokens}: raise pad_to, "
-                f"or make the tokenizer with max_length={num_tokens}"
-            )
-        missing = max(0, num_tokens - self.tokens.shape[1])
-        tokens = torch.nn.functional.pad(self.tokens, (0, missing), value=pad_id)
-        return EncodedTexts(tokens, torch.nn.functional.pad(self.mask, (0, missing)), self.lengths)
-
 
 def seed_for(*numbers: int) -> int:
     """A seed that depends on these whole numbers and nothing else."""
@@ -105,11 +92,9 @@ class Batches:
     `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
 
     Args:
-        drop_last: leave out the last pairs of an epoch that do not fill a batch.
         augmentation: what is changed at random; None for nothing.
         device: where batches appear. Features that lie there already are gathered there (`split.features.to(device)`
             moves them); others are brought over while the step before is computed.
-        pad_to: a fixed number of tokens for all batches; None trims each batch to its longest text.
         dtype: the precision in which regions are given.
         token_step: round the number of tokens up to a multiple of this, so that there are few different shapes.
     """
@@ -120,29 +105,22 @@ class Batches:
         tokenizer: Tokenizer,
         batch_size: int = 128,
         *,
-        shuffle: bool = True,
-        drop_last: bool = True,
         augmentation: Augmentation | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
-        pad_to: int | None = None,
         token_step: int = 1,
         dtype: torch.dtype = torch.float32,
     ):
-        if batch_size < 1 or (drop_last and batch_size > split.num_texts):
+        if not 1 <= batch_size <= split.num_texts:
             raise SelhnError(
-                f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that, "
-                "or set drop_last=False"
+                f"batch_size is {batch_size} and {split.name} has {split.num_texts} captions: choose from 1 to that"
             )
         if seed < 0:
             raise SelhnError(f"seed is {seed}: choose a whole number from 0 up")
         self.split, self.tokenizer = split, tokenizer
-        self.batch_size, self.shuffle, self.drop_last = batch_size, shuffle, drop_last
-        self.augmentation, self.seed, self.pad_to, self.token_step = augmentation, seed, pad_to, token_step
-        self.dtype = dtype
-        self.device = torch.device(device)
-        texts = EncodedTexts.of(split, tokenizer, self.device)
-        self.texts = texts if pad_to is None else texts.padded(pad_to, tokenizer.pad_id)
+        self.batch_size, self.augmentation, self.seed, self.token_step = batch_size, augmentation, seed, token_step
+        self.dtype, self.device = dtype, torch.device(device)
+        self.texts = EncodedTexts.of(split, tokenizer, self.device)
         self.image_of_text = split.image_of_text.cpu()
         store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
         self.resident = store_device.type == self.device.type
@@ -150,20 +128,13 @@ class Batches:
         self.generator = torch.Generator(self.device)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
-        full, rest = divmod(self.split.num_texts, self.batch_size)
-        return full + (rest > 0 and not self.drop_last)
+        """Batches in an epoch; the last pairs, which do not fill a batch, are left out."""
+        return self.split.num_texts // self.batch_size
 
     def order(self, epoch: int) -> Int[Tensor, " T"]:
         """The captions in the order of an epoch, the same on every machine."""
-        if not self.shuffle:
-            return torch.arange(self.split.num_texts)
         generator = torch.Generator().manual_seed(seed_for(self.seed, ORDER, epoch))
         return torch.randperm(self.split.num_texts, generator=generator)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from a step on."""
-        return map(self.assemble, self.steps(epoch, start))
 
     def steps(self, epoch: int, start: int = 0) -> Iterator[Step]:
         """What the batches of an epoch are made of, from a step on."""
@@ -185,8 +156,6 @@ class Batches:
             yield Step(named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step))
 
     def _num_tokens(self, longest: int) -> int:
-        if self.pad_to is not None:
-            return self.pad_to
         return min(self.token_step * -(-longest // self.token_step), self.texts.tokens.shape[1])
 
     def assemble(self, step: Step) -> Batch:

@@ -1,14 +1,15 @@
-"""Region features where they lie: in a file that is mapped into memory, in memory, or on a device.
+"""Region features: the one interface, and how images are laid out in a file, in memory or on a device.
 
-A store is a numpy array (usually mapped, so that only what is asked for is read) or a tensor. The classes here say how
-images are laid out in it; all are `Features`, and none loops over images in Python.
+A store is a numpy array (usually mapped from a file, so that only the requested rows are read) or a tensor. Nothing
+here loops over images in Python, except for features that can only be read one image at a time.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,56 @@ BLOCK_BYTES = 32 * 2**20
 KEPT_DTYPES = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32, np.dtype(np.int8): torch.int8}
 
 
+class Features(ABC):
+    """Region features of the images of a split, wherever they are stored: F numbers for each of up to M regions."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F); M is the most regions an image has, images with fewer are padded."""
+
+    @abstractmethod
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images in the precision of the store, on its device."""
+
+    def gather(
+        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
+    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device of the store; None keeps the precision of the store."""
+        regions, mask = self.read(rows)
+        return (regions if dtype is None else regions.to(dtype)), mask
+
+    def to(self, device: torch.device | str) -> "Features":
+        """The same features on a device, so that gathering needs no copy; those read on demand stay where they are."""
+        return self
+
+    def where(self, image: int) -> str:
+        """The location of an image's features, for messages: file and row."""
+        return f"image {image}"
+
+    @property
+    def num_images(self) -> int:
+        """I."""
+        return self.shape[0]
+
+    @property
+    def num_regions(self) -> int:
+        """M."""
+        return self.shape[1]
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self.shape[2]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in the form in which they are stored."""
+        return 4 * math.prod(self.shape)
+
+
 def take(store: Store, rows: Int[Tensor, " *shape"]) -> Shaped[Tensor, "..."]:
-    """Some rows of a store, on the device where it lies."""
+    """Some rows of a store, on its device."""
     if isinstance(store, Tensor):
         return store[rows.to(store.device)]
     taken = store[rows.cpu().numpy()]
@@ -36,13 +85,8 @@ def take(store: Store, rows: Int[Tensor, " *shape"]) -> Shaped[Tensor, "..."]:
     return torch.from_numpy(np.ascontiguousarray(taken))
 
 
-def converted(features: Shaped[Tensor, "*S"], dtype: torch.dtype | None) -> Shaped[Tensor, "*S"]:
-    """In the precision asked for, or as they are."""
-    return features if dtype is None else features.to(dtype)
-
-
 def bytes_of(store: Store) -> int:
-    """Size of a store where it lies."""
+    """Size of a store."""
     return store.numel() * store.element_size() if isinstance(store, Tensor) else store.nbytes
 
 
@@ -64,45 +108,38 @@ def take_to(store: Store, rows: Int[Tensor, " R"] | None, device: torch.device) 
 
 
 @dataclass(frozen=True, eq=False)
-class DenseFeatures:
+class DenseFeatures(Features):
     """Images with the same number of regions, (rows, M, F), or one vector each, (rows, F), which is M = 1.
 
     Args:
-        rows: which row of the store is image i, where that is not simply row i: the arrays of some data sets repeat
-            each image for each of its captions, and one array may serve several splits.
-        mask: which regions are there, (rows, M); all are if it is not given.
+        rows: which row of the store is image i, if that is not simply row i: the arrays of some data sets repeat each
+            image for each of its captions, and one array may serve several splits.
+        mask: which regions are real, (rows, M); all are if it is not given.
         path: the file, for messages.
+        scale: of int8 codes, one number per region: `x = code * scale`.
     """
 
     store: Store
     rows: Int[Tensor, " I"] | None = None
     mask: Bool[Tensor, "rows M"] | None = None
     path: Path | None = None
+    scale: Float[Tensor, "rows M"] | None = None
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return len(self.store) if self.rows is None else len(self.rows)
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        images = len(self.store if self.rows is None else self.rows)
+        return images, 1 if self.store.ndim == 2 else self.store.shape[1], self.store.shape[-1]
 
-    @property
-    def num_regions(self) -> int:
-        """M."""
-        return 1 if self.store.ndim == 2 else self.store.shape[1]
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.store.shape[-1]
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device where the store lies; None leaves them as they are kept."""
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Rows of the store; codes are multiplied by their scales."""
         if self.rows is not None:
             rows = self.rows[rows.to(self.rows.device)]
-        regions = converted(take(self.store, rows), dtype)
+        regions = take(self.store, rows)
         if self.store.ndim == 2:
             regions = regions.unsqueeze(1)
+        if self.scale is not None:
+            regions = regions * take(self.scale, rows)[..., None]
         if self.mask is None:
             return regions, torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
         return regions, take(self.mask, rows)
@@ -112,66 +149,57 @@ class DenseFeatures:
         device = torch.device(device)
         if not isinstance(self.store, Tensor) and device.type == "cpu":
             return self
-        mask = None if self.mask is None else take_to(self.mask, self.rows, device)
-        return DenseFeatures(take_to(self.store, self.rows, device), None, mask, self.path)
+        mask, scale = (None if part is None else take_to(part, self.rows, device) for part in (self.mask, self.scale))
+        return DenseFeatures(take_to(self.store, self.rows, device), None, mask, self.path, scale)
 
     @property
     def num_bytes(self) -> int:
-        """Size of the images of this split where they lie."""
+        """Size of these images in the store."""
         return self.num_images * (bytes_of(self.store) // max(1, len(self.store)))
 
     def where(self, image: int) -> str:
-        """The place of an image in its file."""
+        """File and row."""
         row = image if self.rows is None else int(self.rows[image])
         return f"{self.path or 'features'}, row {row}"
 
 
 @dataclass(frozen=True, eq=False)
-class RaggedFeatures:
+class RaggedFeatures(Features):
     """Images with different numbers of regions: image i has the rows offsets[i] to offsets[i + 1] of a flat store."""
 
     store: Store
     """(R, F): the regions of all images."""
     offsets: Int[Tensor, " I_plus_1"]
-    num_regions: int
-    """The most regions an image has."""
+    most_regions: int
     path: Path | None = None
 
     @classmethod
     def of(cls, store: Store, offsets: Int[Tensor, " I_plus_1"], path: Path | None = None) -> "RaggedFeatures":
-        """The store with these offsets, once they are known to fit it."""
-        place = path or "the offsets"
+        """The store with these offsets, if they fit it."""
+        where = path or "the offsets"
         if len(offsets) == 0 or int(offsets[0]) != 0 or int(offsets[-1]) != len(store):
-            raise SelhnError(f"{place}: offsets must begin with 0 and end with the {len(store)} rows of the features")
+            raise SelhnError(f"{where}: offsets must begin with 0 and end with the {len(store)} rows of the features")
         counts = offsets.diff()
         if bool((counts < 1).any()):
             image = int((counts < 1).nonzero()[0])
-            raise SelhnError(f"{place}: row {image + 1} says that image {image} has no region: leave such images out")
+            raise SelhnError(f"{where}: row {image + 1} says that image {image} has no region: leave such images out")
         return cls(store, offsets, int(counts.max()) if len(counts) else 1, path)
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return len(self.offsets) - 1
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return len(self.offsets) - 1, self.most_regions, self.store.shape[-1]
 
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.store.shape[-1]
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (zero where an image has fewer regions) and mask of some images."""
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Regions, zero if an image has fewer."""
         rows = rows.to(self.offsets.device)
         first, end = self.offsets[rows], self.offsets[rows + 1]
-        position = first[:, None] + torch.arange(self.num_regions, device=rows.device)
+        position = first[:, None] + torch.arange(self.most_regions, device=rows.device)
         mask = position < end[:, None]
         if isinstance(self.store, Tensor):
-            # A place that is masked reads the image's first region: no shape depends on the data, so nothing waits.
-            regions = converted(take(self.store, torch.where(mask, position, first[:, None])), dtype)
-            return regions * mask[..., None], mask
-        present = converted(take(self.store, position[mask]), dtype)
+            # A masked position reads the image's first region: no shape depends on the data, so nothing waits.
+            return take(self.store, torch.where(mask, position, first[:, None])) * mask[..., None], mask
+        present = take(self.store, position[mask])
         regions = present.new_zeros(*mask.shape, self.width)
         regions[mask] = present
         return regions, mask
@@ -181,74 +209,61 @@ class RaggedFeatures:
         device = torch.device(device)
         if not isinstance(self.store, Tensor) and device.type == "cpu":
             return self
-        return RaggedFeatures(take_to(self.store, None, device), self.offsets.to(device), self.num_regions, self.path)
+        return replace(self, store=take_to(self.store, None, device), offsets=self.offsets.to(device))
 
     @property
     def num_bytes(self) -> int:
-        """Size of the store where it lies."""
+        """Size of the store."""
         return bytes_of(self.store)
 
     def where(self, image: int) -> str:
-        """The place of an image in its file."""
+        """File and rows."""
         return f"{self.path or 'features'}, rows {int(self.offsets[image])} to {int(self.offsets[image + 1]) - 1}"
 
 
+class ImageByImage(Features):
+    """Features that are read from a file one image at a time."""
+
+    @abstractmethod
+    def images(self, rows: Sequence[int]) -> Sequence[Float[Tensor, "_ F"]]:
+        """The regions of some images, each with as many as it has."""
+
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Regions, zero if an image has fewer."""
+        found = self.images(rows.tolist())
+        regions = torch.zeros(len(found), *self.shape[1:])
+        mask = torch.zeros(regions.shape[:2], dtype=torch.bool)
+        for row, image in enumerate(found):
+            regions[row, : len(image)] = image
+            mask[row, : len(image)] = True
+        return regions, mask
+
+
 @dataclass(frozen=True, eq=False)
-class Projection:
-    """How int8 codes become features: `z = code * scale`, and in full `x = relu(mean + z @ components')`."""
+class SomeImages(Features):
+    """Some images of other features."""
 
-    mean: Float[Tensor, " F"]
-    components: Float[Tensor, "F P"]
-    scale: Float[Tensor, " P"]
-
-    def to(self, device: torch.device | str) -> "Projection":
-        """The same on a device."""
-        return Projection(self.mean.to(device), self.components.to(device), self.scale.to(device))
-
-
-@dataclass(frozen=True, eq=False)
-class PocketFeatures:
-    """Regions as 256 int8 codes of a PCA, unpacked when they are gathered: a fifth of the bytes of float16 or less."""
-
-    codes: DenseFeatures
-    projection: Projection
-    form: Literal["full", "pca"] = "full"
+    features: Features
+    rows: Int[Tensor, " I"]
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return self.codes.num_images
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return len(self.rows), *self.features.shape[1:]
 
-    @property
-    def num_regions(self) -> int:
-        """M."""
-        return self.codes.num_regions
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask from the whole store."""
+        return self.features.read(self.rows[rows.to(self.rows.device)])
 
-    @property
-    def width(self) -> int:
-        """F: 1280 in full, 256 in the PCA form."""
-        return len(self.projection.mean if self.form == "full" else self.projection.scale)
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device where the store lies."""
-        codes, mask = self.codes.gather(rows)
-        coordinates = codes * self.projection.scale
-        if self.form == "pca":
-            return converted(coordinates, dtype), mask
-        flat = torch.addmm(self.projection.mean, coordinates.flatten(0, 1), self.projection.components.T)
-        return converted(flat.relu_().unflatten(0, mask.shape), dtype), mask
-
-    def to(self, device: torch.device | str) -> "PocketFeatures":
-        """The codes and the projection on a device: they are never unpacked as a whole."""
-        return PocketFeatures(self.codes.to(device), self.projection.to(device), self.form)
+    def to(self, device: torch.device | str) -> "SomeImages":
+        """The whole store on a device."""
+        return SomeImages(self.features.to(device), self.rows.to(device))
 
     @property
     def num_bytes(self) -> int:
-        """Size of the codes where they lie."""
-        return self.codes.num_bytes
+        """Size of the whole store."""
+        return self.features.num_bytes
 
     def where(self, image: int) -> str:
-        """The place of an image in its file."""
-        return self.codes.where(image)
+        """The location in the whole store."""
+        return self.features.where(int(self.rows[image]))

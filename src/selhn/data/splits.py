@@ -2,48 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.data.features import Features, SomeImages
 
-
-@runtime_checkable
-class Features(Protocol):
-    """Region features of the images of a split, wherever they lie and however they are stored."""
-
-    @property
-    def num_images(self) -> int:
-        """I."""
-        ...
-
-    @property
-    def num_regions(self) -> int:
-        """M, the most regions an image has; fewer are padded."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """F."""
-        ...
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device where the store lies; None leaves them as they are kept."""
-        ...
-
-    def to(self, device: torch.device | str) -> "Features":
-        """The whole store on a device, so that gathering needs no copy."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the store where it lies."""
-        ...
+COCO_FOLDS = 5
+"""COCO 1K is the mean over this many folds of the 5,000 test images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +25,9 @@ class Split:
     image_names: Sequence[str]
     """What a person calls image i: a file name or an id."""
     boxes: Float[Tensor, "I M 4"] | None = None
-    """x1, y1, x2, y2 of every region as a share of the image's width and height, where they are known."""
+    """x1, y1, x2, y2 of every region as a share of the image's width and height, if they are known."""
+    folds: int = 1
+    """Into how many folds of images it is cut to be measured: `COCO_FOLDS` for the test images of COCO, else 1."""
 
     def __post_init__(self) -> None:
         images, texts = self.features.num_images, len(self.captions)
@@ -83,6 +53,19 @@ class Split:
         """T."""
         return len(self.captions)
 
+    def first(self, most: int) -> "Split":
+        """The first images and their texts."""
+        rows = torch.arange(min(most, self.num_images))
+        texts = (self.image_of_text < len(rows)).nonzero()[:, 0]
+        return Split(
+            self.name,
+            SomeImages(self.features, rows),
+            [self.captions[text] for text in texts.tolist()],
+            self.image_of_text[texts],
+            [self.image_names[row] for row in rows.tolist()],
+            None if self.boxes is None else self.boxes[: len(rows)],
+        )
+
 
 @dataclass(frozen=True)
 class Data:
@@ -92,8 +75,6 @@ class Data:
     train: Split
     dev: Split
     test: Split
-    folds: int = 1
-    """Into how many folds the test split is cut for the field's usual table: 5 for COCO 1K, else 1."""
 
     @property
     def feature_dim(self) -> int:

@@ -25,24 +25,28 @@ def evaluate(
     model: AbstractMatcher,
     split: Split,
     *,
-    folds: int = 1,
+    folds: int | None = None,
     extended: bool = False,
     path: str | Path | None = None,
     byte_budget: int | None = None,
-    progress: bool = False,
+    quiet: bool = True,
 ) -> Metrics:
-    """Recall of a model on a split; with `folds=5`, the mean over five folds of its images (COCO 1K).
+    """Recall of a model on a split, as the mean over `folds` of its images.
 
-    `path`, `byte_budget` and `progress` are those of `score_split`.
+    By default `folds` is that of the split: five for the test images of COCO (COCO 1K), else one.
+
+    `path`, `byte_budget` and `quiet` are those of `score_split`.
     """
-    require_folds(split, folds)
-    scores = score_split(model, split, for_ranking=True, path=path, byte_budget=byte_budget, progress=progress)
+    folds = folds_of(split, folds)
+    scores = score_split(model, split, for_ranking=True, path=path, byte_budget=byte_budget, quiet=quiet)
     return measure_split(scores, split, folds=folds, extended=extended)
 
 
-def measure_split(scores: Float[Tensor, "I T"], split: Split, *, folds: int = 1, extended: bool = False) -> Metrics:
-    """Recall of scores that a split was given, as `evaluate` measures those of a model."""
-    require_folds(split, folds)
+def measure_split(
+    scores: Float[Tensor, "I T"], split: Split, *, folds: int | None = None, extended: bool = False
+) -> Metrics:
+    """Recall of the scores of a split, as `evaluate` measures those of a model."""
+    folds = folds_of(split, folds)
     if folds > 1:
         return Metrics.mean(fold_metrics(scores, split.image_of_text, folds, extended=extended))
     return recall(scores, split.image_of_text, extended=extended)
@@ -56,7 +60,7 @@ def score_split(
     *,
     path: str | Path | None = None,
     byte_budget: int | None = None,
-    progress: bool = False,
+    quiet: bool = True,
 ) -> Float[Tensor, "I T"]:
     """The scores of all images against all texts of a split, on the model's device.
 
@@ -70,7 +74,7 @@ def score_split(
             other; what is there already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
             quarter of its memory. Only models that look at every pair have need of it.
-        progress: shows on a terminal how far it has come.
+        quiet: if False, a terminal shows how far it has come.
     """
     score = model.logits if for_ranking else model.score
     blocks = _text_blocks(model, split, block)
@@ -85,7 +89,7 @@ def score_split(
             blocks.block_size = result.block
         texts = blocks.order.split(blocks.block_size)
         words = [int(blocks.texts.lengths[some].sum()) for some in texts]
-        shown = Progress(sum(words), sum(words[: result.done]), quiet=not progress)
+        shown = Progress(sum(words), sum(words[: result.done]), quiet=quiet)
         with in_eval_mode(model), within_bytes(byte_budget):
             images = _encode_images(model, split, block)
             for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
@@ -149,13 +153,15 @@ def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
     return Fragments.joined(every, num_items, longest) if isinstance(first, Fragments) else torch.cat(tuple(every))
 
 
-def require_folds(split: Split, folds: int) -> None:
-    """Refuse a number of folds that the images do not divide into, before anything is scored."""
+def folds_of(split: Split, folds: int | None = None) -> int:
+    """The number of folds, by default that of the split; refused if the images do not divide into so many."""
+    folds = split.folds if folds is None else folds
     if folds < 1 or split.num_images % folds:
         raise SelhnError(
             f"the {split.num_images} images of {split.name} do not divide into {folds} equal folds: "
             f"folds must be at least 1 and a divisor of {split.num_images}"
         )
+    return folds
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:

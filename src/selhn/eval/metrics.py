@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.eval.scoring import (
     DEFAULT_BYTE_BUDGET,
     Array,
@@ -50,7 +50,7 @@ class DirectionMetrics:
     def __getitem__(self, k: int) -> float:
         if k not in self.recalls:
             computed = ", ".join(f"R@{known}" for known in self.recalls)
-            raise SelhnError(f"R@{k} was not computed, only {computed}: name it in the argument ks")
+            raise NotFound(f"R@{k} was not computed, only {computed}: name it in the argument ks")
         return self.recalls[k]
 
     def to_dict(self) -> dict[str, float]:

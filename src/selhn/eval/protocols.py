@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.data import COCO_FOLDS
 from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
 from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_of_text, checked_scores
 
@@ -14,7 +15,7 @@ from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_o
 def folds(
     scores: Array,
     image_of_text: Indices,
-    num_folds: int = 5,
+    folds: int = COCO_FOLDS,
     *,
     ks: Sequence[int] = DEFAULT_KS,
     ties: str = "pessimistic",
@@ -27,11 +28,11 @@ def folds(
     matrix = checked_scores(scores)
     num_images, num_texts = matrix.shape
     owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
-    if num_folds < 1 or num_images % num_folds:
+    if folds < 1 or num_images % folds:
         raise SelhnError(
-            f"{num_images} images do not divide into {num_folds} equal folds: choose a divisor of {num_images}"
+            f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"
         )
-    size = num_images // num_folds
+    size = num_images // folds
     measured = []
     for first in range(0, num_images, size):
         texts = (owner // size == first // size).nonzero().squeeze(1)

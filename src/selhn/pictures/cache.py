@@ -5,6 +5,7 @@ there, also after a crash, so that extraction takes up where it stopped.
 """
 
 import hashlib
+import math
 import os
 import re
 import sqlite3
@@ -18,12 +19,12 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.int8_rows import to_int8
-from selhn.data.features import converted
+from selhn.data import ImageByImage
 
 Storage = Literal["float32", "float16", "int8"]
 FORMAT = 2
@@ -146,40 +147,23 @@ class FeatureCache:
 
 
 @dataclass(frozen=True, eq=False)
-class CachedFeatures:
-    """`Features` of some pictures that are read from a cache when they are asked for: memory stays small."""
+class CachedFeatures(ImageByImage):
+    """`Features` of some pictures, read from a cache on demand, so that memory stays small."""
 
     cache: FeatureCache
     keys: Sequence[bytes]
-    num_regions: int
+    most_regions: int
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return len(self.keys)
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return len(self.keys), self.most_regions, self.cache.width
 
-    @property
-    def width(self) -> int:
-        """F."""
-        return self.cache.width
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the CPU."""
-        found = self.cache.get([self.keys[row] for row in rows.tolist()])
-        regions = torch.zeros(len(found), self.num_regions, self.width)
-        mask = torch.zeros(len(found), self.num_regions, dtype=torch.bool)
-        for row, features in enumerate(found):
-            regions[row, : len(features)] = features
-            mask[row, : len(features)] = True
-        return converted(regions, dtype), mask
-
-    def to(self, device: torch.device | str) -> "CachedFeatures":
-        """The same: a file stays where it is."""
-        return self
+    def images(self, rows: Sequence[int]) -> list[Float[Tensor, "_ F"]]:
+        """The regions of some pictures."""
+        return self.cache.get([self.keys[row] for row in rows])
 
     @property
     def num_bytes(self) -> int:
         """Size of the features of these images in the file."""
-        return self.num_images * self.num_regions * self.width * np.dtype(self.cache.storage).itemsize
+        return math.prod(self.shape) * np.dtype(self.cache.storage).itemsize

@@ -10,7 +10,7 @@ import torch
 from selhn.base.errors import SelhnError
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
-from selhn.data.formats.native import FeatureDtype
+from selhn.data.formats.native import NativePrecision
 from selhn.pictures.cache import CachedFeatures, Storage
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor
@@ -47,7 +47,7 @@ def import_pictures(
     extractor: Extractor | None,
     captions: Path | str | None = None,
     *,
-    dtype: FeatureDtype = "float32",
+    dtype: NativePrecision = "float32",
     cache: Path | None = None,
     storage: Storage = "float16",
     batch_size: int = 16,
@@ -67,7 +67,7 @@ def import_pictures(
     names = [path.relative_to(folder).as_posix() for path in extracted.paths]
     rows = _rows_of_splits(names, extracted.keys, texts)
     train, dev, test = (_split(name, found, extracted, texts, folder, extractor) for name, found in rows.items())
-    write_native(Data(folder.resolve().name, train, dev, test), destination, dtype=dtype)
+    write_native(Data(folder.resolve().name, train, dev, test), destination, precision=dtype)
     write_report(extracted.report, folder, destination)
     return extracted.report
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
-from selhn.data import Data, Features, Split
+from selhn.data import Data, Split
 from selhn.eval import ranks, score_split
 from selhn.models import load_model
 from selhn.report.runs import RunRecord
@@ -80,7 +80,7 @@ def find_examples(
     for run in sorted(runs, key=lambda run: -run.rsum):
         try:
             whole = named or _own_data(run)[split]
-            items = first_images(whole, MOST_IMAGES)
+            items = whole.first(MOST_IMAGES)
             scores = _scores(run, items, on)
         except CANNOT_OPEN as error:
             in_the_way[run.name] = str(error)
@@ -127,42 +127,6 @@ def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Ans
     return tuple(Answer(row, place, float(scores[row]), bool(right[row])) for place, row in rows)
 
 
-def first_images(split: Split, most: int) -> Split:
-    """The first images of a split and their texts."""
-    size = min(most, split.num_images)
-    texts = (split.image_of_text < size).nonzero()[:, 0]
-    return Split(
-        split.name,
-        _First(split.features, size),
-        [split.captions[text] for text in texts.tolist()],
-        split.image_of_text[texts],
-        [split.image_names[row] for row in range(size)],
-    )
-
-
-class _First:
-    """The first images of a store."""
-
-    def __init__(self, features: Features, num_images: int):
-        self.features, self.num_images = features, num_images
-        self.num_regions, self.width = features.num_regions, features.width
-
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Those of the store."""
-        return self.features.gather(rows, dtype)
-
-    def to(self, device: torch.device | str) -> "_First":
-        """The whole store on a device."""
-        return _First(self.features.to(device), self.num_images)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the whole store."""
-        return self.features.num_bytes
-
-
 def _examples(
     run: RunRecord,
     items: Split,
@@ -201,7 +165,7 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     if not (run.folder / "best").is_dir():
         raise SelhnError("it has kept no weights, since its first epoch is not finished")
     model = load_model(run.folder).to(device)
-    scores = score_split(model, items, for_ranking=True, progress=True).float().cpu()
+    scores = score_split(model, items, for_ranking=True, quiet=False).float().cpu()
     if bool(scores.isnan().any()):
         raise SelhnError("the scores of its weights are no numbers")
     return scores

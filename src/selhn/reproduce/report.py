@@ -10,6 +10,7 @@ from pathlib import Path
 
 from selhn.base.errors import SelhnError
 from selhn.base.names import did_you_mean
+from selhn.data import COCO_FOLDS
 from selhn.eval import Metrics
 from selhn.reproduce.figures import FIGURES
 from selhn.reproduce.runs import Runs
@@ -28,8 +29,6 @@ from selhn.reproduce.tables import (
 NAMES = (*TABLES, *FIGURES)
 NOT_OURS = "not ours yet"
 PAGE = "README.md"
-COCO_FOLDS = 5
-"""Of the 5,000 test images, over which COCO 1K is the mean."""
 HEADER = ("method", "loss", "kind", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "ours, RSUM", "paper, RSUM",
           "difference", "note")  # fmt: skip
 

@@ -112,7 +112,7 @@ class Runs:
         return [self._metrics([self.folder(member, seed) for member in members], folds) for seed in self.seeds]
 
     def _metrics(self, folders: Sequence[Path], folds: int) -> Metrics:
-        if len(folders) == 1 and folds == 1:
+        if len(folders) == 1 and folds == self.data.test.folds == 1:
             return Metrics.from_dict(json.loads((folders[0] / "results.json").read_text())["test"])
 
         def measure() -> str:

@@ -11,6 +11,9 @@ import yaml
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_kind
 
+# Spellings of earlier versions, which the config.yaml of a run may have.
+OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -37,8 +40,8 @@ class TrainConfig:
     """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
     seed: int = 0
     device: str = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    features: Literal["auto", "fp32", "fp16", "bf16", "int8"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
     feature_bytes: int = 0
     """Most memory of the GPU that features may take; 0 means half of what is free. What does not fit stays outside."""
@@ -79,7 +82,7 @@ class RunConfig:
             values[name] = values.get(name) or {}
             if not isinstance(values[name], dict):
                 raise SelhnError(f"{name} must have `name: value` lines, got {values[name]!r}")
-        training = values.pop("train")
+        training = {OLD_SPELLINGS.get(name, name): value for name, value in values.pop("train").items()}
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
 
@@ -132,6 +135,8 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 def _fit(name: str, value: Any, kind: Any) -> Any:
     """A value as the field has it, if nothing is lost by that."""
     value = _number(value)
+    if name in ("precision", "feature_precision"):
+        value = OLD_SPELLINGS.get(value, value)
     if get_origin(kind) is tuple:
         value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
     require_kind(name, value, kind)

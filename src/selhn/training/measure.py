@@ -7,7 +7,7 @@ from pathlib import Path
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
-from selhn.eval.encoded import require_folds
+from selhn.eval.encoded import folds_of
 from selhn.models import load_model
 from selhn.runs import RunFolder
 from selhn.training.run import open_data, read_config
@@ -20,10 +20,10 @@ def measure_runs(
     data: str | None = None,
     split: str = "test",
     *,
-    folds: int = 1,
+    folds: int | None = None,
     scores: Path | None = None,
     device: str = "auto",
-    progress: bool = False,
+    quiet: bool = True,
 ) -> Iterator[tuple[str, Metrics]]:
     """The best model of every run under its name, and after several of them what their averaged scores reach.
 
@@ -35,7 +35,7 @@ def measure_runs(
     require_same_data(runs)
     models = [load_model(run) for run in runs]
     items = open_data(runs[0], data)[split]
-    require_folds(items, folds)
+    folds_of(items, folds)
     for model in models:  # before the first of them is scored for hours
         require_width(model, items)
     averaged = []
@@ -43,7 +43,7 @@ def measure_runs(
         path = None if scores is None else scores if len(runs) == 1 else scores / name
         model = model.to(choose_device(device))
         try:
-            numbers = score_split(model, items, for_ranking=True, path=path, progress=progress)
+            numbers = score_split(model, items, for_ranking=True, path=path, quiet=quiet)
         except KeyboardInterrupt:
             kept = "" if path is None else f"; what was scored is kept in {path}, the same command goes on from there"
             raise KeyboardInterrupt(f"stopped{kept}") from None

@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 
 from selhn.base.errors import SelhnError
+from selhn.base.types import FeaturePrecision
 from selhn.data import Data, make_resident, resident_bytes
-from selhn.data.resident import FeaturePrecision
 from selhn.training.config import TrainConfig
 
 
@@ -16,19 +16,20 @@ def on_device(data: Data, config: TrainConfig, device: torch.device, half: bool)
     Encoders that compute in bfloat16 round their features to it first: keeping them so changes no number. Features
     that do not fit are brought over for every step instead.
     """
-    if device.type == "cpu" and config.features == "auto":
+    if device.type == "cpu" and config.feature_precision == "auto":
         return data
-    precision: FeaturePrecision = "bf16" if half else "fp32"
-    if config.features != "auto":
-        precision = config.features
+    precision: FeaturePrecision = "bfloat16" if half else "float32"
+    if config.feature_precision != "auto":
+        precision = config.feature_precision
     splits = (data.train, data.dev, data.test)
     budget = config.feature_bytes or _half_of_free(device)
     needed = sum(resident_bytes(split.features, precision) for split in splits)
     if needed > budget:
-        if config.features != "auto":
+        if config.feature_precision != "auto":
             raise SelhnError(
-                f"features={precision} take {needed / 2**30:.1f} GiB and feature_bytes allows {budget / 2**30:.1f} GiB "
-                "of the device: take int8, raise feature_bytes, or leave features=auto to read them as they are needed"
+                f"feature_precision={precision} takes {needed / 2**30:.1f} GiB and feature_bytes allows "
+                f"{budget / 2**30:.1f} GiB of the device: take int8, raise feature_bytes, "
+                "or leave feature_precision=auto to read them as needed"
             )
         return data
     train, dev, test = (make_resident(split, device, precision) for split in splits)

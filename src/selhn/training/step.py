@@ -22,7 +22,7 @@ def uses_bfloat16(config: TrainConfig, device: str) -> bool:
     """bfloat16 for the encoders where the device computes in it, or where it was asked for."""
     if config.precision == "auto":
         return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return config.precision == "bf16"
+    return config.precision == "bfloat16"
 
 
 def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:

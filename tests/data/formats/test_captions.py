@@ -63,7 +63,7 @@ def test_the_example_pictures():
         ("a.csv", "image,caption,split\na.jpg,x,train\nb.jpg,y,hidden\n", "line 3: there is no split 'hidden': write"),
         ("a.jsonl", '{"image": "a", "caption": "x", "split": "fold1"}\n', "entry 1: there is no split 'fold1'"),
         ("a.jsonl", '{"image": 3, "caption": "x"}\n', "a.jsonl, entry 1: needs 'image'"),
-        ("a.jsonl", '{"image": \n', "a.jsonl, line 1 is no JSON"),
+        ("a.jsonl", '{"image": \n', "a.jsonl, line 1 is not JSON"),
         ("a.json", "3", "a.json: needs a list of objects"),
         ("a.json", '{"images": [], "annotations": [{"image_id": 1}]}', "annotation 0: needs 'caption'"),
         ("a.json", "[]", "a.json has no captions"),

@@ -6,6 +6,7 @@ import torch
 
 from selhn.data import load_data
 from selhn.data.formats import karpathy as karpathy_module
+from selhn.data.formats import precomp as precomp_module
 
 
 def edit(folder, change):
@@ -17,7 +18,7 @@ def edit(folder, change):
 
 def test_splits_are_joined_with_their_rows(karpathy):
     data = load_data(karpathy)
-    assert (data.name, data.folds) == ("flickr30k", 1)
+    assert (data.name, data.test.folds) == ("flickr30k", 1)
     assert data.train.image_names == ["100.jpg", "102.jpg", "104.jpg"]  # restval is trained on
     assert data.dev.image_names == ["101.jpg", "106.jpg"]
     assert data.dev.image_of_text.tolist() == [0, 0, 0, 1, 1]
@@ -27,7 +28,7 @@ def test_splits_are_joined_with_their_rows(karpathy):
 
 
 def test_options(karpathy, monkeypatch):
-    monkeypatch.setattr(karpathy_module, "DEV_IMAGES", 1)
+    monkeypatch.setattr(precomp_module, "DEV_IMAGES", 1)
     (karpathy / "features.npy").rename(karpathy.parent / "elsewhere.npy")
     options = {"features": karpathy.parent / "elsewhere.npy", "max_captions": 2}
     data = load_data(karpathy / "dataset_flickr30k.json", **options)
@@ -40,7 +41,7 @@ def test_options(karpathy, monkeypatch):
 def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
     monkeypatch.setattr(karpathy_module, "COCO_TEST_IMAGES", 2)
     (karpathy / "dataset_flickr30k.json").rename(karpathy / "dataset_coco.json")
-    assert load_data(karpathy).folds == 5
+    assert load_data(karpathy).test.folds == 5
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from selhn.data import Data, DenseFeatures, RaggedFeatures, Split, load_data, wr
 from selhn.data.formats import native as native_module
 
 
-def make_split(name, features, boxes=None):
+def make_split(name, features, boxes=None, folds=1):
     images = features.num_images
     owners = torch.tensor([images - 1, *range(images)])  # in any order, any number an image
     captions = [f"{name} caption {n} \u2028 \u00e9\n\ud800" for n in range(images + 1)]
-    return Split(name, features, captions, owners, [f"{name}{n}.jpg" for n in range(images)], boxes)
+    return Split(name, features, captions, owners, [f"{name}{n}.jpg" for n in range(images)], boxes, folds)
 
 
 def make_data(ragged):
@@ -24,8 +24,8 @@ def make_data(ragged):
             boxes = torch.rand(4, 4, 4)
         else:
             features, boxes = DenseFeatures(torch.randn(5, 3, 4, generator=generator)), None
-        splits.append(make_split(name, features, boxes))
-    return Data("tiny", *splits, folds=1 if ragged else 5)
+        splits.append(make_split(name, features, boxes, 5 if name == "test" and not ragged else 1))
+    return Data("tiny", *splits)
 
 
 @pytest.mark.parametrize("ragged", [False, True])
@@ -33,9 +33,9 @@ def make_data(ragged):
 def test_what_is_written_is_read(tmp_path, ragged, dtype, monkeypatch):
     monkeypatch.setattr(native_module, "blocks", lambda rows, size: (slice(n, n + 1) for n in range(rows)))
     data = make_data(ragged)
-    folder = write_native(data, tmp_path / "new" / "tiny", dtype=dtype)
+    folder = write_native(data, tmp_path / "new" / "tiny", precision=dtype)
     found = load_data(folder)
-    assert (found.name, found.folds) == ("tiny", data.folds)
+    assert (found.name, found.test.folds) == ("tiny", data.test.folds)
     for ours, theirs in zip((data.train, data.dev, data.test), (found.train, found.dev, found.test)):
         rows = torch.arange(ours.num_images)
         regions, mask = ours.features.gather(rows)
@@ -54,7 +54,7 @@ def test_nothing_is_left_when_writing_fails(tmp_path):
     data = make_data(False)
     data.test.features.store[3, 1, 2] = 1e6
     with pytest.raises(ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or past 65504"):
-        write_native(data, tmp_path / "tiny", dtype="float16")
+        write_native(data, tmp_path / "tiny", precision="float16")
     data.test.features.store[3, 1, 2] = torch.nan
     with pytest.raises(ValueError, match="image 3"):
         write_native(data, tmp_path / "tiny")
@@ -64,10 +64,10 @@ def test_nothing_is_left_when_writing_fails(tmp_path):
 def test_what_is_there_is_not_overwritten(tmp_path, as_a_user):
     (tmp_path / "tiny").mkdir()
     write_native(make_data(False), tmp_path / "tiny")
-    with pytest.raises(ValueError, match="is there already: choose another name"):
+    with pytest.raises(ValueError, match="already exists: choose another name"):
         write_native(make_data(False), tmp_path / "tiny")
-    with pytest.raises(ValueError, match='choose "float32" or "float16"'):
-        write_native(make_data(False), tmp_path / "other", dtype="int8")
+    with pytest.raises(ValueError, match="precision takes one of 'float32', 'float16'"):
+        write_native(make_data(False), tmp_path / "other", precision="int8")
 
 
 def edit(change):
@@ -103,7 +103,7 @@ def line(name, number, text):
             "dev_texts.jsonl, line 2: texts need an image from 0 to 3",
         ),
         (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "dev_texts.jsonl: empty texts in line 3"),
-        (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is no JSON"),
+        (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is not JSON"),
         (line("dev_images.jsonl", 1, '{"name": "a"}\n{"name": "b"}'), "dev_images.jsonl has 5 lines for 4 images"),
         (lambda f: np.save(f / "dev_boxes.npy", np.zeros((4, 3, 4))), "dev_boxes.npy has shape"),
         (lambda f: np.save(f / "dev_offsets.npy", np.array([0, 2, 8])), "end with the 9 rows"),
@@ -120,8 +120,8 @@ def test_boxes_go_with_their_features(tmp_path):
     mask = torch.tensor([[True, False, True, False], [False, False, True, False]])
 
     class Holed(DenseFeatures):
-        def gather(self, rows):
-            return super().gather(rows)[0], mask[rows]
+        def read(self, rows):
+            return super().read(rows)[0], mask[rows]
 
     array, boxes = torch.randn(2, 4, 3), torch.rand(2, 4, 4)
     splits = [make_split(name, Holed(array), boxes) for name in ("train", "dev", "test")]

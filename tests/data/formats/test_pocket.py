@@ -36,7 +36,7 @@ def save(pocket, **arrays):
         (lambda p: save(p, mean=np.full(5, np.nan)), {}, "projection.npz: mean holds NaN"),
         (lambda p: np.save(p / "dev_ims.npy", np.ones((2, 4, 9), np.int8)), {}, r"dev_ims.npy is int8 \(2, 4, 9\)"),
         (lambda p: np.save(p / "dev_ims.npy", np.ones((2, 4, 3), np.int16)), {}, "unpacks int8 codes"),
-        (lambda p: (p / "projection.npz").write_bytes(b"x"), {}, "no readable .npz"),
+        (lambda p: (p / "projection.npz").write_bytes(b"x"), {}, "not a readable .npz"),
     ],
 )
 def test_what_is_wrong_is_said(pocket, as_a_user, harm, options, sentence):

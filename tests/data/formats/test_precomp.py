@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 def test_mixed_rows_give_each_image_once(precomp):
     data = load_data(precomp.folder)
-    assert (data.name, data.folds, data.feature_dim) == ("f30k_precomp", 1, 4)
+    assert (data.name, data.test.folds, data.feature_dim) == ("f30k_precomp", 1, 4)
     assert [split.num_images for split in (data.train, data.dev, data.test)] == [6, 3, 2]
     assert data.dev.image_of_text.tolist() == [n // 5 for n in range(15)]
     assert data.dev.image_names == ["6", "7", "8"]
@@ -86,9 +86,9 @@ def test_dev_is_cut_and_can_be_kept(precomp, monkeypatch):
 def test_testall_is_the_test_split_in_five_folds(precomp):
     precomp.write("testall", RNG.random((10, 3, 4)), range(50, 60), repeat=5)
     data = load_data(precomp.folder)
-    assert (data.test.num_images, data.folds) == (10, 5)
+    assert (data.test.num_images, data.test.folds) == (10, 5)
     data = load_data(precomp.folder, test="test")
-    assert (data.test.num_images, data.folds) == (2, 1)
+    assert (data.test.num_images, data.test.folds) == (2, 1)
 
 
 def test_the_folder_of_vse_infinity_with_file_names(precomp):

@@ -56,12 +56,12 @@ def test_a_header_of_python_2(file):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "is no .npy array"),
-        (b"\x93NUMPY\x01\x00\xff\xff", "is no .npy array"),
-        (b"\x93NUMPY\x09\x00\x10\x00", "is no .npy array"),
-        (b"not an array at all", "is no .npy array.*write it with numpy.save"),
+        (b"", "is not a .npy array"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "is not a .npy array"),
+        (b"\x93NUMPY\x09\x00\x10\x00", "is not a .npy array"),
+        (b"not an array at all", "is not a .npy array.*write it with numpy.save"),
         (npy(np.ones((3, 4)), cut=-5), "is cut off: its header promises 224 bytes and there are 219: copy or download"),
-        (npy(np.ones((3, 4)), extra=b"more"), "goes on after its end"),
+        (npy(np.ones((3, 4)), extra=b"more"), "continues after its end"),
         (npy(np.array([[{}, 1]], dtype=object)), r"Python objects \(pickle\).*refused"),
         (npy(np.ones((3, 4), int)), "holds int64 where floats are expected"),
         (npy(np.ones(3)), "2 or 3 axes are expected"),
@@ -92,7 +92,7 @@ def test_any_bytes_give_a_sentence(file, content, with_magic):
 def test_a_pipe_or_a_folder_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "nothing"):
-        with pytest.raises(ValueError, match="is missing or no file: put it there"):
+        with pytest.raises(ValueError, match="is missing or not a file: put it there"):
             open_array(path)
 
 
@@ -113,7 +113,7 @@ def test_an_archive(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="where floats are expected"):
         read_archive(path, ("one",))
     path.write_bytes(b"PK\x03\x04 broken")
-    with pytest.raises(ValueError, match="no readable .npz"):
+    with pytest.raises(ValueError, match="not a readable .npz"):
         read_archive(path, ("one",))
 
 
@@ -128,11 +128,11 @@ def test_lines(file):
         (read_captions, b"a\nb\xe9\n", "line 2: the byte 0xe9 is not UTF-8: save the file as UTF-8"),
         (read_captions, b"a\n\nb\n  \nc\n", "empty captions in line 2, 4: write a caption there"),
         (read_captions, b"", "is empty"),
-        (read_integers, b"1\n2\nx\n", "line 3: 'x' is no whole number"),
+        (read_integers, b"1\n2\nx\n", "line 3: 'x' is not a whole number"),
         (read_integers, b"-1\n", "line 1: '-1'"),
         (read_integers, "\u00b2\n".encode(), "line 1"),
-        (read_json, b"{", "is no JSON"),
-        (read_json, b"[" * 100_000, "is no JSON"),
+        (read_json, b"{", "is not JSON"),
+        (read_json, b"[" * 100_000, "is not JSON"),
         (read_json, b"[1]", "one JSON object"),
         (
             lambda path: read_json_lines(path, image=int),

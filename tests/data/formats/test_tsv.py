@@ -25,7 +25,7 @@ def test_fields_past_the_limit_of_the_csv_module(tsv, tsv_line, tmp_path):
     wide = np.random.default_rng(0).standard_normal((40, 1024)).astype(np.float32)
     lines = [tsv_line(str(100 + n), wide, np.zeros((40, 4))) for n in range(7)]
     (folder / "boxes36.tsv").write_text("image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\n" + "\n".join(lines))
-    data = load_data(import_data(folder, tmp_path / "native", dtype="float16"))
+    data = load_data(import_data(folder, tmp_path / "native", precision="float16"))
     assert data.feature_dim == 1024
     np.testing.assert_array_equal(data.test.features.gather(torch.arange(1))[0][0], wide.astype(np.float16))
 
@@ -53,11 +53,6 @@ def test_it_is_no_source_to_train_from(tsv):
     folder, _ = tsv
     with pytest.raises(ValueError, match="convert it once with `selhn data import .* NEW_FOLDER`"):
         load_data(folder)
-    opened = tsv_module.read_tsv(folder, tsv_module.Inspection())
-    features = opened.splits["train"].features
-    assert features.num_bytes == 6 * 4 * 4
-    with pytest.raises(ValueError, match="convert it"):
-        features.to("cpu")
 
 
 def replace(number, **fields):
@@ -79,12 +74,12 @@ def cut_off(folder):
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (replace(2, num_boxes="two"), "boxes36.tsv, line 3: width, height or number of boxes is no number"),
+        (replace(2, num_boxes="two"), "boxes36.tsv, line 3: width, height or number of boxes is not a number"),
         (replace(2, num_boxes="9"), "line 3: 8 box numbers for 9 boxes"),
         (replace(2, num_boxes="0", boxes=""), "line 3: 0 box numbers for 0 boxes"),
         (replace(2, image_w="0"), "line 3: .*a size"),
-        (replace(2, boxes="%%%"), "line 3: boxes is no base64"),
-        (replace(2, features="AAA="), "line 3: features is no base64"),
+        (replace(2, boxes="%%%"), "line 3: boxes is not base64"),
+        (replace(2, features="AAA="), "line 3: features is not base64"),
         (replace(2, features="AAAAAAAAAAAAAAAA"), "line 3: features are 3 numbers for 2 boxes"),
         (replace(2, features="AAAAAAAAAAA="), "line 3: features are 1 wide, those of the first image 4"),
         (replace(2, image_id="77"), "lacks features for 1 of the 3 train images, the first '104.jpg'"),

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from selhn.data.splits import Features, Split
+from selhn.data import DenseFeatures, Features, Split
 from selhn.data.world import WorldFeatures, make_world, world_scene
 
 
@@ -167,17 +167,7 @@ def test_wrong_rows(data):
     with pytest.raises(ValueError, match="no scene 600"):
         world_scene(data.train, 600)
     with pytest.raises(ValueError, match="not of the generated world"):
-        world_scene(Split("real", FewFeatures(), [], torch.zeros(0, dtype=torch.int64), [], None), 0)
-
-
-class FewFeatures:
-    num_images, num_regions, width, num_bytes = 0, 1, 1, 0
-
-    def gather(self, rows, dtype=None):
-        raise NotImplementedError
-
-    def to(self, device):
-        return self
+        world_scene(Split("real", DenseFeatures(torch.zeros(0, 1, 1)), [], torch.zeros(0, dtype=torch.int64), []), 0)
 
 
 @pytest.mark.usefixtures("as_a_user")

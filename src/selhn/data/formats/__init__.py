@@ -3,29 +3,32 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_settings
-from selhn.data.formats.inspection import Inspection, Opened
 from selhn.data.formats.karpathy import read_karpathy
-from selhn.data.formats.native import FeatureDtype, read_native, write_native
+from selhn.data.formats.native import read_native, write_native
+from selhn.data.formats.notes import Notes, Opened
 from selhn.data.formats.pocket import read_pocket
 from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
 from selhn.data.splits import Data
+from selhn.data.world import make_world
 
 SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
 class Format:
-    """A way to lay out a data set on disk."""
+    """A way to lay out a data set."""
 
     looks_like: Callable[[Path], bool]
     read: Callable[..., Opened]
     files: str
     """What a person would look for."""
+    settings: Callable[..., Any] | None = None
+    """The function whose parameters are the settings of this format; None for `read`."""
 
 
 def has_file(path: Path, *patterns: str) -> bool:
@@ -33,8 +36,17 @@ def has_file(path: Path, *patterns: str) -> bool:
     return path.is_dir() and all(any(path.glob(pattern)) for pattern in patterns)
 
 
+def read_world(path: Path, notes: Notes, **settings: Any) -> Opened:
+    """The generated world, which is not on any disk."""
+    data = make_world(**settings)
+    return Opened(data.name, {name: data[name] for name in SPLITS})
+
+
 # The first that fits is taken: a pocket folder has the files of a precomp folder too.
 FORMATS: Mapping[str, Format] = {
+    "world": Format(
+        lambda path: path == Path("world"), read_world, "the word world instead of a path: generated data", make_world
+    ),
     "native": Format(lambda path: has_file(path, "data.json"), read_native, "data.json (written by import_data)"),
     "pocket": Format(
         lambda path: has_file(path, "projection.npz"), read_pocket, "projection.npz beside train_ims.npy (int8)"
@@ -58,13 +70,13 @@ FORMATS: Mapping[str, Format] = {
 
 
 def find_format(source: Path | str) -> tuple[Path, str]:
-    """The path, and the name of the format that lies there."""
+    """The path, and the name of its format."""
     path = Path(source)
+    for name, known in FORMATS.items():
+        if known.looks_like(path) and (path.exists() or name == "world"):
+            return path, name
     if not path.exists():
         raise NotFound(f"there is no file or folder {str(source)!r}: give a path, or 'world' for generated data")
-    for name, known in FORMATS.items():
-        if known.looks_like(path):
-            return path, name
     wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
     raise NotFound(
         f"{path} is not a data set in a known format. Looked for {wanted}. "
@@ -72,41 +84,34 @@ def find_format(source: Path | str) -> tuple[Path, str]:
     )
 
 
-def load_data(source: Path | str, **options: Any) -> Data:
-    """A data set: `"world"` is generated, a path is read in whichever format lies there.
+def load_data(source: Path | str, **settings: Any) -> Data:
+    """A data set: `"world"` is generated, a path is read in whichever format it has.
 
-    Options belong to the format: `images`, `seed` (world); `cut_dev`, `test` (precomp); `form`, `regions` (pocket);
+    Settings belong to the format: `images`, `seed` (world); `cut_dev`, `test` (precomp); `form`, `regions` (pocket);
     `features`, `max_captions`, `cut_dev` (karpathy).
     """
-    if str(source) == "world":
-        from selhn.data.world import make_world
-
-        require_settings("the generated world", make_world, options)
-        return make_world(**options)
     path, name = find_format(source)
     if name == "tsv":
         raise SelhnError(
             f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
             "and load that folder"
         )
-    return read_data(path, name, options)
+    return read_data(path, name, settings)
 
 
 def import_data(
-    source: Path | str, destination: Path | str, *, dtype: FeatureDtype = "float32", **options: Any
+    source: Path | str, out: Path | str, *, precision: Literal["float32", "float16"] = "float32", **settings: Any
 ) -> Path:
     """Convert whatever `load_data` reads, and TSV files, into our own format; float16 halves the size."""
-    if str(source) == "world":
-        return write_native(load_data(source, **options), destination, dtype=dtype)
-    path, name = find_format(source)
-    return write_native(read_data(path, name, options), destination, dtype=dtype)
+    return write_native(read_data(*find_format(source), settings), out, precision=precision)
 
 
-def read_data(path: Path, format_name: str, options: Mapping[str, Any]) -> Data:
+def read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
     """A data set of a known format, complete or an error."""
-    read = FORMATS[format_name].read
-    require_settings(f"the {format_name} format", read, options, only_optional=True)
-    opened = read(path, Inspection(strict=True), **options)
+    known, notes = FORMATS[format_name], Notes()
+    require_settings(f"the {format_name} format", known.settings or known.read, settings, only_optional=True)
+    opened = known.read(path, notes, **settings)
+    notes.raise_problems()
     missing = [name for name in SPLITS if name not in opened.splits]
     if missing:
         raise SelhnError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")
@@ -117,4 +122,4 @@ def read_data(path: Path, format_name: str, options: Mapping[str, Any]) -> Data:
                 f"{path}: {split.name} features are {split.features.width} wide, those of train "
                 f"{train.features.width}: take all splits from the same features"
             )
-    return Data(opened.name, train, dev, test, opened.folds)
+    return Data(opened.name, train, dev, test)

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data.features import DenseFeatures
-from selhn.data.formats.inspection import Inspection, Opened
-from selhn.data.formats.precomp import COCO_FOLDS, DEV_IMAGES
+from selhn.data.features import DenseFeatures, Features
+from selhn.data.formats.notes import Notes, Opened, each
+from selhn.data.formats.precomp import cut_images
 from selhn.data.formats.reading import open_array, read_json, require_file
-from selhn.data.splits import Features, Split
+from selhn.data.splits import COCO_FOLDS, Split
 
 # restval is the part of COCO's validation images that everyone trains on.
 SPLIT_NAMES = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
@@ -39,7 +39,7 @@ class CaptionedImage:
 
 def read_karpathy(
     path: Path,
-    inspection: Inspection,
+    notes: Notes,
     *,
     features: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
@@ -52,25 +52,19 @@ def read_karpathy(
         max_captions: how many captions of an image count; None keeps all.
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
-    json_path = inspection.attempt(only_file, path, "*.json", "captions")
-    images = inspection.attempt(read_captioned_images, json_path, max_captions) if json_path else None
-    array_path = inspection.attempt(find_features, path, features)
-    array = inspection.attempt(open_array, array_path) if array_path else None
-    if images is None or array is None or array_path is None or json_path is None:
-        return Opened(path.stem, {})
+    json_path, array_path = each(lambda: only_file(path, "*.json", "captions"), lambda: find_features(path, features))
+    images, array = each(lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path))
     if len(array) != len(images):
-        inspection.refuse(
+        raise SelhnError(
             f"{array_path} has {len(array)} rows and {json_path} {len(images)} images: "
             "features must have one row for each image of the file, in its order, whatever its split"
         )
-        return Opened(path.stem, {})
-    inspection.say(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
+    notes.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
     splits = {}
-    for name, numbers in numbers_of_splits(images, inspection, cut_dev).items():
+    for name, numbers in numbers_of_splits(images, notes, cut_dev).items():
         stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
-        inspection.where[name] = stored.where
-        splits[name] = make_split(name, stored, [images[number] for number in numbers])
-    return Opened(json_path.stem.removeprefix("dataset_"), splits, usual_folds(json_path, splits))
+        splits[name] = make_split(name, stored, [images[number] for number in numbers], json_path)
+    return Opened(json_path.stem.removeprefix("dataset_"), splits)
 
 
 def only_file(path: Path, pattern: str, what: str) -> Path:
@@ -117,25 +111,26 @@ def captioned_image(entry: Any, place: str, max_captions: int | None) -> Caption
     return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
 
 
-def numbers_of_splits(images: Sequence[CaptionedImage], inspection: Inspection, cut_dev: bool) -> dict[str, list[int]]:
+def numbers_of_splits(images: Sequence[CaptionedImage], notes: Notes, cut_dev: bool) -> dict[str, list[int]]:
     """For each split, the numbers of its images in the order of the file."""
     numbers: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
     for number, image in enumerate(images):
         numbers[image.split].append(number)
-    if cut_dev and len(numbers["dev"]) > DEV_IMAGES:
-        inspection.say(
-            f"dev: the first {DEV_IMAGES:,} of {len(numbers['dev']):,} images are used, as in every public program "
-            "(cut_dev=False keeps all)"
-        )
-        numbers["dev"] = numbers["dev"][:DEV_IMAGES]
+    if cut_dev:
+        numbers["dev"] = numbers["dev"][: cut_images("dev", len(numbers["dev"]), notes)]
     return {name: found for name, found in numbers.items() if found}
 
 
 def make_split(
-    name: str, features: Features, images: Sequence[CaptionedImage], boxes: Float[Tensor, "I M 4"] | None = None
+    name: str,
+    features: Features,
+    images: Sequence[CaptionedImage],
+    json_path: Path,
+    boxes: Float[Tensor, "I M 4"] | None = None,
 ) -> Split:
     """A split of these images in this order."""
     counts = torch.tensor([len(image.captions) for image in images])
+    in_folds = name == "test" and "coco" in json_path.stem and len(images) == COCO_TEST_IMAGES
     return Split(
         name,
         features,
@@ -143,10 +138,5 @@ def make_split(
         torch.arange(len(images)).repeat_interleave(counts),
         [image.filename or image.imgid or f"{name} image {n}" for n, image in enumerate(images)],
         boxes,
+        COCO_FOLDS if in_folds else 1,
     )
-
-
-def usual_folds(json_path: Path, splits: dict[str, Split]) -> int:
-    """Five for the test images of COCO, else one."""
-    is_coco = "coco" in json_path.stem and "test" in splits and splits["test"].num_images == COCO_TEST_IMAGES
-    return COCO_FOLDS if is_coco else 1

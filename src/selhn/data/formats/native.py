@@ -9,10 +9,8 @@ data.json                what is there: version, name, folds, and for each split
 """
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,52 +18,41 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from selhn.base.errors import SelhnError
-from selhn.data.features import DenseFeatures, RaggedFeatures, blocks
-from selhn.data.formats.inspection import Inspection, Opened
+from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import new_folder
+from selhn.base.names import require_kind
+from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
+from selhn.data.formats.notes import Notes, Opened, each
 from selhn.data.formats.reading import open_array, read_json, read_json_lines, some
-from selhn.data.splits import Data, Features, Split
+from selhn.data.splits import Data, Split
 
 FORMAT, VERSION = "selhn-data", 1
 HEADER_BYTES = 128
 
-FeatureDtype = Literal["float32", "float16"]
+NativePrecision = Literal["float32", "float16"]
 
 
-def write_native(data: Data, destination: Path | str, *, dtype: FeatureDtype = "float32") -> Path:
+def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "float32") -> Path:
     """Write a data set; the folder appears only when it is complete."""
-    if dtype not in ("float32", "float16"):
-        raise SelhnError(f'dtype is {dtype!r}: choose "float32" or "float16"')
-    destination = Path(destination)
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise SelhnError(f"{destination} is there already: choose another name, or remove it first")
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
-    try:
-        splits = {split.name: write_split(partial, split, dtype) for split in (data.train, data.dev, data.test)}
+    require_kind("precision", precision, NativePrecision)
+    out = Path(out)
+    with new_folder(out, replace_empty=True) as folder:
+        splits = {split.name: write_split(folder, split, precision) for split in (data.train, data.dev, data.test)}
         content = {
             "format": FORMAT,
             "version": VERSION,
             "name": data.name,
-            "folds": data.folds,
-            "feature_dtype": dtype,
+            "folds": data.test.folds,
+            "feature_dtype": precision,
             "splits": splits,
         }
-        (partial / "data.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        # A temporary folder is for its owner only; a data set has the rights of any new folder.
-        mask = os.umask(0)
-        os.umask(mask)
-        partial.chmod(0o777 & ~mask)
-        partial.rename(destination)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return destination
+        (folder / "data.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return out
 
 
-def write_split(folder: Path, split: Split, dtype: FeatureDtype) -> dict[str, Any]:
+def write_split(folder: Path, split: Split, precision: NativePrecision) -> dict[str, Any]:
     """Write the files of one split; returns its entry in data.json."""
-    mask = write_features(folder / f"{split.name}_features.npy", split, dtype)
+    mask = write_features(folder / f"{split.name}_features.npy", split, precision)
     counts = mask.sum(1)
     entry: dict[str, Any] = {
         "num_images": split.num_images,
@@ -96,9 +83,9 @@ def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
 
 
-def write_features(path: Path, split: Split, dtype: FeatureDtype) -> npt.NDArray[np.bool_]:
+def write_features(path: Path, split: Split, precision: NativePrecision) -> npt.NDArray[np.bool_]:
     """Write features block by block, images without padding; returns the mask (I, M) of what was written."""
-    features, largest = split.features, float(np.finfo(dtype).max)
+    features, largest = split.features, float(np.finfo(precision).max)
     masks = []
     with path.open("wb") as file:
         file.write(b"\0" * HEADER_BYTES)
@@ -112,35 +99,33 @@ def write_features(path: Path, split: Split, dtype: FeatureDtype) -> npt.NDArray
                     f"{split.name}: image {image} ({split.image_names[image]}) "
                     f"has a feature that is NaN or past {largest:g}: mend it, or write float32 if this was float16"
                 )
-            file.write(regions[mask].cpu().numpy().astype(dtype).tobytes())
+            file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
         number = np.concatenate(masks).sum(1)
         dense = number.min() == number.max()
         shape = (len(number), int(number[0]), features.width) if dense else (int(number.sum()), features.width)
         # Only now is it known which shape the file has.
         file.seek(0)
-        file.write(npy_header(shape, dtype))
+        file.write(npy_header(shape, precision))
     return np.concatenate(masks)
 
 
-def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+def npy_header(shape: tuple[int, ...], precision: str) -> bytes:
     """The head of a .npy file of version 1.0, always of the same length."""
-    content = repr({"descr": np.dtype(dtype).newbyteorder("<").str, "fortran_order": False, "shape": shape})
+    content = repr({"descr": np.dtype(precision).newbyteorder("<").str, "fortran_order": False, "shape": shape})
     text = content.encode().ljust(HEADER_BYTES - 11) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-def read_native(folder: Path, inspection: Inspection) -> Opened:
+def read_native(path: Path, notes: Notes) -> Opened:
     """The splits of our own folder."""
-    content = inspection.attempt(read_contents, folder / "data.json")
-    if content is None:
-        return Opened(folder.name, {})
+    content = read_contents(path / "data.json")
     splits = {}
     for name, entry in content["splits"].items():
-        split = inspection.attempt(open_native_split, folder, name, entry, inspection)
-        if split is not None:
-            splits[name] = split
-    return Opened(str(content.get("name", folder.name)), splits, content["folds"])
+        with notes.collecting():
+            split = open_native_split(path, name, entry, notes)
+            splits[name] = replace(split, folds=content["folds"]) if name == "test" else split
+    return Opened(str(content.get("name", path.name)), splits)
 
 
 def read_contents(path: Path) -> dict[str, Any]:
@@ -157,8 +142,8 @@ def read_contents(path: Path) -> dict[str, Any]:
     return content
 
 
-def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspection) -> Split | None:
-    """One split, or None where the inspection has written down why not."""
+def open_native_split(folder: Path, name: str, entry: Any, notes: Notes) -> Split:
+    """One split."""
     paths = {}
     for kind in ("features", "texts", "images", "offsets", "boxes"):
         file = entry.get(kind) if isinstance(entry, dict) else None
@@ -166,31 +151,30 @@ def open_native_split(folder: Path, name: str, entry: Any, inspection: Inspectio
             continue
         # A name that leads out of the folder would read a file nobody meant.
         if not isinstance(file, str) or Path(file).name != file:
-            raise SelhnError(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
+            raise Damaged(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
         paths[kind] = folder / file
-    features = inspection.attempt(open_features, paths)
-    texts = inspection.attempt(read_json_lines, paths["texts"], image=int, text=str)
-    images = inspection.attempt(read_json_lines, paths["images"], name=str)
-    if features is None or texts is None or images is None:
-        return None
-    inspection.where[name] = features.where
-    empty = [number for number, text in enumerate(texts, 1) if not text["text"].strip()]
-    if empty:
-        inspection.refuse(f"{paths['texts']}: empty texts in line {some(empty)}: remove the lines")
-    owners = [text["image"] for text in texts]
+    features, texts, images = each(
+        lambda: open_features(paths),
+        lambda: read_json_lines(paths["texts"], image=int, text=str),
+        lambda: read_json_lines(paths["images"], name=str),
+    )
+    owners, boxes = [text["image"] for text in texts], None
+    with notes.collecting():
+        empty = [number for number, text in enumerate(texts, 1) if not text["text"].strip()]
+        if empty:
+            raise SelhnError(f"{paths['texts']}: empty texts in line {some(empty)}: remove the lines")
     outside = [n for n, image in enumerate(owners, 1) if not 0 <= image < features.num_images]
     if outside:
-        inspection.refuse(
+        raise SelhnError(
             f"{paths['texts']}, line {outside[0]}: texts need an image from 0 to "
             f"{features.num_images - 1}: write it again"
         )
-        return None
     if len(images) != features.num_images:
-        inspection.refuse(
-            f"{paths['images']} has {len(images)} lines for {features.num_images} images: write one an image"
+        raise SelhnError(
+            f"{paths['images']} has {len(images)} lines for {features.num_images} images: write one per image"
         )
-        return None
-    boxes = inspection.attempt(open_boxes, paths["boxes"], features) if "boxes" in paths else None
+    with notes.collecting():
+        boxes = open_boxes(paths["boxes"], features) if "boxes" in paths else None
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
     return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)
 

@@ -3,25 +3,76 @@
 Eight thousand photographs with 20 regions each take 41 MB this way; `README.md` beside the data says how it was made.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data.features import DenseFeatures, PocketFeatures, Projection
-from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.features import DenseFeatures, Features
+from selhn.data.formats.notes import Notes, Opened
 from selhn.data.formats.precomp import SplitFiles, open_split
 from selhn.data.formats.reading import read_archive
 
 
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """How int8 codes become features: `z = code * scale`, and in full `x = relu(mean + z @ components')`."""
+
+    mean: Float[Tensor, " F"]
+    components: Float[Tensor, "F P"]
+    scale: Float[Tensor, " P"]
+
+    def to(self, device: torch.device | str) -> "Projection":
+        """The same on a device."""
+        return Projection(self.mean.to(device), self.components.to(device), self.scale.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class PocketFeatures(Features):
+    """Regions as 256 int8 codes of a PCA, unpacked when they are gathered: a fifth of the bytes of float16 or less."""
+
+    codes: DenseFeatures
+    projection: Projection
+    form: Literal["full", "pca"] = "full"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F): F is 1280 in full, 256 in the PCA form."""
+        width = len(self.projection.mean if self.form == "full" else self.projection.scale)
+        return *self.codes.shape[:2], width
+
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features from codes."""
+        codes, mask = self.codes.gather(rows)
+        coordinates = codes * self.projection.scale
+        if self.form == "pca":
+            return coordinates, mask
+        flat = torch.addmm(self.projection.mean, coordinates.flatten(0, 1), self.projection.components.T)
+        return flat.relu_().unflatten(0, mask.shape), mask
+
+    def to(self, device: torch.device | str) -> "PocketFeatures":
+        """The codes and the projection on a device: they are never unpacked as a whole."""
+        return PocketFeatures(self.codes.to(device), self.projection.to(device), self.form)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the codes."""
+        return self.codes.num_bytes
+
+    def where(self, image: int) -> str:
+        """File and row of the codes."""
+        return self.codes.where(image)
+
+
 def read_pocket(
-    folder: Path,
-    inspection: Inspection,
+    path: Path,
+    notes: Notes,
     *,
     form: Literal["full", "pca"] = "full",
     regions: int | None = None,
@@ -34,29 +85,23 @@ def read_pocket(
     """
     if regions is not None and regions < 1:
         raise SelhnError(f"regions is {regions}: keep at least one, or None for all")
-    projection = inspection.attempt(read_projection, folder / "projection.npz")
-    if projection is not None:
-        full, reduced = projection.components.shape
-        inspection.say(f"projection.npz: {reduced} codes a region become {reduced} (pca) or {full} (full) numbers")
+    projection = read_projection(path / "projection.npz")
+    full, reduced = projection.components.shape
+    notes.lines.append(f"projection.npz: {reduced} codes per region become {reduced} (pca) or {full} (full) numbers")
 
     def unpacked(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> PocketFeatures:
-        if projection is None:
-            raise SelhnError(
-                f"{path} cannot be unpacked without its projection: mend {folder / 'projection.npz'} first"
-            )
-        if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != len(projection.scale):
+        if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != reduced:
             raise SelhnError(
                 f"{path} is {array.dtype} {array.shape}, but projection.npz unpacks int8 codes of shape "
-                f"(images, regions, {len(projection.scale)}): take both files from the same folder"
+                f"(images, regions, {reduced}): take both files from the same folder"
             )
         return PocketFeatures(DenseFeatures(array[:, :regions], rows, path=path), projection, form)
 
     splits = {}
     for name in ("train", "dev", "test"):
-        split = open_split(SplitFiles(folder, name), name, inspection, unpacked, kinds="i")
-        if split is not None:
-            splits[name] = split
-    return Opened(folder.name, splits)
+        with notes.collecting():
+            splits[name] = open_split(SplitFiles(path, name), name, notes, unpacked, kinds="i")
+    return Opened(path.name, splits)
 
 
 def read_projection(path: Path) -> Projection:

@@ -6,7 +6,7 @@ stay in their file and each image is read once.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data.features import DenseFeatures
-from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.features import DenseFeatures, Features
+from selhn.data.formats.notes import Notes, Opened, each
 from selhn.data.formats.reading import open_array, read_captions, read_integers, read_json, read_lines
-from selhn.data.splits import Features, Split
+from selhn.data.splits import COCO_FOLDS, Split
 
 # Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
 DEV_IMAGES = 1000
-COCO_FOLDS = 5
 # Rows that are compared to find out how often an image is repeated, and groups that are compared to confirm it.
 COMPARED_ROWS = 60
 COMPARED_GROUPS = 40
@@ -55,26 +54,25 @@ class SplitFiles:
 FeaturesOf = Callable[[npt.NDArray[Any], Int[Tensor, " I"], Path], Features]
 
 
-def read_precomp(folder: Path, inspection: Inspection, *, cut_dev: bool = True, test: str | None = None) -> Opened:
+def read_precomp(path: Path, notes: Notes, *, cut_dev: bool = True, test: str | None = None) -> Opened:
     """The splits of a precomp folder.
 
     Args:
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
-        test: which files are the test split; by default `testall` (COCO 5K, in five folds 1K) where it is, else `test`.
+        test: which files are the test split; by default `testall` (COCO 5K, in five folds 1K) if it exists, else
+            `test`.
     """
-    folder = precomp_folder(folder)
+    folder = precomp_folder(path)
     stem = test or ("testall" if any(folder.glob("testall_*")) else "test")
     splits = {}
     for name, files in (("train", "train"), ("dev", "dev"), ("test", stem)):
-        split = open_split(SplitFiles(folder, files), name, inspection, mapped_features, cut_dev and name == "dev")
-        if split is not None:
-            splits[name] = split
+        with notes.collecting():
+            splits[name] = open_split(SplitFiles(folder, files), name, notes, cut=cut_dev and name == "dev")
     if stem == "testall" and (folder / "test_ims.npy").exists():
-        inspection.say("test_*: there too, but not used: it is the first fifth of testall_*")
-    in_folds = stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0
-    return Opened(
-        folder.name if folder.name != "precomp" else folder.parent.name, splits, COCO_FOLDS if in_folds else 1
-    )
+        notes.lines.append("test_*: not used, because it is the first fifth of testall_*")
+    if stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0:
+        splits["test"] = replace(splits["test"], folds=COCO_FOLDS)
+    return Opened(folder.name if folder.name != "precomp" else folder.parent.name, splits)
 
 
 def precomp_folder(folder: Path) -> Path:
@@ -84,63 +82,64 @@ def precomp_folder(folder: Path) -> Path:
 
 
 def mapped_features(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> DenseFeatures:
-    """Features as they are in the file."""
+    """Features unchanged from the file."""
     return DenseFeatures(array, rows, path=path)
 
 
 def open_split(
     files: SplitFiles,
     name: str,
-    inspection: Inspection,
-    features_of: FeaturesOf,
+    notes: Notes,
+    features_of: FeaturesOf = mapped_features,
     cut: bool = False,
     kinds: str = "f",
-) -> Split | None:
-    """One split, or None where the inspection has written down why not."""
-    array = inspection.attempt(open_array, files.path("ims.npy"), kinds)
-    captions = inspection.attempt(read_captions, files.path("caps.txt"))
-    ids = inspection.attempt(read_ids, files, inspection)
-    if array is None or captions is None:
-        return None
-    inspection.say(f"{files.path('ims.npy').name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
-    layout = inspection.attempt(find_layout, files, array, len(captions), ids)
-    if layout is None:
-        return None
-    inspection.say(f"{files.path('ims.npy').name}: {layout.words}")
-    names = inspection.attempt(names_of_images, files, layout, ids, len(array))
-    kept = len(layout.rows)
-    if cut and kept > DEV_IMAGES:
-        inspection.say(
-            f"{name}: the first {DEV_IMAGES:,} of {kept:,} images are used, as in every public program "
-            "(cut_dev=False keeps all)"
-        )
-        kept = DEV_IMAGES
-    features = inspection.attempt(features_of, array, layout.rows[:kept], files.path("ims.npy"))
-    if features is None:
-        return None
-    boxes = inspection.attempt(read_boxes, files, layout, features.num_regions, len(array), inspection)
-    inspection.where[name] = DenseFeatures(array, layout.rows, path=files.path("ims.npy")).where
+) -> Split:
+    """One split."""
+    path = files.path("ims.npy")
+    array, captions, ids = each(
+        lambda: open_array(path, kinds), lambda: read_captions(files.path("caps.txt")), lambda: read_ids(files, notes)
+    )
+    notes.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
+    layout = find_layout(files, array, len(captions), ids)
+    notes.lines.append(f"{path.name}: {layout.words}")
+    names, boxes = [f"{files.stem} row {row}" for row in layout.rows.tolist()], None
+    with notes.collecting():
+        names = names_of_images(files, layout, ids, len(array)) or names
+    kept = cut_images(name, len(layout.rows), notes) if cut else len(layout.rows)
+    features = features_of(array, layout.rows[:kept], path)
+    with notes.collecting():
+        boxes = read_boxes(files, layout, features.num_regions, len(array), notes)
     texts = (layout.image_of_text < kept).nonzero().flatten()
     return Split(
         name,
         features,
         [captions[text] for text in texts.tolist()],
         layout.image_of_text[texts],
-        (names or [f"{files.stem} row {row}" for row in layout.rows.tolist()])[:kept],
+        names[:kept],
         None if boxes is None else boxes[:kept],
     )
 
 
-def read_ids(files: SplitFiles, inspection: Inspection) -> list[str]:
-    """The ids as they are written; none, with a warning, where there is no such file."""
+def cut_images(name: str, number: int, notes: Notes) -> int:
+    """How many images of a split are kept if it is cut as dev is."""
+    if number > DEV_IMAGES:
+        notes.lines.append(
+            f"{name}: the first {DEV_IMAGES:,} of {number:,} images are used, as in every public program "
+            "(cut_dev=False keeps all)"
+        )
+    return min(number, DEV_IMAGES)
+
+
+def read_ids(files: SplitFiles, notes: Notes) -> list[str]:
+    """The ids as they are written; none, with a warning, if there is no such file."""
     path = files.path("ids.txt")
-    if not path.exists():
-        inspection.warn(f"{path} is missing: images are called by their row, and overlap of splits cannot be seen")
-        return []
-    return read_lines(path)
+    if path.exists():
+        return read_lines(path)
+    notes.warnings.append(f"{path} is missing: images are named by their row, and overlap of splits cannot be seen")
+    return []
 
 
-def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str] | None) -> Layout:
+def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> Layout:
     """How rows, images and captions belong together."""
     rows, given = len(array), files.path("image_of_text.txt")
     if given.exists():
@@ -152,7 +151,7 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
             )
         return Layout(torch.arange(rows), torch.tensor(owners), f"one row an image; captions follow {given.name}")
     if rows == num_captions:
-        return layout_of_repeated_rows(files, array, ids or [])
+        return layout_of_repeated_rows(files, array, ids)
     if num_captions % rows == 0:
         each = num_captions // rows
         owner = torch.arange(num_captions) // each
@@ -203,7 +202,7 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
     return Layout(torch.from_numpy(starts), owner, words)
 
 
-def names_of_images(files: SplitFiles, layout: Layout, ids: list[str] | None, num_rows: int) -> list[str]:
+def names_of_images(files: SplitFiles, layout: Layout, ids: list[str], num_rows: int) -> list[str]:
     """The id of each image, as a file name where `id_mapping.json` knows it."""
     if not ids:
         return []
@@ -226,7 +225,7 @@ def names_of_images(files: SplitFiles, layout: Layout, ids: list[str] | None, nu
 
 
 def read_boxes(
-    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, inspection: Inspection
+    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, notes: Notes
 ) -> Float[Tensor, "I M 4"] | None:
     """The boxes as shares of width and height, where they are there and can be made such."""
     path = files.path("boxes.npy")
@@ -246,7 +245,7 @@ def read_boxes(
         return torch.from_numpy(boxes)
     sizes_path = files.path("img_sizes.npy")
     if not sizes_path.exists():
-        inspection.warn(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
+        notes.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
         return None
     sizes = open_array(sizes_path, "fiu", (2,))
     if len(sizes) != len(array) or sizes.shape[1] < 2:

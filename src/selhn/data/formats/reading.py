@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 
 # Captions of COCO are 30 MB, its Karpathy file 140 MB; a projection is under 10 MB.
 MAX_TEXT_BYTES = 2**30
@@ -21,9 +22,9 @@ MAX_PROJECTION_BYTES = 256 * 2**20
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path that is no plain file (a pipe would make the reader wait for ever)."""
+    """Refuse a path that is not a plain file (a pipe would make the reader wait for ever)."""
     if not path.is_file():
-        raise SelhnError(f"{path} is missing or no file: put it there, or give the folder that holds it")
+        raise NotFound(f"{path} is missing or not a file: put it there, or give the folder that holds it")
 
 
 def some(numbers: Sequence[int], most: int = 5) -> str:
@@ -41,9 +42,19 @@ def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], b
             version = np.lib.format.read_magic(file)
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             shape, fortran, dtype = readers[version](file)
-    except Exception as broken:  # the parser raises whatever the bytes lead it to
-        raise SelhnError(
-            f"{path} is no .npy array ({type(broken).__name__}: {str(broken)[:120]}): "
+    # numpy's parser evaluates the header as a Python literal, and raises what that raises.
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        SyntaxError,
+        EOFError,
+        RecursionError,
+        MemoryError,
+        tokenize.TokenError,
+    ) as broken:
+        raise Damaged(
+            f"{path} is not a .npy array ({type(broken).__name__}: {str(broken)[:120]}): "
             "write it with numpy.save, or copy it again"
         ) from None
     if dtype.hasobject:
@@ -59,8 +70,8 @@ def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], b
 def check_length(path: Path, promised: int, present: int) -> None:
     """Refuse a .npy file that is shorter or longer than its header says."""
     if promised != present:
-        state = "is cut off" if present < promised else "goes on after its end"
-        raise SelhnError(
+        state = "is cut off" if present < promised else "continues after its end"
+        raise Damaged(
             f"{path} {state}: its header promises {promised:,} bytes and there are {present:,}: "
             "copy or download it again"
         )
@@ -102,9 +113,9 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                 flat = np.frombuffer(content, dtype, offset=file.tell())
                 arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
     except KeyError as missing:
-        raise SelhnError(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
+        raise Damaged(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
-        raise SelhnError(f"{path} is no readable .npz archive ({broken}): copy or download it again") from None
+        raise Damaged(f"{path} is not a readable .npz archive ({broken}): copy or download it again") from None
     return arrays
 
 
@@ -119,24 +130,24 @@ def read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         line = content.count(b"\n", 0, wrong.start) + 1
-        raise SelhnError(
+        raise Damaged(
             f"{path}, line {line}: the byte 0x{content[wrong.start]:02x} is not UTF-8: "
             "save the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf8)"
         ) from None
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, blank space at both ends removed; a last empty line is none."""
+    """The lines of a UTF-8 file, blank space at both ends removed; a last empty line does not count."""
     # Only "\n" ends a line: str.splitlines would also cut at rarer marks, which captions may contain.
     lines = [line.strip() for line in read_text(path).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_captions(path: Path) -> list[str]:
-    """One caption a line, none of them empty."""
+    """One caption per line, none of them empty."""
     lines = read_lines(path)
     if not lines:
-        raise SelhnError(f"{path} is empty: it should have one caption a line")
+        raise SelhnError(f"{path} is empty: it should have one caption per line")
     empty = [number for number, line in enumerate(lines, 1) if not line]
     if empty:
         raise SelhnError(
@@ -147,11 +158,13 @@ def read_captions(path: Path) -> list[str]:
 
 
 def read_integers(path: Path) -> list[int]:
-    """One whole number from 0 up a line."""
+    """One whole number from 0 up per line."""
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not (line.isascii() and line.isdigit() and len(line) < 19):
-            raise SelhnError(f"{path}, line {number}: {line[:40]!r} is no whole number from 0 up: write one a line")
+            raise SelhnError(
+                f"{path}, line {number}: {line[:40]!r} is not a whole number from 0 up: write one per line"
+            )
     return [int(line) for line in lines]
 
 
@@ -160,7 +173,7 @@ def parse_json(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        raise SelhnError(f"{place} is no JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
+        raise Damaged(f"{place} is not JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -172,12 +185,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path, **fields: type) -> list[dict[str, Any]]:
-    """One JSON object a line, each with at least these fields of these types."""
+    """One JSON object per line, each with at least these fields of these types."""
     objects = []
     for number, line in enumerate(read_lines(path), 1):
         entry = parse_json(line, f"{path}, line {number}")
         for name, kind in fields.items():
-            # JSON's true is an int in Python, and no image number.
+            # JSON's true is an int in Python, but not an image number.
             if not isinstance(entry, dict) or type(entry.get(name)) is not kind:
                 raise SelhnError(
                     f"{path}, line {number}: needs a field {name!r} of type {kind.__name__}: "

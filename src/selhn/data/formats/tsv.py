@@ -1,6 +1,6 @@
-"""Bottom-up-attention TSV files: one image a line with its boxes and features in base64.
+"""Bottom-up-attention TSV files: one image per line with its boxes and features in base64.
 
-Such a file cannot be mapped into memory, so it is a source for `import_data` and nothing to train from. It has neither
+Such a file cannot be mapped into memory, so it is a source for `import_data` and not to train from. It has neither
 captions nor splits: a Karpathy file gives both.
 
 Reference: Anderson et al., "Bottom-Up and Top-Down Attention for Image Captioning and VQA", CVPR 2018.
@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data.features import converted
-from selhn.data.formats.inspection import Inspection, Opened
+from selhn.data.features import ImageByImage
 from selhn.data.formats.karpathy import (
     MAX_CAPTIONS,
     CaptionedImage,
@@ -29,8 +28,8 @@ from selhn.data.formats.karpathy import (
     numbers_of_splits,
     only_file,
     read_captioned_images,
-    usual_folds,
 )
+from selhn.data.formats.notes import Notes, Opened, each
 from selhn.data.formats.reading import require_file
 
 FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -57,51 +56,36 @@ class TsvRow:
 
 
 @dataclass(frozen=True)
-class TsvFeatures:
+class TsvFeatures(ImageByImage):
     """Features decoded from their lines one image at a time: for conversion only."""
 
     rows: Sequence[TsvRow]
-    num_regions: int
-    width: int
+    first_width: int
 
     @property
-    def num_images(self) -> int:
-        """I."""
-        return len(self.rows)
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return len(self.rows), max(len(row.boxes) for row in self.rows), self.first_width
 
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features (zero where an image has fewer regions) and mask of some images."""
-        regions = torch.zeros(len(rows), self.num_regions, self.width)
-        mask = torch.zeros(regions.shape[:2], dtype=torch.bool)
-        for n, row in enumerate(rows.tolist()):
-            found = read_features(self.rows[row])
-            if found.shape[1] != self.width:
+    def images(self, rows: Sequence[int]) -> list[Float[Tensor, "_ F"]]:
+        """The regions of some images."""
+        found = [torch.from_numpy(read_features(self.rows[row])) for row in rows]
+        for row, regions in zip(rows, found):
+            if regions.shape[1] != self.first_width:
                 raise SelhnError(
-                    f"{self.where(row)}: features are {found.shape[1]} wide, those of the first image {self.width}"
+                    f"{self.where(row)}: features are {regions.shape[1]} wide, those of the first image "
+                    f"{self.first_width}"
                 )
-            regions[n, : len(found)] = torch.from_numpy(found)
-            mask[n, : len(found)] = True
-        return converted(regions, dtype), mask
-
-    def to(self, device: torch.device | str) -> "TsvFeatures":
-        """Refused: such a file is converted first."""
-        raise SelhnError("a TSV file is no store to train from: convert it with selhn.data.import_data")
-
-    @property
-    def num_bytes(self) -> int:
-        """Size once decoded."""
-        return 4 * self.width * sum(len(row.boxes) for row in self.rows)
+        return found
 
     def where(self, image: int) -> str:
-        """The place of an image in its file."""
+        """File and line."""
         return f"{self.rows[image].path}, line {self.rows[image].line}"
 
 
 def read_tsv(
     path: Path,
-    inspection: Inspection,
+    notes: Notes,
     *,
     captions: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
@@ -115,21 +99,21 @@ def read_tsv(
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
     folder = path if path.is_dir() else path.parent
-    json_path = inspection.attempt(only_file, Path(captions) if captions else folder, "*.json", "captions")
-    images = inspection.attempt(read_captioned_images, json_path, max_captions) if json_path else None
-    lines = inspection.attempt(index_lines, sorted(path.glob("*.tsv*")) if path.is_dir() else [path])
-    if images is None or lines is None or json_path is None:
-        return Opened(path.stem, {})
-    inspection.say(f"{path.name}: {len(lines):,} images with 1 to {max(len(r.boxes) for r in lines.values())} boxes")
+    json_path = only_file(Path(captions) if captions else folder, "*.json", "captions")
+    images, lines = each(
+        lambda: read_captioned_images(json_path, max_captions),
+        lambda: index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),
+    )
+    most = max(len(row.boxes) for row in lines.values())
+    notes.lines.append(f"{path.name}: {len(lines):,} images with 1 to {most} boxes")
     splits = {}
-    for name, numbers in numbers_of_splits(images, inspection, cut_dev).items():
-        chosen = [images[number] for number in numbers]
-        rows = inspection.attempt(rows_of_images, chosen, lines, path, name)
-        features = inspection.attempt(make_features, rows) if rows else None
-        if rows and features is not None:
-            inspection.where[name] = features.where
-            splits[name] = make_split(name, features, chosen, padded_boxes(rows, features.num_regions))
-    return Opened(json_path.stem.removeprefix("dataset_"), splits, usual_folds(json_path, splits))
+    for name, numbers in numbers_of_splits(images, notes, cut_dev).items():
+        with notes.collecting():
+            chosen = [images[number] for number in numbers]
+            rows = rows_of_images(chosen, lines, path, name)
+            features = TsvFeatures(rows, read_features(rows[0]).shape[1])
+            splits[name] = make_split(name, features, chosen, json_path, padded_boxes(rows, features.num_regions))
+    return Opened(json_path.stem.removeprefix("dataset_"), splits)
 
 
 def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
@@ -149,7 +133,7 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
                 position += len(content)
     if not lines:
         raise SelhnError(
-            f"no image in {', '.join(map(str, paths)) or 'any TSV file'}: give a file with one image a line"
+            f"no image in {', '.join(map(str, paths)) or 'any TSV file'}: give a file with one image per line"
         )
     return lines
 
@@ -157,7 +141,7 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
 def split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     """The six fields of a line."""
     if len(content) > MAX_LINE_BYTES:
-        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is no such TSV file")
+        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is not such a TSV file")
     fields = content.rstrip(b"\r\n").split(b"\t")
     if len(fields) != len(FIELDS):
         raise SelhnError(
@@ -174,7 +158,7 @@ def decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
     try:
         return np.frombuffer(base64.b64decode(field, validate=True), "<f4").astype(np.float32)
     except (binascii.Error, ValueError) as wrong:
-        raise SelhnError(f"{place} is no base64 of float32 numbers ({wrong}): write the line again") from None
+        raise SelhnError(f"{place} is not base64 of float32 numbers ({wrong}): write the line again") from None
 
 
 def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[np.float32]]:
@@ -183,7 +167,7 @@ def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[n
         name = fields[0].decode()
         width, height, count = float(fields[1]), float(fields[2]), int(fields[3])
     except ValueError as wrong:
-        raise SelhnError(f"{place}: width, height or number of boxes is no number ({wrong})") from None
+        raise SelhnError(f"{place}: width, height or number of boxes is not a number ({wrong})") from None
     boxes = decode_floats(fields[4], f"{place}: boxes")
     if count < 1 or boxes.size != 4 * count or not (width > 0 and height > 0):
         raise SelhnError(
@@ -217,11 +201,6 @@ def rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], p
             f"{images[missing[0]].filename!r}: add the files of the other parts to the folder"
         )
     return [lines[name] for name in best]
-
-
-def make_features(rows: Sequence[TsvRow]) -> TsvFeatures:
-    """The features of these lines."""
-    return TsvFeatures(rows, max(len(row.boxes) for row in rows), read_features(rows[0]).shape[1])
 
 
 def padded_boxes(rows: Sequence[TsvRow], num_regions: int) -> Float[Tensor, "I M 4"]:

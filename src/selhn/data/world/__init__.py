@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.data.features import converted
+from selhn.data.features import Features
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
 from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
@@ -66,24 +66,24 @@ def _make_tables(width: int) -> dict[str, Tensor]:
     }
 
 
-class WorldFeatures:
+class WorldFeatures(Features):
     """Region features of a split, computed from the scenes when they are gathered.
 
     Region 0 is the whole picture, then one a thing, then crops anywhere.
     """
 
     def __init__(self, source: SceneSource, num_images: int, num_regions: int, width: int, noise: float):
-        self.source = source
-        self.num_images = num_images
-        self.num_regions = num_regions
-        self.width = width
-        self.noise = noise
+        self.source, self.noise = source, noise
+        self._shape = num_images, num_regions, width
         self._tables = _make_tables(width)
 
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device where the tables lie."""
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return self._shape
+
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device of the tables."""
         # Looking at numbers on a device would wait for it; there the caller is trusted.
         if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
             raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
@@ -99,7 +99,7 @@ class WorldFeatures:
         features = torch.addcmul(self._tables["mean"] * (1 + gain), strength, content).relu_()
         features = torch.addcmul(features, features, features, value=SKEW)
         mask = torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
-        return converted(features, dtype), mask
+        return features, mask
 
     def boxes(self, rows: Int[Tensor, " B"]) -> Float[Tensor, "B M 4"]:
         """x1, y1, x2, y2 of every region of some images."""

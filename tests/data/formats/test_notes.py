@@ -1,0 +1,32 @@
+import pytest
+
+from selhn.base.errors import SelhnError
+from selhn.data.formats.notes import Notes, Problems, each
+
+
+def fail(error):
+    raise error
+
+
+def test_problems_are_written_down():
+    notes = Notes()
+    notes.raise_problems()
+    for error in (SelhnError("fix it"), Problems(["this", "that"]), OSError(5, "disk error", "x.npy")):
+        with notes.collecting():
+            fail(error)
+    problems = ["fix it", "this", "that", "cannot read x.npy: disk error; check its permissions and disk"]
+    assert notes.problems == problems
+    with pytest.raises(Problems, match="(?s)fix it.*that"):
+        notes.raise_problems()
+
+
+def test_a_bug_is_not_a_problem_of_the_data():
+    with pytest.raises(ZeroDivisionError), Notes().collecting():
+        fail(ZeroDivisionError())
+
+
+def test_each_says_all_problems():
+    assert each(lambda: 1, lambda: "a") == [1, "a"]
+    with pytest.raises(Problems) as caught:
+        each(lambda: fail(SelhnError("a")), lambda: 1, lambda: fail(SelhnError("b")))
+    assert caught.value.problems == ("a", "b")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,7 +99,7 @@ def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
         scores = score(Fragments.of(image_vectors, image_mask), Fragments.of(text_vectors, text_mask))
         return scores, *torch.autograd.grad(scores.square().sum(), [image_vectors, text_vectors])
 
-    ours = run(lambda i, t: score_in_blocks(counted, i, t, 1, all_images, budget))
+    ours = run(lambda i, t: score_in_blocks(counted, replace(i, byte_budget=budget), t, 1, all_images))
     for mine, theirs in zip(ours, run(block_score), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
     if all_images:
@@ -119,7 +121,7 @@ def test_texts_are_sorted_and_cut_without_padding(budget, monkeypatch):
         return block_score(some_images, some_texts)
 
     with torch.no_grad():
-        scores = score_in_blocks(counted, images, texts, 1, byte_budget=budget)
+        scores = score_in_blocks(counted, replace(images, byte_budget=budget), texts, 1)
     torch.testing.assert_close(scores, block_score(images, texts))
     if budget == 1000:
         assert seen == [(3, (2, 2)), (3, (2, 4)), (3, (2, 6))]
@@ -129,7 +131,7 @@ def test_without_gradients_nothing_is_kept_for_them(monkeypatch):
     some = padded(4, 3)
     monkeypatch.setattr(fragments, "checkpoint", None)
     with torch.no_grad():
-        assert score_in_blocks(block_score, some, some, 1, byte_budget=3).shape == (4, 4)
+        assert score_in_blocks(block_score, replace(some, byte_budget=3), some, 1).shape == (4, 4)
 
 
 def test_budgets_by_device():
@@ -138,23 +140,37 @@ def test_budgets_by_device():
 
 @pytest.mark.parametrize(("images", "texts"), [(0, 3), (3, 0)])
 def test_nothing_to_score(images, texts):
-    assert score_in_blocks(block_score, padded(images, 2), padded(texts, 2), 1, byte_budget=2).shape == (images, texts)
+    some = replace(padded(images, 2), byte_budget=2)
+    assert score_in_blocks(block_score, some, padded(texts, 2), 1).shape == (images, texts)
 
 
-def test_a_byte_budget_for_all_that_is_scored_inside():
-    device, sizes = torch.device("cpu"), []
+def test_several_results_are_joined_place_by_place():
+    images, texts = replace(padded(7, 4), byte_budget=80), padded(6, 5)
+    sizes = []
 
-    def score(images, texts):
-        sizes.append(len(images) * len(texts))
-        return images.vectors.sum((1, 2))[:, None] + texts.vectors.sum((1, 2))
+    def score(some_images, some_texts):
+        sizes.append(len(some_images) * len(some_texts))
+        sums = some_images.vectors.sum((1, 2))[:, None] + some_texts.vectors.sum((1, 2))
+        return sums, sums.square()
 
-    images, texts = padded(7, 4), padded(6, 5)
-    before = fragments.default_byte_budget(device)
-    with fragments.within_bytes(80):
-        in_blocks = score_in_blocks(score, images, texts, 10)
-        with fragments.within_bytes(None):
-            assert fragments.default_byte_budget(device) == before
+    in_blocks = score_in_blocks(score, images, texts, 10)
     assert max(sizes) <= 8
     assert sum(sizes) == 42
-    assert fragments.default_byte_budget(device) == before
-    assert torch.equal(in_blocks, score(images, texts))
+    for ours, whole in zip(in_blocks, score(images, texts), strict=True):
+        assert torch.equal(ours, whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "planned"),
+    [
+        ((5, 6, 30), (5, 6)),
+        ((100, 100, 25), (5, 5)),
+        ((100, 4, 40), (10, 4)),
+        ((3, 100, 30), (3, 10)),
+        ((9, 9, 1), (1, 1)),
+        ((50, 20, 60, True), (50, 1)),
+        ((50, 20, 10, True), (50, 1)),
+    ],
+)
+def test_the_plan_of_blocks(given, planned):
+    assert fragments.plan_blocks(*given) == planned

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from selhn.data import Split, TextBlocks, image_blocks
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
-from selhn.layers import Fragments, within_bytes
+from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
 
 
@@ -90,8 +91,10 @@ def score_split(
         texts = blocks.order.split(blocks.block_size)
         words = [int(blocks.texts.lengths[some].sum()) for some in texts]
         shown = Progress(sum(words), sum(words[: result.done]), quiet=quiet)
-        with in_eval_mode(model), within_bytes(byte_budget):
+        with in_eval_mode(model):
             images = _encode_images(model, split, block)
+            if isinstance(images, Fragments):
+                images = replace(images, byte_budget=byte_budget)
             for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
                 result.write(texts[at], score(images, model.encode_texts(tokens, mask)))
                 shown.step(f"words against {split.num_images:,} images", words[at])

@@ -11,7 +11,7 @@ from selhn.layers.attention import (
 )
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
 from selhn.layers.difference import projected_differences
-from selhn.layers.fragments import Fragments, score_in_blocks, within_bytes
+from selhn.layers.fragments import Fragments, joined, score_in_blocks
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
@@ -32,6 +32,7 @@ __all__ = [
     "bert_tokenizer",
     "bert_weights",
     "is_ragged",
+    "joined",
     "last_states",
     "pair_products",
     "products",
@@ -40,6 +41,5 @@ __all__ = [
     "turned",
     "unit",
     "unit_attention",
-    "within_bytes",
     "word_embedding",
 ]

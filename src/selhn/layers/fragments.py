@@ -1,10 +1,10 @@
-"""What an encoder gives that keeps its regions or words apart, and the scoring of such images and texts in blocks."""
+"""Regions of images or words of texts as one vector each, and the scoring of such images and texts in blocks."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,7 @@ from selhn.layers.ragged import is_ragged
 CPU_BYTE_BUDGET = 2**30
 # Texts that a CPU scores at a time: of a batch sorted by length so many are nearly of one length, and vectors are full.
 CPU_TEXTS = 32
-_chosen_budget: ContextVar[int | None] = ContextVar("byte budget", default=None)
+ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,11 @@ class Fragments:
     vectors: Float[Tensor, "n K d"]
     mask: Bool[Tensor, "n K"]
     whole: Float[Tensor, "n d"] | None = None
-    """One vector for the whole item, where a model has one."""
+    """One vector for the whole item, if a model has one."""
     gram: Float[Tensor, "n K K"] | None = None
-    """The products of an item's vectors with each other, where they were made beforehand."""
+    """The products of an item's vectors with each other, if they were made beforehand."""
+    byte_budget: int | None = None
+    """Memory for scoring these images: see `score_in_blocks`."""
 
     @classmethod
     def of(
@@ -78,7 +80,7 @@ class Fragments:
         """The same without the places at the end that are padding in all items; waits for the device."""
         present = self.mask.any(0).nonzero()
         longest = int(present[-1]) + 1 if len(present) else 1
-        return Fragments(self.vectors[:, :longest], self.mask[:, :longest], self.whole)
+        return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None)
 
     def to(self, device: torch.device | str) -> "Fragments":
         """The same on a device."""
@@ -93,65 +95,67 @@ class Fragments:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
         whole, gram = (None if part is None else change(part) for part in (self.whole, self.gram))
-        return Fragments(change(self.vectors), change(self.mask), whole, gram)
+        return Fragments(change(self.vectors), change(self.mask), whole, gram, self.byte_budget)
 
 
 def score_in_blocks(
-    score: Callable[[Fragments, Fragments], Tensor],
+    score: Callable[[Fragments, Fragments], ScoresT],
     images: Fragments,
     texts: Fragments,
     bytes_per_pair: int,
     all_images: bool = False,
-    byte_budget: int | None = None,
-) -> Float[Tensor, "rows T"]:
-    """`score(images, texts)`, one row an image, for as many images and texts at a time as fit the budget.
+) -> ScoresT:
+    """`score(images, texts)`, for as many images and texts at a time as fit `images.byte_budget`.
 
-    Where one block is not enough and gradients are wanted, the backward pass computes each block again instead of
-    keeping what is inside. The blocks depend on shapes alone, but on a CPU, where texts of like length are scored
-    together without the padding that all of them have. `all_images` cuts the texts only, for a model whose batch
-    statistics run over the images.
+    Its result, or each of its results, has images along the first axis and texts along the second. If one block is not
+    enough and gradients are wanted, the backward pass computes each block again instead of storing what is inside. The
+    blocks depend on shapes alone, except on a CPU: there texts of similar length are scored together, without the
+    padding that all of them have. `all_images` splits the texts only, for batch statistics that run over the images.
     """
-    device = images.vectors.device
-    pairs = max(1, (byte_budget or default_byte_budget(device)) // bytes_per_pair)
-    num_images, num_texts = len(images), len(texts)
-    fits = num_images * num_texts <= pairs
-    if not fits:
-        num_images = num_images if all_images else min(num_images, max(math.isqrt(pairs), pairs // num_texts))
-        num_texts = max(1, pairs // num_images)
-    ranks = None
-    if is_ragged(images.vectors) and len(texts) > CPU_TEXTS:
-        order = texts.mask.sum(1).argsort(stable=True)
-        texts, ranks, num_texts = texts[order], order.argsort(), min(num_texts, CPU_TEXTS)
-        images = images.with_gram()
-    elif fits:
+    budget = images.byte_budget or default_byte_budget(images.vectors.device)
+    sizes = plan_blocks(len(images), len(texts), max(1, budget // bytes_per_pair), all_images)
+    fits = sizes == (len(images), len(texts))
+    by_length = is_ragged(images.vectors) and len(texts) > CPU_TEXTS
+    if fits and not by_length:
         return score(images, texts)
-
-    def block(some_images: Fragments, some_texts: Fragments) -> Tensor:
-        if fits or not torch.is_grad_enabled():
-            return score(some_images, some_texts)
+    if not fits and torch.is_grad_enabled():
         # No random number is drawn inside, and a CUDA graph cannot hold a look at the generator.
-        return checkpoint(score, some_images, some_texts, use_reentrant=False, preserve_rng_state=False)
+        score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)
+    if not by_length:
+        return _joined_blocks(score, images.split(sizes[0]), texts.split(sizes[1]))
+    order = texts.mask.sum(1).argsort(stable=True)
+    blocks = [some.trimmed() for some in texts[order].split(min(sizes[1], CPU_TEXTS))]
+    scores = _joined_blocks(score, images.with_gram().split(sizes[0]), blocks)
+    ranks = order.argsort()
+    if isinstance(scores, Tensor):
+        return scores.index_select(1, ranks)
+    return tuple(rows.index_select(1, ranks) for rows in scores)
 
-    blocks = [part if ranks is None else part.trimmed() for part in texts.split(num_texts)]
-    scores = torch.cat([torch.cat([block(i, t) for t in blocks], 1) for i in images.split(num_images)])
-    return scores if ranks is None else scores.index_select(1, ranks)
+
+def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = False) -> tuple[int, int]:
+    """How many images and texts a block of at most `pairs` has: all, or about a square, and at least one of each."""
+    if num_images * num_texts <= pairs:
+        return num_images, num_texts
+    if not all_images:
+        num_images = min(num_images, max(math.isqrt(pairs), pairs // num_texts))
+    return num_images, max(1, pairs // num_images)
 
 
-@contextmanager
-def within_bytes(budget: int | None) -> Iterator[None]:
-    """Another default budget for all blocks that are scored inside; None leaves it."""
-    before = _chosen_budget.set(budget)
-    try:
-        yield
-    finally:
-        _chosen_budget.reset(before)
+def _joined_blocks(
+    score: Callable[[Fragments, Fragments], ScoresT], images: Sequence[Fragments], texts: Sequence[Fragments]
+) -> ScoresT:
+    return joined([joined([score(some, others) for others in texts], 1) for some in images], 0)
+
+
+def joined(parts: list[ScoresT], axis: int) -> ScoresT:
+    """Tensors, or tuples of tensors place by place, one after the other along an axis."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts, axis)
+    return tuple(torch.cat(own, axis) for own in zip(*parts, strict=True))
 
 
 def default_byte_budget(device: torch.device) -> int:
-    """A quarter of a GPU's memory, a gigabyte elsewhere, or what `within_bytes` says."""
-    chosen = _chosen_budget.get()
-    if chosen is not None:
-        return chosen
+    """A quarter of a GPU's memory, or a gigabyte elsewhere."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
     return CPU_BYTE_BUDGET

@@ -22,6 +22,7 @@ from selhn.layers import (
     Fragments,
     attention_weights,
     is_ragged,
+    joined,
     projected_differences,
     score_in_blocks,
     unit,
@@ -190,7 +191,7 @@ class SimilarityHead(nn.Module):
                 raise SelhnError(
                     "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
                 )
-            return self._rows(images, texts, aligned=True)[0]
+            return self._logits(images, texts, aligned=True)[0][0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
         # Passes over products of regions and words, over differences as wide as the embedding, and over nodes. A CPU
         # keeps the projected differences, and makes the nodes again; the kernels of a GPU make no differences, but on
@@ -199,8 +200,7 @@ class SimilarityHead(nn.Module):
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         cost = 4 * (num_words + 1) * (6 * num_regions + wide)
-        rows = score_in_blocks(self._rows, images, texts, cost, all_images=self.training)
-        logits, statistics = rows[: len(images)], rows[len(images) :]
+        logits, statistics = score_in_blocks(self._logits, images, texts, cost, all_images=self.training)
         if isinstance(self.reasoning, AttentionFiltration) and len(statistics):
             self.reasoning.remember(statistics, texts.mask)
         return logits
@@ -214,17 +214,19 @@ class SimilarityHead(nn.Module):
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
 
-    def _rows(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "rows T"]:
-        """The logits, and below them the statistics of each text: what is computed twice must not update twice.
+    def _logits(
+        self, images: Fragments, texts: Fragments, aligned: bool = False
+    ) -> tuple[Float[Tensor, "i T"], Float[Tensor, "r T"]]:
+        """The logits, and the statistics of each text: `remember` must not run where blocks are computed twice.
 
-        Where images and texts are `aligned`, there is one row, of each image with its own text.
+        If images and texts are `aligned`, i = 1: each image with its own text.
         """
         mask = pad(texts.mask, (1, 0), value=True)
         half = None if aligned else self._precision(images, texts)
         if half is not None:
             nodes = self._compared(images, texts, half)
             with torch.autocast(nodes.device.type, half):
-                return self._logits(nodes, mask)
+                return self._of_nodes(nodes, mask)
         local, whole = self._differences(images, texts, aligned)
         if not is_ragged(local):
             return self._reasoned(local, whole, mask)
@@ -233,7 +235,7 @@ class SimilarityHead(nn.Module):
         chunks = zip(local.split(step), whole.split(step), strict=True)
         # No random number is drawn inside.
         again = partial(checkpoint, self._reasoned, use_reentrant=False, preserve_rng_state=False)
-        return torch.cat([again(*chunk, mask) for chunk in chunks])
+        return joined([again(*chunk, mask) for chunk in chunks], 0)
 
     def _differences(
         self, images: Fragments, texts: Fragments, aligned: bool
@@ -262,15 +264,15 @@ class SimilarityHead(nn.Module):
 
     def _reasoned(
         self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: Bool[Tensor, "T X"]
-    ) -> Float[Tensor, "rows T"]:
-        """The logits, and the statistics."""
-        return self._logits(_nodes(local, whole), mask)
+    ) -> tuple[Float[Tensor, "I T"], Float[Tensor, "r T"]]:
+        return self._of_nodes(_nodes(local, whole), mask)
 
-    def _logits(self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]) -> Float[Tensor, "rows T"]:
-        """Of the nodes; below them, the statistics."""
+    def _of_nodes(
+        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
+    ) -> tuple[Float[Tensor, "I T"], Float[Tensor, "r T"]]:
         vectors, statistics = self.reasoning(nodes, mask)
         with torch.autocast(nodes.device.type, enabled=False):
-            return torch.cat([self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics])
+            return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
 
 
 def _projection(layer: nn.Linear) -> Projection:

@@ -1,6 +1,7 @@
 """Two networks of one architecture as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -96,7 +97,9 @@ class Twins(AbstractMatcher):
         if isinstance(joined, Fragments):
             vectors = joined.vectors.chunk(2, -1)
             wholes = (None, None) if joined.whole is None else joined.whole.chunk(2, -1)
-            first, second = (Fragments(own, joined.mask, whole) for own, whole in zip(vectors, wholes))
+            first, second = (
+                replace(joined, vectors=own, whole=whole, gram=None) for own, whole in zip(vectors, wholes)
+            )
             return first, second
         first, second = joined.chunk(2, -1)
         return first, second

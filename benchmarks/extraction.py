@@ -16,10 +16,8 @@ from pathlib import Path
 import torch
 from report import environment, save, table
 
-from selhn.pictures import extract_pictures
+from selhn.pictures import extract_pictures, find_pictures, load_extractor, open_picture
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.files import find_pictures, open_picture
-from selhn.pictures.ready import load_extractor
 
 ROUNDS = 3
 
@@ -43,7 +41,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
     extractor = load_extractor(device=arguments.device)
-    paths = find_pictures(arguments.folder)[0]
+    paths = find_pictures(arguments.folder).pictures
     pixels = torch.stack([extractor.prepare(open_picture(path).image).pixels for path in paths])
     how = {"batch_size": arguments.batch, "workers": arguments.workers, "quiet": True}
 

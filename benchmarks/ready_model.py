@@ -26,9 +26,8 @@ from selhn.data.formats.pocket import read_projection
 from selhn.eval import Metrics, evaluate, recall_from_embeddings
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model, load_model
-from selhn.pictures import extract_pictures
-from selhn.pictures.ready import load_extractor, load_ready_model, load_ready_projection
-from selhn.pictures.ready.loader import write_ready
+from selhn.pictures import extract_pictures, load_extractor
+from selhn.pictures.ready.loader import load_ready_model, load_ready_projection, write_ready
 
 REGIONS = 10
 BATCH, RATE, CLIP, DROPPED = 128, 5e-4, 2.0, 0.2

@@ -34,15 +34,15 @@ def serve_examples(most: int) -> None:
     """The server: says its port, then answers."""
     import torch
 
-    from selhn.pictures.ready import load_extractor, load_ready_model
+    from selhn.pictures.example_library import open_examples
     from selhn.serve.app import create_app
     from selhn.serve.batching import Batcher
-    from selhn.serve.examples import open_examples
+    from selhn.serve.collection import Collection
     from selhn.serve.service import Service
     from selhn.serve.start import listen, run_server
 
     torch.set_num_threads(1)
-    service = Service(open_examples(load_ready_model(), load_extractor()))
+    service = Service(Collection.of(open_examples()))
     service.batcher = Batcher(service._answer, most, service.metrics.batches.observe)
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
@@ -179,12 +179,11 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
     """The calls that a service makes, by a sentence and by a picture, each given a number that chooses."""
     import torch
 
-    from selhn.pictures.ready import load_extractor, load_ready_model
-    from selhn.serve.collection import Question
-    from selhn.serve.examples import open_examples
+    from selhn.pictures.example_library import open_examples
+    from selhn.serve.collection import Collection, Question
 
     torch.set_num_threads(1)
-    collection = open_examples(load_ready_model(), load_extractor())
+    collection = Collection.of(open_examples())
 
     def by_picture(row: int) -> object:
         prepared = collection.prepare(pictures[row % len(pictures)], 10**8)

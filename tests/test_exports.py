@@ -19,9 +19,9 @@ EXPORTS = {
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
         PocketFeatures Projection RaggedFeatures Report SomeImages Split Step TextBlocks check image_blocks
         import_data load_data make_resident resident_bytes with_noise write_native""",
-    "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form PictureReport Storage
-        create_backbone default_cache extract_pictures grid_boxes import_pictures picture_split pool_boxes""",
-    "selhn.pictures.ready": "load_extractor load_ready_model load_ready_projection",
+    "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form Found Indexed Library
+        PictureReport Plan create_backbone default_cache extract_pictures find_pictures grid_boxes import_pictures
+        index_pictures load_extractor open_picture picture_split pool_boxes""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
         measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
         region_attention require_width score_split""",
@@ -31,8 +31,8 @@ EXPORTS = {
     "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
         is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
-    "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
-        from_rows gradient_norms judge make_alarm
+    "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure epsilon_of from_rows
+        gradient_norms judge make_alarm
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",

@@ -248,10 +248,10 @@ def test_what_a_stopped_command_has_to_say_is_heard(words, monkeypatch, capsys):
 def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
     from picture_cases import TinyBackbone, encoded, photo
 
-    from selhn.pictures import Extractor, ready
+    from selhn.pictures import Extractor
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(ready, "load_extractor", lambda name, device: Extractor(TinyBackbone()))
+    monkeypatch.setattr("selhn.pictures.load_extractor", lambda name, device: Extractor(TinyBackbone()))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     for number in range(4):

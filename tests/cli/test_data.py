@@ -23,4 +23,4 @@ def test_from_a_world_to_a_checked_folder(tmp_path):
 
 def test_where_to(tmp_path):
     wrong = RUNNER.invoke(data_app, ["import", "world"])
-    assert "where to? Name a new folder" in str(wrong.exception)
+    assert "missing destination: selhn data import SOURCE OUT" in str(wrong.exception)

@@ -57,7 +57,9 @@ def test_onnx(tmp_path, monkeypatch):
     assert "vsepp, d = 16: towers.json in" in say("onnx", tmp_path / "model", tmp_path / "out")
     assert (calls[0][0].name, calls[0][2]) == ("vsepp", {})
     monkeypatch.setattr(ready, "load_ready_model", lambda: make_model("rvsepp"))
-    monkeypatch.setattr(ready, "load_extractor", lambda: type("Extractor", (), {"identity": "features of a test"})())
+    monkeypatch.setattr(
+        "selhn.pictures.load_extractor", lambda: type("Extractor", (), {"identity": "features of a test"})()
+    )
     monkeypatch.chdir(tmp_path)
     say("onnx", "ready", "second")
     assert (calls[1][0].name, calls[1][2]) == ("rvsepp", {"regions": "features of a test"})

@@ -21,9 +21,7 @@ from selhn.cli.search import (
 from selhn.data import load_data
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor
-from selhn.pictures import library as photos
-from selhn.pictures import ready as ready_package
-from selhn.pictures.library import default_index
+from selhn.pictures.picture_folders import default_index
 from selhn.search import Hit, Index
 from selhn.text import Vocabulary
 
@@ -72,7 +70,7 @@ def test_what_is_missing(saved, tmp_path):
         ask(["a dog"], tmp_path / "none")
     with pytest.raises(ValueError, match="write `selhn search"):
         ask(["a", "b", "c"], tmp_path / "none")
-    with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is none"):
+    with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is not one"):
         fill_index("world", tmp_path / "none", saved, captions=tmp_path)
 
 
@@ -84,9 +82,8 @@ def pictures(tmp_path, monkeypatch):
         torch.manual_seed(0)
         return create_model("rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8).eval()
 
-    for module in (photos, ready_package):
-        monkeypatch.setattr(module, "load_ready_model", small_model)
-    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
+    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)
@@ -98,10 +95,13 @@ def pictures(tmp_path, monkeypatch):
 
 def test_pictures_without_any_other_argument(pictures, tmp_path):
     assert found_index(None) == DEFAULT_INDEX
+    assert fill_index("Pictures", None, None, dry_run=True).startswith("5 pictures to add")
+    assert not default_index().exists()
     said = fill_index("Pictures", None, None)
     assert "5 pictures added" in said
     assert f"{default_index()}: 5 images, 0 texts" in said
-    assert 'Ask it: selhn search "' in said
+    assert 'Search it: selhn search "' in said
+    assert fill_index("Pictures", None, None, dry_run=True).startswith("0 pictures to add")
     assert found_index(None) == default_index()
     hits = ask(["a red ball"], k=3)
     lines = answers(hits).splitlines()
@@ -124,7 +124,7 @@ def test_asking_with_a_picture(pictures, tmp_path):
     near = {hit.id: hit.score for hit in ask([], like="copy.png", k=5)}
     for hit in mixed:
         assert hit.score == pytest.approx((2 * alone[hit.id] + near[hit.id]) / 3, abs=1e-5)
-    with pytest.raises(ValueError, match=r"--like nothing.png is neither an item of .* nor a file"):
+    with pytest.raises(ValueError, match=r"nothing.png is neither an item of .* nor a file"):
         ask([], like="nothing.png")
     assert "4 images" in change_index(None, delete=["Pictures/2.png"])
 
@@ -160,7 +160,7 @@ def test_the_place_that_options_name(tmp_path):
     assert index_place(None, "http://host:19530") == "http://host:19530"
     with pytest.raises(ValueError, match="give one of them"):
         index_place(tmp_path, "x.db")
-    with pytest.raises(ValueError, match="--uri x is no Milvus: write http://host:19530"):
+    with pytest.raises(ValueError, match="--uri x is not a Milvus URI: write http://host:19530"):
         index_place(None, "x")
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
+from selhn.base.errors import NotFound
 from selhn.base.types import Attention
 from selhn.cli.show import attention_table, show_attention
 from selhn.data import load_data, write_native
@@ -43,7 +44,7 @@ def test_mistakes(saved, tmp_path):
         show_attention(saved / "rvse", "0", "a ball", data)
     with pytest.raises(ValueError, match="dev has no image 'x'"):
         show_attention(saved / "bfan_equal", "x", "a ball", data, split="dev")
-    with pytest.raises(ValueError, match="nowhere.jpg is missing"):
+    with pytest.raises(NotFound, match="nowhere.jpg"):
         show_attention(
             saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "nowhere.jpg"
         )

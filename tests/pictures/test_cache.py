@@ -4,18 +4,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from selhn.base.errors import Damaged, NotFound
 from selhn.data import Features
 from selhn.pictures import CachedFeatures, FeatureCache, default_cache
 from selhn.pictures.cache import content_key
 
 
-@pytest.mark.parametrize(("storage", "error"), [("float32", 0), ("float16", 1e-3), ("int8", 1 / 250)])
-def test_what_is_put_is_there_after_opening_again(tmp_path, storage, error):
+@pytest.mark.parametrize(("precision", "error"), [("float32", 0), ("float16", 1e-3), ("int8", 1 / 250)])
+def test_what_is_put_is_there_after_opening_again(tmp_path, precision, error):
     features = torch.rand(3, 5) * torch.tensor([[1.0], [20.0], [0.0]])
-    cache = FeatureCache(tmp_path, "tiny", 5, storage)
+    cache = FeatureCache(tmp_path, "tiny", 5, precision)
     cache.put({b"one": features, b"two": features[:2]})
     cache.close()
-    again = FeatureCache(tmp_path, "tiny", 5, storage)
+    again = FeatureCache(tmp_path, "tiny", 5, precision)
     assert len(again) == 2
     assert b"one" in again
     assert b"three" not in again
@@ -24,11 +25,11 @@ def test_what_is_put_is_there_after_opening_again(tmp_path, storage, error):
     assert ((one - features).abs() <= error * features.amax(1, keepdim=True)).all()
 
 
-def test_extractors_and_storages_have_files_of_their_own(tmp_path):
+def test_extractors_and_precisions_have_files_of_their_own(tmp_path):
     paths = {
-        FeatureCache(tmp_path, identity, 5, storage).path
+        FeatureCache(tmp_path, identity, 5, precision).path
         for identity in ("timm:resnet18, grid 3", "timm:resnet18, grid 2")
-        for storage in ("float32", "int8")
+        for precision in ("float32", "int8")
     }
     assert len(paths) == 4
     assert all(path.name.startswith("timm_resnet18-") for path in paths)
@@ -64,18 +65,18 @@ def test_nothing_is_kept_of_a_write_that_failed(tmp_path):
 
 def test_damaged_files(tmp_path, as_a_user):
     cache = FeatureCache(tmp_path, "tiny", 5)
-    with pytest.raises(ValueError, match="no features of a picture"):
+    with pytest.raises(NotFound):
         cache.get([b"a"])
     with sqlite3.connect(cache.path) as base:
         base.execute("INSERT INTO features VALUES (?, ?)", (b"a", b"123"))
     base.close()
-    with pytest.raises(ValueError, match="is damaged: remove it"):
+    with pytest.raises(Damaged):
         cache.get([b"a"])
     cache.close()
     cache.path.write_bytes(b"no database at all" * 100)
     with pytest.raises(ValueError, match=r"cannot be used \(file is not a database\).*remove the file"):
         FeatureCache(tmp_path, "tiny", 5)
-    with pytest.raises(ValueError, match="storage is 'int4'"):
+    with pytest.raises(ValueError, match="precision is 'int4'"):
         FeatureCache(tmp_path, "tiny", 5, "int4")
 
 
@@ -90,8 +91,8 @@ def test_a_changed_byte_is_seen_and_mended(tmp_path):
     base.close()
     cache.close()
     again = FeatureCache(tmp_path, "tiny", 5)
-    assert [again.holds(key) for key in (b"a", b"b", b"c", b"d")] == [False, True, False, False]
-    with pytest.raises(ValueError, match="is damaged: remove it"):
+    assert [again.find(key) is not None for key in (b"a", b"b", b"c", b"d")] == [False, True, False, False]
+    with pytest.raises(Damaged):
         again.get([b"a"])
     again.put({b"a": torch.zeros(2, 5)})
     assert again.get([b"a"])[0].sum() == 0

@@ -89,7 +89,7 @@ def test_what_cannot_be_imported(photos, tmp_path):
     (tmp_path / "other.csv").write_text("image,caption\nx.jpg,a dog\n")
     with pytest.raises(ValueError, match=r"no picture in .* is named in .*begins with 'x.jpg'"):
         import_pictures(photos, tmp_path / "d", extractor, tmp_path / "other.csv", cache=cache, quiet=True)
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         import_pictures(photos, photos, extractor, cache=cache, quiet=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="holds no pictures"):

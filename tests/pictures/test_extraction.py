@@ -6,7 +6,8 @@ import torch
 from picture_cases import TinyBackbone, animated_gif, encoded, huge_png, mutations, photo, turned_jpeg
 
 from selhn.base.progress import Progress
-from selhn.pictures import Extractor, extract_pictures
+from selhn.pictures import Extractor, FeatureCache, extract_pictures
+from selhn.pictures.extraction import Extraction
 
 
 def write(folder, **contents):
@@ -24,7 +25,7 @@ def test_batches_and_threads_change_nothing(tmp_path):
         extractor = Extractor(TinyBackbone())
         cache = tmp_path / f"cache{batch_size}"
         found = extract_pictures(
-            paths, extractor, cache=cache, storage="float32", batch_size=batch_size, workers=workers, quiet=True
+            paths, extractor, cache=cache, precision="float32", batch_size=batch_size, workers=workers, quiet=True
         )
         assert found.paths == tuple(paths)
         assert max(extractor.backbone.calls) <= batch_size
@@ -114,11 +115,18 @@ def test_settings_that_make_no_sense(tmp_path):
     assert extract_pictures([], Extractor(TinyBackbone()), cache=tmp_path, quiet=True).report.used == 0
 
 
-def test_it_may_be_a_part_of_longer_work(tmp_path):
-    paths = write(tmp_path, a_png=encoded(photo(1), "PNG"), b_png=b"")
-    progress = Progress(10, quiet=True)
-    extract_pictures(paths, Extractor(TinyBackbone()), cache=tmp_path / "c", progress=progress)
-    assert progress.done == 2
+def test_known_and_new_pictures_keep_their_order(tmp_path):
+    """Also where far more are known than fit into a batch."""
+    paths = write(tmp_path, **{f"{n:02}_png": encoded(photo(n), "PNG") for n in range(30)})
+    extract_pictures(paths[1:-1], Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
+    store = FeatureCache(tmp_path / "c", Extractor(TinyBackbone()).identity, 4)
+    progress = Progress(30, quiet=True)
+    extraction = Extraction(paths, Extractor(TinyBackbone()), store, batch_size=3, progress=progress)
+    found = list(extraction)
+    assert [picture.path for picture in found] == paths
+    assert (extraction.report.computed, progress.done) == (2, 30)
+    for picture, regions in zip(found, store.get([picture.key for picture in found]), strict=True):
+        assert torch.equal(picture.regions, regions), "as they are stored"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode here")

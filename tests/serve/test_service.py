@@ -2,6 +2,7 @@ import pytest
 from tiny import small_model
 
 from selhn.models import create_model
+from selhn.search import Index
 from selhn.serve.collection import Collection
 from selhn.serve.service import Service
 
@@ -21,11 +22,11 @@ def test_another_model_for_attention(collection):
 
 def test_attention_that_does_not_fit(collection):
     other = create_model("scan_t2i_avg", tokenizer=small_model().tokenizer, feature_dim=9, dim=8, word_dim=8)
-    for served in (collection, Collection(collection.index)):
+    for served in (collection, Collection(Index.create(small_model()))):
         with pytest.raises(ValueError, match="--attention needs an index of pictures"):
             Service(served, attention=other)
 
 
 def test_gauges(collection):
     assert Service(collection).gauges()["index_items"][1] == 12
-    assert "thumbnail_bytes" not in Service(Collection(collection.index)).gauges()
+    assert "thumbnail_bytes" not in Service(Collection(Index.create(small_model()))).gauges()

@@ -5,7 +5,9 @@ import pytest
 from picture_cases import encoded, huge_png, photo, turned_jpeg
 from PIL import Image
 
-from selhn.serve.thumbnails import SIZES, PictureFolders, Thumbnails, drawn
+from selhn.base.errors import SelhnError
+from selhn.pictures.picture_folders import PictureFolders
+from selhn.serve.thumbnails import SIZES, Thumbnails, drawn
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_what_was_put_in_the_place_of_a_file_is_not_read(root):
         pictures.read(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ValueError, match="is no picture"):
+    with pytest.raises(SelhnError, match="is not a file of at most"):
         pictures.read(path)
 
 

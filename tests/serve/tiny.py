@@ -8,7 +8,7 @@ from picture_cases import TinyBackbone, encoded, photo
 
 from selhn.models import create_model
 from selhn.pictures import Extractor
-from selhn.pictures.library import picture_facts
+from selhn.pictures.plans import picture_facts
 from selhn.search import Item, create_index
 from selhn.serve.collection import Collection
 from selhn.text import Vocabulary

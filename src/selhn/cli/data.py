@@ -1,4 +1,4 @@
-"""`selhn data`: what lies in a folder, what is wrong with it, and how it becomes a data set."""
+"""`selhn data`: what a folder holds, what is wrong with it, and how it becomes a data set."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,7 +29,7 @@ def data_import(
     source: Annotated[
         str, typer.Argument(help="A folder of pictures, a folder or file in any format that can be read, or world.")
     ],
-    destination: Annotated[
+    out: Annotated[
         Path | None, typer.Argument(help="A new folder; of pictures, by default their folder's name and _data.")
     ] = None,
     settings: Settings = None,
@@ -41,33 +41,34 @@ def data_import(
         str,
         typer.Option(
             help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
-            "or files: one .npy or .npz a picture."
+            "or files: one .npy or .npz per picture."
         ),
     ] = "ready",
     device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
 ) -> None:
     """Convert a data set, or a folder of pictures, into the simple format of selhn."""
     from selhn.data import check, import_data
-    from selhn.pictures.library import holds_pictures
+    from selhn.pictures.indexing import pictures_in
     from selhn.training.config import key_values
 
-    dtype: Literal["float32", "float16"] = "float16" if half else "float32"
+    precision: Literal["float32", "float16"] = "float16" if half else "float32"
     options = key_values(settings or [])
-    if captions is not None or extractor == "files" or holds_pictures(source):
-        from selhn.pictures.dataset import describe_report, import_pictures
-        from selhn.pictures.ready import load_extractor
+    pictures = pictures_in(source)
+    if captions is not None or extractor == "files" or pictures is not None:
+        from selhn.pictures import import_pictures, load_extractor
+        from selhn.pictures.dataset import describe_report
 
-        destination = destination or Path(f"{Path(source).resolve().name}_data")
-        options = {"dtype": dtype, **options}
+        out = out or Path(f"{Path(source).resolve().name}_data")
+        options = {"precision": precision, **options}
         require_settings("an import of pictures", import_pictures, options, only_optional=True)
         vision = None if extractor == "files" else load_extractor(extractor, device)
-        found = import_pictures(source, destination, vision, captions, **options)
+        found = import_pictures(source if pictures is None else pictures, out, vision, captions, **options)
         typer.echo(describe_report(found))
-        typer.echo(str(check(destination)))
+        typer.echo(str(check(out)))
         return
-    if destination is None:
-        raise SelhnError("where to? Name a new folder after the source")
-    typer.echo(str(check(import_data(source, destination, precision=dtype, **options))))
+    if out is None:
+        raise SelhnError("missing destination: selhn data import SOURCE OUT")
+    typer.echo(str(check(import_data(source, out, precision=precision, **options))))
 
 
 @data_app.command("show")
@@ -79,7 +80,18 @@ def data_show(
     pictures: Annotated[Path | None, typer.Option(help="Folder for pictures, where the data can draw them.")] = None,
 ) -> None:
     """Print the texts of some images; for a generated world, draw them too."""
-    from selhn.cli.demo import show_split
+    from selhn.data import load_data
+    from selhn.data.world import WorldFeatures, world_scene
+    from selhn.data.world.render import render
     from selhn.training.config import key_values
 
-    show_split(source, key_values(settings or []), split, number, pictures)
+    shown = load_data(source, **key_values(settings or []))[split]
+    if pictures is not None and not isinstance(shown.features, WorldFeatures):
+        raise SelhnError("only scenes of the generated world can be drawn: leave out --pictures")
+    for image in range(min(number, shown.num_images)):
+        typer.echo(shown.image_names[image])
+        for text in (shown.image_of_text == image).nonzero()[:, 0].tolist():
+            typer.echo(f"    {shown.captions[text]}")
+        if pictures is not None:
+            pictures.mkdir(parents=True, exist_ok=True)
+            render(world_scene(shown, image)).save(pictures / f"{shown.image_names[image]}.png")

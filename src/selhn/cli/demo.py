@@ -5,9 +5,8 @@ import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
@@ -15,13 +14,13 @@ from PIL import Image
 from selhn.base.errors import SelhnError
 from selhn.cli.search import answer_tiles, describe
 from selhn.data import Data, Split, load_data
-from selhn.data.world import WorldFeatures, world_scene
+from selhn.data.world import world_scene
 from selhn.data.world.render import render
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
+from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
-from selhn.pictures.files import open_picture
-from selhn.pictures.library import index_pictures, picture_id, picture_query
+from selhn.pictures.picture_folders import picture_id
 from selhn.pictures.sheets import SIDE, Tile, contact_sheet
 from selhn.runs import read_log
 from selhn.search import AnyIndex, Hit, Index
@@ -136,7 +135,7 @@ def run_picture_demo(out: Path) -> None:
     rows = []
     for text, like in PICTURE_QUERIES:
         asked = None if like is None else picture_id(PICTURES / like)
-        hits = done.index.search(picture_query(done.index, text, asked), k=5)
+        hits = done.index.search(Library(done.index).query(text, asked), k=5)
         title = " and ".join(filter(None, [text and f"“{text}”", like and "a picture like the framed one"]))
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
         rows.append((title, own + answer_tiles(hits)))
@@ -165,17 +164,3 @@ def _found_by_captions(index: AnyIndex) -> tuple[float, float]:
 
 def _command() -> str:
     return "selhn" if shutil.which("selhn") else os.path.relpath(sys.argv[0])
-
-
-def show_split(source: str, settings: Mapping[str, Any], name: str, number: int, pictures: Path | None) -> None:
-    """Print the texts of the first images of a split; draw them where the data is a generated world."""
-    split = load_data(source, **settings)[name]
-    if pictures is not None and not isinstance(split.features, WorldFeatures):
-        raise SelhnError("only scenes of the generated world can be drawn: leave out --pictures")
-    for image in range(min(number, split.num_images)):
-        print(split.image_names[image])
-        for text in (split.image_of_text == image).nonzero()[:, 0].tolist():
-            print(f"    {split.captions[text]}")
-        if pictures is not None:
-            pictures.mkdir(parents=True, exist_ok=True)
-            render(world_scene(split, image)).save(pictures / f"{split.image_names[image]}.png")

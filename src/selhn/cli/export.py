@@ -53,12 +53,11 @@ def onnx(
     """Write both towers as ONNX files, which onnxruntime finds equal to the model, and how to use them."""
     from selhn.export import export_towers
     from selhn.models import load_model
-    from selhn.pictures.ready import load_extractor, load_ready_model
-    from selhn.pictures.ready.loader import READY
+    from selhn.pictures import load_extractor
 
-    ready = source == READY and not Path(source).exists()
-    model = load_ready_model() if ready else load_model(Path(source))
-    about = {"regions": load_extractor().identity} if ready else {}
+    is_ready = source == "ready" and not Path(source).exists()
+    model = load_model(source)
+    about = {"regions": load_extractor().identity} if is_ready else {}
     told = export_towers(model, out, about)
     largest = max(told["largest_difference"].values())
     names = ", ".join(sorted(path.name for path in out.iterdir()))

@@ -30,6 +30,9 @@ def index(
     extractor: Annotated[str | None, typer.Option(help="For pictures; see selhn data import.")] = None,
     device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
     delete: Annotated[list[str] | None, typer.Option(help="Remove an item; may be given several times.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="For pictures: only say what would be added, read again and removed.")
+    ] = False,
     compact: Annotated[bool, typer.Option("--compact", help="Free the space of removed items.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Read every file and compare checksums.")] = False,
     approximate: Annotated[
@@ -42,7 +45,7 @@ def index(
     place = index_place(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
-        pictures = {"captions": captions, "extractor": extractor, "device": device}
+        pictures = {"captions": captions, "extractor": extractor, "device": device, "dry_run": dry_run}
         with stoppable():
             typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:

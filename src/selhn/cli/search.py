@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -12,16 +11,11 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
-from selhn.pictures.files import open_picture
-from selhn.pictures.library import (
-    DEFAULT_INDEX,
-    TEXT_WEIGHT,
-    found_index,
-    holds_pictures,
-    index_pictures,
-    picture_id,
-    picture_query,
-)
+from selhn.pictures import Library, index_pictures, open_picture
+from selhn.pictures.indexing import pictures_in
+from selhn.pictures.library import TEXT_WEIGHT
+from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index, picture_id
+from selhn.pictures.plans import make_plan
 from selhn.pictures.sheets import Tile, contact_sheet
 from selhn.search import AnyIndex, Hit, Index, Item, create_index, has_index, is_milvus, load_index
 from selhn.search.items import Kind, split_ids, split_items
@@ -32,62 +26,81 @@ from selhn.training.run import open_data
 
 def fill_index(
     source: str | None,
-    place: Path | str | None,
-    run: Path | None,
+    path: Path | str | None,
+    model: Path | None,
     split: str = "test",
     precision: Precision = "float32",
-    **of_pictures: Any,
+    *,
+    captions: Path | None = None,
+    extractor: str | None = None,
+    device: str = "cpu",
+    dry_run: bool = False,
 ) -> str:
-    """Put pictures or a split of a data set into an index, which is made where there is none; says what it holds then.
+    """Put pictures or a split of a data set into an index, which is created if needed; says what it holds then.
 
-    A folder of pictures needs no run and no index to be named; `of_pictures` are settings of `index_pictures`. What is
-    there already is left alone, so that the same command goes on with indexing that was stopped.
+    A folder of pictures needs no model and no path. What is in the index already is left alone, so that the same
+    command continues after it was stopped. With `dry_run`, only say what would be done to an index of pictures.
     """
-    if source is not None and holds_pictures(Path(source).expanduser()):
-        model = None if run is None else load_model(run)
-        done = index_pictures(source, place, model=model, precision=precision, **of_pictures)
-        here = "" if place is None else f" --{'uri' if is_milvus(place) else 'index'} {place}"
-        return f'{done}\n{describe(done.index)}\nAsk it: selhn search "children playing in the snow"{here}'
-    wrong = next((name for name in ("captions", "extractor") if of_pictures.get(name) is not None), None)
-    if wrong is not None:
-        raise SelhnError(f"--{wrong} is for a folder of pictures, and {source} is none")
-    return _fill_from_data(source, place or DEFAULT_INDEX, run, split, precision)
+    found = None if source is None else pictures_in(source)
+    opened = None if model is None else load_model(model)
+    if found is None:
+        for name, value in (("captions", captions), ("extractor", extractor), ("dry-run", dry_run or None)):
+            if value is not None:
+                raise SelhnError(f"--{name} is for a folder of pictures, and {source} is not one")
+        return _fill_from_data(source, path or DEFAULT_INDEX, model, opened, split, precision)
+    if dry_run:
+        path = path or default_index()
+        return str(make_plan(found, load_index(path, opened) if has_index(path) else None, captions))
+    done = index_pictures(
+        found, path, model=opened, extractor=extractor, captions=captions, precision=precision, device=device
+    )
+    here = "" if path is None else f" --{'uri' if is_milvus(path) else 'index'} {path}"
+    return f'{done}\n{describe(done.index)}\nSearch it: selhn search "children playing in the snow"{here}'
 
 
-def _fill_from_data(source: str | None, place: Path | str, run: Path | None, split: str, precision: Precision) -> str:
-    index = load_index(place, None if run is None else load_model(run)) if has_index(place) else None
-    model = index.model if index is not None else _model_of(run, place)
+def _fill_from_data(
+    source: str | None,
+    path: Path | str,
+    run: Path | None,
+    model: AbstractMatcher | None,
+    split: str,
+    precision: Precision,
+) -> str:
+    index = load_index(path, model) if has_index(path) else None
+    if index is None and model is None:
+        raise NotFound(f"there is no index {path} yet: name the run or the model that is to make it with --model")
     if source is None and run is None:
         raise SelhnError(
             "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
         )
-    items = open_data(run or Path(place), source)[split]
+    items = open_data(run or Path(path), source)[split]
     if index is None:
-        index = create_index(place, model, precision=precision)
+        assert model is not None
+        index = create_index(path, model, precision=precision)
     index.add(_told(items, frozenset(index.ids())), existing="skip")
     return describe(index)
 
 
 def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
-    """The index that an option names."""
+    """The path of the index that the options name."""
     if uri is None:
         return folder
     if folder is not None:
-        raise SelhnError(f"an index lies in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
+        raise SelhnError(f"an index is in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
     if not is_milvus(uri):
-        raise SelhnError(f"--uri {uri} is no Milvus: write http://host:19530, or a file such as pictures.db")
+        raise SelhnError(f"--uri {uri} is not a Milvus URI: write http://host:19530, or a file such as pictures.db")
     return uri
 
 
 def change_index(
-    place: Path | str | None,
+    path: Path | str | None,
     delete: Sequence[str] = (),
     compact: bool = False,
     check: bool = False,
     approximate: str | None = None,
 ) -> str:
     """Change or check an index; says what it holds afterwards."""
-    index = load_index(found_index(place))
+    index = load_index(found_index(path))
     if (compact or check) and not isinstance(index, Index):
         raise SelhnError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
     if delete:
@@ -120,27 +133,25 @@ def ask(
     """
     if len(words) > 2 or (not words and like is None):
         raise SelhnError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
-    place = Path(words[0]) if len(words) == 2 else found_index(named)
-    if has_index(place):
-        index = load_index(place, None if model is None else load_model(model))
-    elif len(words) == 2:
-        own_model, dataset = open_run(Path(place), data)
-        index = Index.build(own_model, dataset[split])
+    path = Path(words[0]) if len(words) == 2 else found_index(named)
+    if len(words) == 2 and not has_index(path):
+        own_model, dataset = open_run(Path(path), data)
+        library = Library(Index.build(own_model, dataset[split]))
     else:
-        raise NotFound(f"there is no index {place}: make one with `selhn index ~/Pictures`, or name it with --index")
-    query = picture_query(index, words[-1] if words else None, like, text_weight)
-    return index.search(query, k, find, where=where)
+        library = Library.open(path, None if model is None else load_model(model))
+    query = library.query(words[-1] if words else None, like, text_weight)
+    return library.index.search(query, k, find, where=where)
 
 
 def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
-    """Hits as lines of place, score, path or text, and a caption where one is known."""
+    """Hits as lines of rank, score, path or text, and a caption if one is known."""
     if as_json:
         return json.dumps([asdict(hit) for hit in hits], indent=1, ensure_ascii=False)
     if not hits:
         return "nothing found: the index is empty, or the filter leaves nothing"
     return "\n".join(
-        f"{place:2}  {hit.score:6.3f}  {_shown(hit.name):24} {hit.captions[0] if hit.captions else ''}".rstrip()
-        for place, hit in enumerate(hits, 1)
+        f"{rank:2}  {hit.score:6.3f}  {_shown(hit.name):24} {hit.captions[0] if hit.captions else ''}".rstrip()
+        for rank, hit in enumerate(hits, 1)
     )
 
 
@@ -152,19 +163,19 @@ def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
 
 def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
     """The pictures that were found with their scores."""
-    return [_tile(place, hit) for place, hit in enumerate(hits, 1)]
+    return [_tile(rank, hit) for rank, hit in enumerate(hits, 1)]
 
 
-def _tile(place: int, hit: Hit) -> Tile:
-    label = f"{place}.  {hit.score:.3f}"
+def _tile(rank: int, hit: Hit) -> Tile:
+    label = f"{rank}.  {hit.score:.3f}"
     try:
         return Tile(open_picture(hit.id).image, label)
-    except ValueError:  # deleted, or changed, since it was indexed
+    except SelhnError:  # deleted, or changed, since it was indexed
         return Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)")
 
 
 def _shown(name: str) -> str:
-    """A name that a screen can show; a path from here, where it is below."""
+    """A name that a screen can show; a relative path if the file is below the current folder."""
     path = Path(name)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         name = str(path.relative_to(Path.cwd()))
@@ -181,14 +192,8 @@ def describe(index: AnyIndex) -> str:
     )
 
 
-def _model_of(run: Path | None, place: Path | str) -> AbstractMatcher:
-    if run is None:
-        raise NotFound(f"there is no index {place} yet: name the run or the model that is to make it with --model")
-    return load_model(run)
-
-
 def _told(split: Split, skip: frozenset[str]) -> Iterator[Item]:
-    """The items of a split with a word on where they are from, and progress on the screen."""
+    """The items of a split with its name as metadata, and progress on the screen."""
     ids = split_ids(split)
     shown = Progress(len(ids), sum(name in skip for name in ids))
     for item in split_items(split, skip):

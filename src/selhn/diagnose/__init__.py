@@ -1,7 +1,6 @@
 """Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
 from selhn.diagnose.attention_maps import attention_figure
-from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.logs import Log, from_rows, read_foreign
 from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.diagnose.plateau import Plateau, plateaus
@@ -11,7 +10,6 @@ from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [
-    "Diagnosis",
     "Log",
     "Norms",
     "Plateau",
@@ -19,7 +17,6 @@ __all__ = [
     "StallAlarm",
     "Verdict",
     "attention_figure",
-    "diagnose",
     "epsilon_of",
     "from_rows",
     "gradient_norms",

@@ -1,10 +1,14 @@
-"""Pictures to region features: vision models, grids and boxes, a cache, and folders of pictures as data sets."""
+"""A folder of photographs to features and to an index: vision models, a cache, a library, the ready model."""
 
 from selhn.pictures.backbones import Backbone, create_backbone
-from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, default_cache
+from selhn.pictures.cache import CachedFeatures, FeatureCache, default_cache
 from selhn.pictures.dataset import import_pictures, picture_split
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
-from selhn.pictures.extractor import Extractor, Form
+from selhn.pictures.extractor import Extractor, Form, load_extractor
+from selhn.pictures.indexing import index_pictures
+from selhn.pictures.library import Library
+from selhn.pictures.picture_files import Found, find_pictures, open_picture
+from selhn.pictures.plans import Indexed, Plan
 from selhn.pictures.regions import grid_boxes, pool_boxes
 
 __all__ = [
@@ -14,13 +18,20 @@ __all__ = [
     "Extractor",
     "FeatureCache",
     "Form",
+    "Found",
+    "Indexed",
+    "Library",
     "PictureReport",
-    "Storage",
+    "Plan",
     "create_backbone",
     "default_cache",
     "extract_pictures",
+    "find_pictures",
     "grid_boxes",
     "import_pictures",
+    "index_pictures",
+    "load_extractor",
+    "open_picture",
     "picture_split",
     "pool_boxes",
 ]

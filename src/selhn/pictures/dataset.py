@@ -1,20 +1,22 @@
 """A folder of pictures as a data set: found, extracted, joined with their captions, written in our own format."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from selhn.base.errors import SelhnError
+from selhn.base.types import StoredPrecision
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
 from selhn.data.formats.native import NativePrecision
-from selhn.pictures.cache import CachedFeatures, Storage
+from selhn.pictures.cache import CachedFeatures
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor
-from selhn.pictures.files import find_pictures
+from selhn.pictures.picture_files import Found, find_pictures
 from selhn.pictures.region_files import collect_region_files, find_region_files
 from selhn.pictures.regions import grid_boxes
 
@@ -23,169 +25,161 @@ SHOWN = 20
 
 
 def picture_split(
-    folder: Path | str,
+    folder: Path | str | Found,
     extractor: Extractor | None,
     captions: Path | str | None = None,
     *,
     cache: Path | None = None,
-    storage: Storage = "float16",
+    precision: StoredPrecision = "float16",
     batch_size: int = 16,
     workers: int = 2,
     quiet: bool = False,
 ) -> tuple[Split, PictureReport]:
-    """All pictures of a folder as one split, named by their paths in it, with their captions where there are some.
+    """All pictures of a folder as one split, named by their paths in it, with captions if there are some.
 
-    Without an extractor the folder holds features, one `.npy` or `.npz` file a picture.
+    Without an extractor the folder holds features, one `.npy` or `.npz` file per picture.
+
+    Args:
+        cache: folder of the features; by default one in the user's cache folder.
+        precision: of the features there.
     """
-    extracted, texts = _extracted_folder(Path(folder), extractor, captions, cache, storage, batch_size, workers, quiet)
-    return _split("test", range(len(extracted.paths)), extracted, texts, Path(folder), extractor), extracted.report
+    how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
+    pictures = _read_folder(folder, extractor, captions, cache, precision, how)
+    return pictures.split("test", range(len(pictures.names))), pictures.extracted.report
 
 
 def import_pictures(
-    folder: Path | str,
-    destination: Path | str,
+    folder: Path | str | Found,
+    out: Path | str,
     extractor: Extractor | None,
     captions: Path | str | None = None,
     *,
-    dtype: NativePrecision = "float32",
+    precision: NativePrecision = "float32",
     cache: Path | None = None,
-    storage: Storage = "float16",
+    cache_precision: StoredPrecision = "float16",
     batch_size: int = 16,
     workers: int = 2,
     quiet: bool = False,
 ) -> PictureReport:
-    """Write a folder of pictures as a data set; `pictures.json` in it says what became of every file.
+    """Write a folder of pictures as a data set; `pictures.json` in it says what happened to each file.
 
-    Without an extractor the folder holds features, one `.npy` or `.npz` file a picture.
-    Splits are those of the captions file, where it has some, and pictures it does not know are for training; else a
-    tenth of the pictures each is kept for dev and test, chosen by their content and not by their names.
+    Without an extractor the folder holds features, one `.npy` or `.npz` file per picture.
+    Splits are those of the captions file, if it has some, and pictures that it does not name are for training;
+    otherwise a tenth of the pictures each is held out for dev and test, chosen by their content and not by their names.
+
+    Args:
+        precision: of the features in the data set.
+        cache: folder of computed features; by default one in the user's cache folder.
+        cache_precision: of the features there.
     """
-    folder, destination = Path(folder), Path(destination)
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise SelhnError(f"{destination} is there already: choose another name, or remove it first")
-    extracted, texts = _extracted_folder(folder, extractor, captions, cache, storage, batch_size, workers, quiet)
-    names = [path.relative_to(folder).as_posix() for path in extracted.paths]
-    rows = _rows_of_splits(names, extracted.keys, texts)
-    train, dev, test = (_split(name, found, extracted, texts, folder, extractor) for name, found in rows.items())
-    write_native(Data(folder.resolve().name, train, dev, test), destination, precision=dtype)
-    write_report(extracted.report, folder, destination)
-    return extracted.report
+    out = Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SelhnError(f"{out} already exists: choose another name, or remove it first")
+    how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
+    pictures = _read_folder(folder, extractor, captions, cache, cache_precision, how)
+    rows = _rows_of_splits(pictures.names, pictures.extracted.keys, pictures.texts)
+    train, dev, test = (pictures.split(name, own) for name, own in rows.items())
+    write_native(Data(pictures.folder.resolve().name, train, dev, test), out, precision=precision)
+    write_report(pictures.extracted.report, pictures.folder, out)
+    return pictures.extracted.report
 
 
-def write_report(report: PictureReport, pictures: Path, folder: Path) -> None:
-    """Keep in a folder where its pictures are and what became of every file."""
+def write_report(report: PictureReport, pictures: Path, out: Path) -> None:
+    """Write into a folder where its pictures are and what happened to each file."""
     about = {"folder": str(pictures.resolve()), "used": report.used, "notes": report.notes, "left out": report.refused}
-    (folder / REPORT_FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / REPORT_FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def describe_report(report: PictureReport, where: Path | str = REPORT_FILE) -> str:
-    """The report, of long lists only the beginning; `where` says what holds all."""
-    more = max(0, len(report.notes) - SHOWN) + max(0, len(report.refused) - SHOWN)
-    short = str(replace(report, notes=report.notes[:SHOWN], refused=report.refused[:SHOWN]))
-    head, _, rest = short.partition("\n")
-    counted = str(report).partition("\n")[0]
-    lines = [counted, *([rest] if rest else []), *([f"  and {more} more in {where}"] if more else [])]
-    return "\n".join(lines)
+    """The report, with only the beginning of long lists; `where` is the file that has all."""
+    head, *_ = str(report).split("\n", 1)
+    short = str(replace(report, notes=report.notes[:SHOWN], refused=report.refused[:SHOWN])).split("\n")[1:]
+    more = len(report.notes) + len(report.refused) - len(short)
+    return "\n".join([head, *short, *([f"  and {more} more in {where}"] if more else [])])
 
 
-def _extracted_folder(
-    folder: Path,
+@dataclass(frozen=True)
+class _Pictures:
+    """The pictures of a folder that could be read, their texts, and where their regions are."""
+
+    folder: Path
+    extracted: Extracted
+    names: Sequence[str]
+    texts: Mapping[str, PictureTexts]
+    cells: int | None
+
+    def split(self, name: str, rows: Sequence[int]) -> Split:
+        names = [self.names[row] for row in rows]
+        captions = [self.texts[picture].texts if picture in self.texts else () for picture in names]
+        features = replace(self.extracted.features, keys=[self.extracted.keys[row] for row in rows])
+        assert isinstance(features, CachedFeatures)
+        image_of_text = torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in captions]))
+        boxes = None if self.cells is None else grid_boxes(self.cells).expand(len(names), -1, -1)
+        return Split(name, features, [text for own in captions for text in own], image_of_text, names, boxes)
+
+
+def _read_folder(
+    folder: Path | str | Found,
     extractor: Extractor | None,
     captions: Path | str | None,
     cache: Path | None,
-    storage: Storage,
-    batch_size: int,
-    workers: int,
-    quiet: bool,
-) -> tuple[Extracted, dict[str, PictureTexts]]:
-    """Features and texts of a folder; the report names everything that was passed over."""
-    known = read_picture_texts(captions) if captions is not None else {}
-    others: list[Path] = []
-    closed: list[tuple[Path, str]] = []
+    precision: StoredPrecision,
+    how: Mapping[str, Any],
+) -> _Pictures:
+    """Features and texts of a folder; the report names all files that were left out."""
+    known = {} if captions is None else read_picture_texts(captions)
     if extractor is None:
-        extracted = collect_region_files(find_region_files(folder), cache=cache, storage=storage, root=folder)
+        root = folder.folder if isinstance(folder, Found) else Path(folder)
+        found = Found(root, [], [], [])
+        extracted = collect_region_files(find_region_files(root), cache=cache, precision=precision, root=root)
     else:
-        paths, others, closed = find_pictures(folder)
-        if not paths:
-            raise SelhnError(f"{folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+        found = folder if isinstance(folder, Found) else find_pictures(folder)
+        if not found.pictures:
+            raise SelhnError(
+                f"{found.folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files"
+            )
         extracted = extract_pictures(
-            paths,
-            extractor,
-            cache=cache,
-            storage=storage,
-            batch_size=batch_size,
-            workers=workers,
-            quiet=quiet,
-            root=folder,
+            found.pictures, extractor, cache=cache, precision=precision, root=found.folder, **how
         )
     if not extracted.paths:
         name, why = extracted.report.refused[0]
-        raise SelhnError(f"no picture in {folder} can be read; of the first, {name}: {why}")
-    names = [path.relative_to(folder).as_posix() for path in extracted.paths]
+        raise SelhnError(f"no picture in {found.folder} can be read; of the first, {name}: {why}")
+    names = [path.relative_to(found.folder).as_posix() for path in extracted.paths]
     texts, unmatched = match_texts(names, known)
-    own = None if captions is None else Path(captions).resolve()
-    strange = [
-        (path.relative_to(folder).as_posix(), "its name is not that of a picture")
-        for path in others
-        if path.resolve() != own
-    ]
-    lost = [(name, f"has captions in {Path(str(captions)).name}, but no such picture is used") for name in unmatched]
     if captions is not None and not texts:
         raise SelhnError(
-            f"no picture in {folder} is named in {captions}: it begins with {unmatched[0]!r}, "
+            f"no picture in {found.folder} is named in {captions}: it begins with {unmatched[0]!r}, "
             f"the folder with {names[0]!r}"
         )
-    shut = [(path.relative_to(folder).as_posix(), why) for path, why in closed]
-    report = replace(extracted.report, refused=(*extracted.report.refused, *shut, *strange, *lost))
-    return replace(extracted, report=report), texts
+    own = None if captions is None else Path(captions).resolve()
+    refused = [
+        *extracted.report.refused,
+        *((found.name(path), why) for path, why in found.closed),
+        *((found.name(path), "is not a picture by its name") for path in found.others if path.resolve() != own),
+        *((name, f"has captions in {Path(str(captions)).name}, but no such picture is used") for name in unmatched),
+    ]
+    extracted = replace(extracted, report=replace(extracted.report, refused=tuple(refused)))
+    cells = None if extractor is None or extractor.detector is not None else extractor.cells
+    return _Pictures(found.folder, extracted, names, texts, cells)
 
 
 def _rows_of_splits(
-    names: Sequence[str], keys: Sequence[bytes], texts: dict[str, PictureTexts]
+    names: Sequence[str], keys: Sequence[bytes], texts: Mapping[str, PictureTexts]
 ) -> dict[str, list[int]]:
     """Which pictures are in which split; pictures of the same content are never in two."""
-    given = {texts[name].split for name in names if name in texts} - {None}
-    if given:
-        rows: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
-        for row, name in enumerate(names):
-            rows[(texts[name].split if name in texts else None) or "train"].append(row)
+    if any(texts[name].split for name in names if name in texts):
+        split_of = [(texts[name].split if name in texts else None) or "train" for name in names]
     else:
-        order = {key: place for place, key in enumerate(sorted(set(keys)))}
+        order = {key: number for number, key in enumerate(sorted(set(keys)))}
         held = max(1, len(order) // 10)
-        places = ["dev" if order[key] < held else "test" if order[key] < 2 * held else "train" for key in keys]
-        rows = {
-            split: [row for row, place in enumerate(places) if place == split] for split in ("train", "dev", "test")
-        }
-    missing = [split for split, found in rows.items() if not found]
+        split_of = ["dev" if order[key] < held else "test" if order[key] < 2 * held else "train" for key in keys]
+    rows: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
+    for row, split in enumerate(split_of):
+        rows[split].append(row)
+    missing = [split for split, own in rows.items() if not own]
     if missing:
         raise SelhnError(
             f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three splits; "
             "give more pictures, or only search them: selhn index"
         )
     return rows
-
-
-def _split(
-    name: str,
-    rows: Sequence[int],
-    extracted: Extracted,
-    texts: dict[str, PictureTexts],
-    folder: Path,
-    extractor: Extractor | None,
-) -> Split:
-    names = [extracted.paths[row].relative_to(folder).as_posix() for row in rows]
-    captions = [texts[picture].texts if picture in texts else () for picture in names]
-    features = CachedFeatures(
-        extracted.features.cache, [extracted.keys[row] for row in rows], extracted.features.num_regions
-    )
-    boxes = None
-    if extractor is not None and extractor.detector is None:
-        boxes = grid_boxes(extractor.cells).expand(len(names), -1, -1)
-    return Split(
-        name,
-        features,
-        [text for found in captions for text in found],
-        torch.arange(len(names)).repeat_interleave(torch.tensor([len(found) for found in captions])),
-        names,
-        boxes,
-    )

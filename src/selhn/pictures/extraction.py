@@ -1,28 +1,33 @@
-"""Many pictures to features: read and decoded by threads, computed in batches, kept as they come."""
+"""Pictures to features: read and decoded by threads, batched, computed, stored."""
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jaxtyping import Float
+from torch import Tensor
+
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
-from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, content_key, default_cache
+from selhn.base.types import StoredPrecision
+from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extractor import Extractor, Prepared
-from selhn.pictures.files import decode_picture, read_bytes
+from selhn.pictures.picture_files import decode_picture, read_bytes, writable
 
 
 @dataclass(frozen=True)
 class PictureReport:
-    """What became of the files."""
+    """What happened to each file."""
 
     used: int
     computed: int
     """Pictures whose features were not in the cache."""
     notes: tuple[tuple[str, str], ...] = ()
-    """Pictures that are used, and what was done to them."""
+    """Pictures that are used, and how they were changed."""
     refused: tuple[tuple[str, str], ...] = ()
     """Files that are not used, and why."""
 
@@ -39,7 +44,7 @@ class PictureReport:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The pictures that could be read, their features, and what became of all files."""
+    """The pictures that could be read, their features, and a report on all files."""
 
     paths: tuple[Path, ...]
     keys: tuple[bytes, ...]
@@ -48,21 +53,110 @@ class Extracted:
 
 
 @dataclass
-class _Read:
-    """One file on its way: known to the cache, prepared for the backbone, or refused."""
+class PictureRegions:
+    """One file on its way through the pipeline: first `prepared` or refused, at the end with its regions."""
 
     path: Path
     key: bytes = b""
     prepared: Prepared | None = None
+    regions: Float[Tensor, "M F"] | None = None
+    """As they are stored."""
     notes: tuple[str, ...] = ()
     refused: str = ""
 
 
 @dataclass
-class _Notes:
+class Extraction:
+    """A pipeline from files to regions: iterate over the pictures that could be read, then ask for the `report`.
+
+    Args:
+        store: features that are already known, and where new ones go.
+        workers: threads that read and decode.
+        root: folder that names in the report are relative to.
+    """
+
+    paths: Sequence[Path]
+    extractor: Extractor
+    store: FeatureCache
+    batch_size: int = 16
+    workers: int = 2
+    root: Path | None = None
+    progress: Progress = field(default_factory=lambda: Progress(1, quiet=True))
+    used: int = 0
+    computed: int = 0
     notes: list[tuple[str, str]] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
-    computed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.workers < 1:
+            raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
+
+    def __iter__(self) -> Iterator[PictureRegions]:
+        for batch in self._batched(self._read_ahead()):
+            self._compute(batch)
+            for picture in batch:
+                name = writable(picture.path, self.root)
+                self.progress.step(f"{self.computed} computed")
+                if picture.refused:
+                    self.refused.append((name, picture.refused))
+                    continue
+                self.used += 1
+                self.notes.extend((name, note) for note in picture.notes)
+                yield picture
+
+    @property
+    def report(self) -> PictureReport:
+        """What happened to the files so far."""
+        return PictureReport(self.used, self.computed, tuple(self.notes), tuple(self.refused))
+
+    def _read_ahead(self) -> Iterator[PictureRegions]:
+        """The files in order, some of them read before they are needed."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            running: deque[Future[PictureRegions]] = deque()
+            for path in self.paths:
+                running.append(pool.submit(self._read, path))
+                if len(running) >= 2 * self.batch_size:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+
+    def _read(self, path: Path) -> PictureRegions:
+        try:
+            if not is_text(str(path)):
+                raise SelhnError("its name is not UTF-8: rename it")
+            content = read_bytes(path)
+            key = content_key(content)
+            regions = self.store.find(key)
+            if regions is not None:
+                return PictureRegions(path, key, regions=regions)
+            picture = decode_picture(content, "this file")
+            return PictureRegions(path, key, self.extractor.prepare(picture.image), None, picture.notes)
+        except SelhnError as error:
+            return PictureRegions(path, refused=str(error))
+
+    def _batched(self, pictures: Iterable[PictureRegions]) -> Iterator[list[PictureRegions]]:
+        """As many as are computed together, with the known ones between them, up to a bound."""
+        batch: list[PictureRegions] = []
+        waiting = 0
+        for picture in pictures:
+            batch.append(picture)
+            waiting += picture.prepared is not None
+            if waiting == self.batch_size or len(batch) == 4 * self.batch_size:
+                yield batch
+                batch, waiting = [], 0
+        yield batch
+
+    def _compute(self, batch: Sequence[PictureRegions]) -> None:
+        """Compute and store what is new; pictures of the same content are computed once."""
+        waiting = {picture.key: picture.prepared for picture in batch if picture.prepared is not None}
+        fresh = {key: prepared for key, prepared in waiting.items() if self.store.find(key) is None}
+        if fresh:
+            self.store.put(dict(zip(fresh, self.extractor.extract(list(fresh.values())))))
+        self.computed += len(fresh)
+        known = dict(zip(waiting, self.store.get(list(waiting))))
+        for picture in batch:
+            if picture.prepared is not None:
+                picture.regions, picture.prepared = known[picture.key], None
 
 
 def extract_pictures(
@@ -70,105 +164,43 @@ def extract_pictures(
     extractor: Extractor,
     *,
     cache: Path | None = None,
-    storage: Storage = "float16",
+    precision: StoredPrecision = "float16",
     batch_size: int = 16,
     workers: int = 2,
     quiet: bool = False,
     root: Path | None = None,
-    progress: Progress | None = None,
 ) -> Extracted:
     """The features of picture files; one that cannot be read is left out and named in the report.
 
     Args:
         cache: folder of the features; by default one in the user's cache folder.
+        precision: of the stored features.
         workers: threads that read and decode.
-        root: folder that names in the report are given from.
-        progress: of longer work that this is a part of.
+        root: folder that names in the report are relative to.
     """
-    if batch_size < 1 or workers < 1:
-        raise SelhnError(f"batch_size {batch_size} and workers {workers} must be at least 1")
-    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, storage)
-    found = _Notes()
-    name = _namer(root)
-    used: list[_Read] = []
-    waiting: list[_Read] = []
-    own_progress = progress is None
-    progress = progress or Progress(max(1, len(paths)), quiet=quiet)
+    store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
+    progress = Progress(max(1, len(paths)), quiet=quiet)
+    extraction = Extraction(paths, extractor, store, batch_size, workers, root, progress)
+    used: list[tuple[Path, bytes]] = []
+    regions = 1
+    with no_decoder_warnings():
+        for picture in extraction:
+            assert picture.regions is not None
+            regions = max(regions, len(picture.regions))
+            used.append((picture.path, picture.key))
+    progress.clear()
+    paths, keys = tuple(path for path, _ in used), tuple(key for _, key in used)
+    return Extracted(paths, keys, CachedFeatures(store, keys, regions), extraction.report)
 
-    def compute() -> None:
-        fresh = {item.key: item for item in waiting if not store.holds(item.key)}
-        prepared = [item.prepared for item in fresh.values() if item.prepared is not None]
-        if prepared:
-            store.put(dict(zip(fresh, extractor.extract(prepared))))
-        found.computed += len(prepared)
-        for item in waiting:
-            item.prepared = None
-        progress.step(f"{found.computed} computed", len(waiting))
-        waiting.clear()
 
+@contextmanager
+def no_decoder_warnings() -> Iterator[None]:
+    """Decoders warn of damaged metadata; what matters is in the report."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # decoders warn of damaged metadata; what matters is in the report
-        for item in _read_ahead(paths, extractor, store, workers, 2 * batch_size):
-            if item.refused:
-                found.refused.append((name(item.path), item.refused))
-                progress.step(f"{found.computed} computed")
-                continue
-            used.append(item)
-            found.notes.extend((name(item.path), note) for note in item.notes)
-            if item.prepared is None:
-                progress.step(f"{found.computed} computed")
-                continue
-            waiting.append(item)
-            if len(waiting) == batch_size:
-                compute()
-        if waiting:
-            compute()
-    if own_progress:
-        progress.clear()
-    keys = tuple(item.key for item in used)
-    regions = len(store.get(keys[:1])[0]) if keys else 1
-    report = PictureReport(len(used), found.computed, tuple(found.notes), tuple(found.refused))
-    return Extracted(tuple(item.path for item in used), keys, CachedFeatures(store, keys, regions), report)
-
-
-def _read_ahead(
-    paths: Sequence[Path], extractor: Extractor, store: FeatureCache, workers: int, ahead: int
-) -> Iterator[_Read]:
-    """The files in order, some of them read before they are asked for."""
-
-    def read(path: Path) -> _Read:
-        try:
-            if not is_text(str(path)):
-                raise SelhnError("its name is not UTF-8: rename it")
-            content = read_bytes(path)
-            key = content_key(content)
-            if store.holds(key):
-                return _Read(path, key)
-            picture = decode_picture(content, "this file")
-            return _Read(path, key, extractor.prepare(picture.image), picture.notes)
-        except ValueError as error:
-            return _Read(path, refused=str(error))
-
-    with ThreadPoolExecutor(workers) as pool:
-        running: deque[Future[_Read]] = deque()
-        for path in paths:
-            running.append(pool.submit(read, path))
-            if len(running) >= ahead:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+        warnings.simplefilter("ignore")
+        yield
 
 
 def is_text(name: str) -> bool:
     """Whether a file name is Unicode; on some systems it may be any bytes."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
-def _namer(root: Path | None) -> Callable[[Path], str]:
-    """Names that can be written down."""
-
-    def name(path: Path) -> str:
-        shown = path.relative_to(root).as_posix() if root is not None else str(path)
-        return shown.encode("utf-8", "backslashreplace").decode()
-
-    return name

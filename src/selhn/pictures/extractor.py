@@ -12,7 +12,8 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.data import Projection
-from selhn.pictures.backbones import Backbone
+from selhn.pictures.backbones import Backbone, create_backbone
+from selhn.pictures.ready.loader import READY, load_ready_projection
 from selhn.pictures.regions import grid_boxes, pool_boxes
 
 Form = Literal["raw", "full", "pca"]
@@ -111,3 +112,12 @@ class Extractor:
         if self.form == "pca":
             return coordinates
         return (projection.mean + coordinates @ projection.components.T).relu()
+
+
+def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
+    """The extractor that the ready model takes or, by the name of another vision model, one that pools its map."""
+    if name != READY:
+        return Extractor(create_backbone(name, device), cells)
+    if cells != 3:
+        raise SelhnError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
+    return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())

@@ -1,275 +1,286 @@
-"""Folders of pictures in an index: what is new is added, what changed is replaced, what is gone is removed."""
+"""An index of pictures with the extractor that makes their features and the folders that hold them.
 
-import glob
-import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+library = Library.open("photos.index")
+plan = library.plan(library.scan("~/Pictures"))
+print(plan)
+library.apply(plan)
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
-from selhn.base.device import choose_device
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
-from selhn.data import FORMATS
-from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.models import AbstractMatcher
-from selhn.pictures import Extracted, Extractor, PictureReport, extract_pictures
-from selhn.pictures.dataset import REPORT_FILE, describe_report, write_report
-from selhn.pictures.extraction import is_text
-from selhn.pictures.files import find_pictures, open_picture
-from selhn.pictures.ready import load_extractor, load_ready_model
+from selhn.pictures import ready
+from selhn.pictures.cache import FeatureCache, default_cache
+from selhn.pictures.dataset import REPORT_FILE, write_report
+from selhn.pictures.extraction import Extraction, no_decoder_warnings
+from selhn.pictures.extractor import Extractor, Prepared, load_extractor
+from selhn.pictures.picture_files import FORMATS, MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
+from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
+from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready.loader import READY
-from selhn.search import AnyIndex, Item, Query, Record, create_index, has_index, is_index, is_milvus, load_index
+from selhn.search import AnyIndex, Index, Item, Query, create_index, has_index, is_milvus, load_index
 from selhn.search.vectors import Precision
 
-DEFAULT_INDEX = Path("selhn.index")
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture: two pictures are usually nearer to each other than a picture and a sentence."""
 PICTURES_AT_ONCE = 512
-"""Pictures that are extracted and then written to the index together: what is done can be searched meanwhile."""
-GATHERED_AT_ONCE = 64
-SHOWN = 10
-"""Kinds of files that are named."""
-EPOCH = datetime(1970, 1, 1)
+"""Pictures that are written to the index together; then they can be searched."""
+UPLOADS = "uploads"
+"""Folder below the first one, for pictures that are added by their content."""
+WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
 
 
-@dataclass(frozen=True, eq=False)
-class Indexed:
-    """An index of pictures, and what the last look at a folder did to it."""
-
-    index: AnyIndex
-    added: int
-    changed: int
-    removed: int
-    unchanged: int
-    report: PictureReport
-    """Of the files that were read: those that had not been indexed as they are."""
-    others: Mapping[str, int]
-    """How many files are no pictures by their names, by the ends of these."""
-
-    def __str__(self) -> str:
-        head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
-        head += f"{self.unchanged:,} as before; {len(self.report.refused):,} left out"
-        told = describe_report(replace(self.report, notes=()), report_folder(self.index) / REPORT_FILE).split("\n")[1:]
-        kinds = ", ".join(f"{number:,} {suffix or 'without an ending'}" for suffix, number in self.others.items())
-        return "\n".join([head, *told, *([f"  not pictures by their names: {kinds}"] if kinds else [])])
-
-
-def holds_pictures(source: Path | str) -> bool:
-    """Whether a path is a folder of pictures, and not a data set in any of the formats."""
-    path = Path(source)
-    if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
-        return False
-    return bool(find_pictures(path).pictures)
-
-
-def default_index() -> Path:
-    """Where the index of a person's pictures lies if nothing else is said."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "selhn" / "pictures.index"
-
-
-def index_pictures(
-    folder: Path | str,
-    path: Path | str | None = None,
-    *,
-    model: AbstractMatcher | None = None,
-    extractor: str | None = None,
-    captions: Path | str | None = None,
-    precision: Precision = "float32",
-    device: torch.device | str = "cpu",
-    cache: Path | None = None,
-    batch_size: int = 16,
-    workers: int = 2,
-    quiet: bool = False,
-) -> Indexed:
-    """Bring an index up to date with the pictures below a folder; it is made where there is none.
-
-    Only files that are new, or whose size or time of change is another, are read. An index takes several folders:
-    items are called by their full paths, and those below other folders are left alone.
+class Library:
+    """An index of pictures with the extractor that makes their features and the folders that hold them.
 
     Args:
-        path: the index, a folder or a uri of Milvus; that of `default_index` if nothing is said.
-        model: by default the ready model, which the index then names and does not copy.
-        extractor: a name that `load_extractor` takes; by default that of the index, for a new one "ready".
-        captions: a file that `read_picture_texts` reads.
-        precision: of the vectors of a new index.
-        cache: folder of the features; by default one in the user's cache folder.
+        extractor: by default the one that the index names, loaded when it is first needed.
+        folders: by default those that were indexed; see `indexed_folders`.
+        name: for people; by default that of the folder, or of the index.
     """
-    root = Path(folder).expanduser().resolve()
-    pictures, others, closed = find_pictures(root)
-    if not pictures:
-        raise SelhnError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
-    told = None if captions is None else read_picture_texts(captions)
-    device = choose_device(str(device))
-    index, vision = _opened(path or default_index(), model, extractor, precision, device)
-    index.to(device)
-    kinds = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in others)
-    with index.writing():
-        known = {record.id: record for record in index.records({"id": {"like": below(root)}})}
-        wanted, lost = _wanted(root, pictures, known, told)
-        fresh = [Path(name) for name, item in wanted.items() if not _is_same(item, known.get(name))]
-        progress = Progress(max(1, len(fresh)), quiet=quiet)
-        how = {"cache": cache, "batch_size": batch_size, "workers": workers, "root": root, "progress": progress}
-        try:
-            used, report = _read_and_added(index, fresh, wanted, vision, how)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("stopped: what was done is kept, and the same command goes on") from None
-        progress.clear()
-        unreadable = {str(path) for path in fresh} - used
-        # Below a folder that cannot be looked into now, nothing is known to be gone.
-        unseen = {name for name in known if any(Path(name).is_relative_to(folder) for folder, _ in closed)}
-        gone = [name for name in known if name not in unseen and (name not in wanted or name in unreadable)]
-        index.delete(gone)
-        unmatched = [(name, f"has captions in {captions}, but no such picture is used") for name in lost]
-        shut = [(str(folder), why) for folder, why in closed]
-        report = replace(report, refused=(*report.refused, *shut, *unmatched))
-        write_report(report, root, report_folder(index))
-    new = sum(name not in known for name in used)
-    before = len(wanted) - len(fresh)
-    return Indexed(index, new, len(used) - new, len(gone), before, report, dict(kinds.most_common(SHOWN)))
 
+    def __init__(
+        self,
+        index: AnyIndex,
+        extractor: Extractor | None = None,
+        folders: Sequence[Path] | None = None,
+        name: str = "",
+        device: torch.device | str = "cpu",
+    ):
+        self.index, self.device = index, device
+        self._given, self._folders, self._name = extractor, folders, name
 
-def below(root: Path) -> str:
-    """A pattern for the ids of pictures below a folder."""
-    return glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"
+    @classmethod
+    def open(
+        cls, path: Path | str, model: AbstractMatcher | None = None, device: torch.device | str = "cpu"
+    ) -> "Library":
+        """The library of an index on disk or in Milvus; `model` if the index neither holds nor names its own."""
+        if not has_index(path):
+            raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`, or name another")
+        return cls(load_index(path, model).to(device), device=device)
 
+    @classmethod
+    def create(
+        cls,
+        path: Path | str | None,
+        model: AbstractMatcher | None = None,
+        *,
+        extractor: str | Extractor = READY,
+        precision: Precision = "float32",
+        device: torch.device | str = "cpu",
+    ) -> "Library":
+        """A new, empty library.
 
-def report_folder(index: AnyIndex) -> Path:
-    """Where it is written which pictures were left out: in the index, or for one in Milvus where yours would lie."""
-    folder = default_index().parent if is_milvus(index.place) else Path(index.place)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def regions_of(index: AnyIndex, picture: Path | str) -> Float[Tensor, "M F"]:
-    """The regions of a picture as the index takes them, to ask with."""
-    name = index.about.get("extractor")
-    if name is None:
-        raise SelhnError(f"{index.place} was not made from pictures: ask with the id of an item, or with regions")
-    return load_extractor(str(name))([open_picture(Path(picture).expanduser()).image])[0]
-
-
-def picture_id(picture: Path | str) -> str:
-    """What an index calls a picture."""
-    path = Path(picture).expanduser()
-    return str(path.parent.resolve() / path.name)
-
-
-def found_index(place: Path | str | None) -> Path | str:
-    """The index that is meant: the one named, else that of this folder, else that of the user's pictures."""
-    if place is not None:
-        return place
-    return default_index() if is_index(default_index()) and not is_index(DEFAULT_INDEX) else DEFAULT_INDEX
-
-
-def picture_query(index: AnyIndex, text: str | None, like: str | None, text_weight: float = TEXT_WEIGHT) -> Query:
-    """A sentence, an item or the file of a picture, or both."""
-    weights = {"text": text_weight} if text is not None and like is not None else {}
-    if like is None or like in index:
-        return Query(text, None, like, weights)
-    if picture_id(like) in index:
-        return Query(text, None, picture_id(like), weights)
-    if not Path(like).expanduser().is_file():
-        raise SelhnError(f"--like {like} is neither an item of {index.place} nor a file: name one of them")
-    return Query(text, regions_of(index, like), None, weights)
-
-
-def _opened(
-    place: Path | str,
-    model: AbstractMatcher | None,
-    extractor: str | None,
-    precision: Precision,
-    device: torch.device | str,
-) -> tuple[AnyIndex, Extractor]:
-    """The index and what gives it regions, once it is known that they fit."""
-    path = place if is_milvus(place) else Path(place).expanduser()
-    if has_index(path):
-        index = load_index(path, model)
-        name = index.about.get("extractor")
-        if name is None:
-            raise SelhnError(f"{path} was not made from pictures: name another place for the index")
-        if extractor not in (None, name):
-            raise SelhnError(f"{path} was made with the extractor {name}: take that, or another place for the index")
-        vision = load_extractor(str(name), device)
-        if vision.identity != index.about.get("features"):
+        Args:
+            path: of the index, a folder or a Milvus URI; None for one in memory.
+            model: by default the ready model, which the index then names and does not copy.
+            extractor: a name that `load_extractor` takes, or an extractor.
+            precision: of the vectors of the index.
+        """
+        vision = load_extractor(extractor, device) if isinstance(extractor, str) else extractor
+        name = extractor if isinstance(extractor, str) else vision.backbone.name
+        about: dict[str, Any] = {"extractor": name, "features": vision.identity}
+        is_own = model is not None
+        if model is None:
+            model, about = ready.load_ready_model(), {"model": READY, **about}
+        wanted = model.settings.get("feature_dim", vision.width)
+        if wanted != vision.width:
             raise SelhnError(
-                f"{path} was made with other features ({index.about.get('features')}) than {name} gives now "
-                f"({vision.identity}): make another index, or remove this one"
+                f"{model.name} takes features of {wanted} numbers and {name} gives {vision.width}: "
+                "name the extractor that it was trained with"
             )
-        return index, vision
-    vision = load_extractor(extractor or READY, device)
-    about: dict[str, Any] = {"extractor": extractor or READY, "features": vision.identity}
-    kept = model is not None
-    if model is None:
-        model, about = load_ready_model(), {"model": READY, **about}
-    wanted = model.settings.get("feature_dim", vision.width)
-    if wanted != vision.width:
-        raise SelhnError(
-            f"{model.name} takes features of {wanted} numbers and {extractor or READY} gives {vision.width}: "
-            "name the extractor that it was trained with"
+        settings: dict[str, Any] = {"precision": precision, "about": about, "keep_model": is_own}
+        index = Index.create(model, **settings) if path is None else create_index(path, model, **settings)
+        return cls(index.to(device), vision, device=device)
+
+    @cached_property
+    def extractor(self) -> Extractor | None:
+        """What makes the features of this index, with the same settings and weights as when the index was made.
+
+        None if the index does not say how its features were made.
+        """
+        name = self.index.about.get("extractor")
+        if name is None:
+            return None
+        extractor = self._given or load_extractor(str(name), self.device)
+        made_by = self.index.about.get("features")
+        if extractor.identity != made_by:
+            raise SelhnError(
+                f"{self.index.place} was made with other features ({made_by}) than {name} gives now "
+                f"({extractor.identity}): remove the index and make it again with `selhn index`, or make another"
+            )
+        return extractor
+
+    @cached_property
+    def pictures(self) -> PictureFolders | None:
+        """The folders that hold the pictures; None if the items of the index are not files."""
+        folders = indexed_folders(self.index) if self._folders is None else self._folders
+        return PictureFolders(*folders) if folders else None
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        folders = () if self.pictures is None else self.pictures.folders
+        own = folders[0].name if len(folders) == 1 else Path(self.index.place).name.removesuffix(".index")
+        return self._name or own or self.index.place
+
+    @staticmethod
+    def scan(folder: Path | str) -> Found:
+        """Walk a folder once and list its pictures."""
+        return find_pictures(Path(folder).expanduser().resolve())
+
+    def plan(self, found: Found, captions: Path | str | None = None) -> Plan:
+        """How the index has to change to agree with a folder; see `make_plan`. Nothing is read or changed yet."""
+        return make_plan(found, self.index, captions)
+
+    def apply(
+        self, plan: Plan, *, cache: Path | None = None, batch_size: int = 16, workers: int = 2, quiet: bool = False
+    ) -> Indexed:
+        """Carry out a plan. What is done when it is interrupted is kept, and a new plan has only the rest.
+
+        Args:
+            cache: folder of the features; by default one in the user's cache folder.
+            workers: threads that read and decode.
+        """
+        extractor = self._require_extractor("give another path for the index")
+        fresh = {item.id: item for item in (*plan.add, *plan.replace)}
+        progress = Progress(max(1, len(fresh)), quiet=quiet)
+        store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
+        reading = Extraction(
+            [Path(name) for name in fresh], extractor, store, batch_size, workers, plan.folder, progress
         )
-    return create_index(path, model, precision=precision, about=about, keep_model=kept), vision
+        used: set[str] = set()
+        with self.index.writing(), no_decoder_warnings():
+            try:
+                pictures = iter(reading)
+                while block := list(islice(pictures, PICTURES_AT_ONCE)):
+                    items = [replace(fresh[str(one.path)], regions=one.regions) for one in block]
+                    self.index.add(items, existing="replace")
+                    used.update(item.id for item in items)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
+            unreadable = [item.id for item in plan.replace if item.id not in used]
+            removed = self.index.delete([name for name in (*plan.delete, *unreadable) if name in self.index])
+        progress.clear()
+        store.close()
+        report = replace(reading.report, refused=(*reading.report.refused, *plan.refused))
+        folder = default_index().parent if is_milvus(self.index.place) else Path(self.index.place)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_report(report, plan.folder, folder)
+        new = sum(item.id in used for item in plan.add)
+        file = folder / REPORT_FILE
+        return Indexed(self.index, new, len(used) - new, removed, plan.unchanged, report, file, plan.others)
+
+    def query(self, text: str | None = None, like: str | None = None, text_weight: float = TEXT_WEIGHT) -> Query:
+        """A question by a sentence, by a picture, or by both.
+
+        Args:
+            like: the id of an item, or the file of a picture, which need not be in the index.
+        """
+        weights = {"text": text_weight} if text is not None and like is not None else {}
+        if like is None or like in self.index:
+            return Query(text, None, like, weights)
+        if picture_id(like) in self.index:
+            return Query(text, None, picture_id(like), weights)
+        if not Path(like).expanduser().is_file():
+            raise NotFound(f"{like} is neither an item of {self.index.place} nor a file: name one of them")
+        return Query(text, self.regions(like), None, weights)
+
+    def regions(self, picture: Path | str) -> Float[Tensor, "M F"]:
+        """The regions of the file of a picture, to search with."""
+        extractor = self._require_extractor("search with the id of an item, or with regions")
+        return extractor([open_picture(Path(picture).expanduser()).image])[0]
+
+    def prepare(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Prepared:
+        """The content of a picture file, ready to be searched with."""
+        extractor = self._require_extractor("search with a text")
+        return extractor.prepare(decode_picture(content, "the picture", most_pixels).image)
+
+    def picture(self, name: str) -> Path | None:
+        """The file of an item; None if it has none."""
+        return self.pictures.locate(name) if self.pictures is not None and name in self.index else None
+
+    def add(
+        self,
+        content: bytes,
+        most_pixels: int = MOST_PIXELS,
+        captions: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Store a picture in the folder and in the index; gives its id, which is the same for the same picture."""
+        extractor = self._require_extractor("it takes no pictures")
+        if self.pictures is None:
+            raise SelhnError(f"{self.index.place} has no folder of pictures: index one first with `selhn index`")
+        prepared = self.prepare(content, most_pixels)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
+        root = self.pictures.folders[0]
+        path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        if path.parent.is_symlink():
+            raise SelhnError(f"{path.parent} is a link to another folder: remove it")
+        is_new = not path.exists()
+        try:
+            if is_new:
+                path.write_bytes(content)
+            regions = extractor.extract([prepared])[0]
+            # Named and described as `selhn index` would, so that it stays when that looks at the folder again.
+            facts = {**(metadata or {}), **picture_facts(path, root)}
+            self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
+            self._know_ids()
+        except BaseException:
+            if is_new:
+                path.unlink(missing_ok=True)
+            raise
+        return str(path)
+
+    def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
+        """Give an item other captions, or other metadata."""
+        now = self.index.get(name)
+        own = now.captions if captions is None else tuple(captions)
+        # What indexing wrote shows whether a file has changed, so it cannot be overwritten.
+        kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
+        self.index.update([Item(name, None, None, own, now.metadata if metadata is None else {**metadata, **kept})])
+        self._know_ids()
+
+    def delete(self, name: str) -> None:
+        """Remove an item; its file is deleted only if `add` wrote it."""
+        path = self.picture(name)
+        was_added = path is not None and self._was_added(path)
+        self.index.delete([name])
+        self._know_ids()
+        if path is not None and was_added:
+            path.unlink(missing_ok=True)
+
+    def _know_ids(self) -> bool:
+        """Make an index in a folder read its ids now, in this thread, and not in that of the next reader."""
+        return "" in self.index
+
+    def _was_added(self, path: Path) -> bool:
+        """Whether `add` wrote a file: someone's own may be in a folder of the same name, but has another name."""
+        folders = () if self.pictures is None else self.pictures.folders
+        is_there = path.parent in [folder / UPLOADS for folder in folders] and path.is_file()
+        return is_there and path.stem == _upload_name(path.read_bytes())
+
+    def _require_extractor(self, remedy: str) -> Extractor:
+        if self.extractor is None:
+            raise SelhnError(f"{self.index.place} was not made from pictures: {remedy}")
+        return self.extractor
 
 
-def _wanted(
-    root: Path, pictures: Sequence[Path], known: Mapping[str, Record], told: Mapping[str, Any] | None
-) -> tuple[dict[str, Item], list[str]]:
-    """What the index should say of every picture, and names with captions that fit none."""
-    texts, lost = match_texts([path.relative_to(root).as_posix() for path in pictures], told or {})
-    wanted = {}
-    for path in pictures:
-        name, record = path.relative_to(root).as_posix(), known.get(str(path))
-        own = texts[name].texts if name in texts else ()
-        if told is None and record is not None:
-            own = record.captions
-        others = {} if record is None else record.metadata  # what people have written there stays
-        wanted[str(path)] = Item(str(path), captions=own, metadata={**others, **picture_facts(path, root)})
-    return wanted, lost
-
-
-def picture_facts(path: Path, root: Path) -> dict[str, Any]:
-    """What filters can ask for, and by what a changed file is told."""
-    try:
-        status = path.stat()
-    except OSError:  # gone since it was found; reading it says so
-        return {}
-    try:
-        modified = str(EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
-    except OverflowError:  # a clock that was wrong by thousands of years
-        modified = ""
-    folder = path.parent.relative_to(root).as_posix()
-    return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
-
-
-def _is_same(item: Item, record: Record | None) -> bool:
-    return record is not None and (record.captions, record.metadata) == (item.captions, item.metadata)
-
-
-def _read_and_added(
-    index: AnyIndex, fresh: Sequence[Path], wanted: Mapping[str, Item], vision: Extractor, how: dict[str, Any]
-) -> tuple[set[str], PictureReport]:
-    """Which of some pictures could be read and are now in the index, and what became of all."""
-    used: set[str] = set()
-    report = PictureReport(0, 0)
-    for first in range(0, len(fresh), PICTURES_AT_ONCE):
-        found = extract_pictures(fresh[first : first + PICTURES_AT_ONCE], vision, **how)
-        index.add(_items(found, wanted), existing="replace")
-        found.features.cache.close()
-        used.update(map(str, found.paths))
-        notes, refused = (*report.notes, *found.report.notes), (*report.refused, *found.report.refused)
-        report = PictureReport(len(used), report.computed + found.report.computed, notes, refused)
-    return used, report
-
-
-def _items(found: Extracted, wanted: Mapping[str, Item]) -> Iterator[Item]:
-    for rows in torch.arange(len(found.paths)).split(GATHERED_AT_ONCE):
-        regions, mask = found.features.gather(rows)
-        for row, own, present in zip(rows.tolist(), regions, mask):
-            yield replace(wanted[str(found.paths[row])], regions=own[present])
+def _upload_name(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]

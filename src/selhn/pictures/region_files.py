@@ -1,6 +1,7 @@
-"""Features that another program wrote, one file a picture: `.npy`, or `.npz` as bottom-up attention tools do."""
+"""Features that another program wrote, one file per picture: `.npy`, or `.npz` as bottom-up attention tools do."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
+from selhn.base.types import StoredPrecision
 from selhn.data.formats.reading import open_array, read_archive
-from selhn.pictures.cache import CachedFeatures, FeatureCache, Storage, content_key, default_cache
+from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport
-from selhn.pictures.files import read_bytes
+from selhn.pictures.picture_files import read_bytes
 
 SUFFIXES = (".npy", ".npz")
 ARRAYS = ("features", "x", "feat")
@@ -23,7 +25,7 @@ def find_region_files(folder: Path) -> list[Path]:
     """The arrays below a folder."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not found:
-        raise SelhnError(f"{folder} holds no .npy or .npz files: give a folder with one for each picture")
+        raise NotFound(f"{folder} holds no .npy or .npz files: give a folder with one per picture")
     return found
 
 
@@ -39,9 +41,9 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
 
 
 def collect_region_files(
-    paths: Sequence[Path], *, cache: Path | None = None, storage: Storage = "float16", root: Path
+    paths: Sequence[Path], *, cache: Path | None = None, precision: StoredPrecision = "float16", root: Path
 ) -> Extracted:
-    """All files as wide as the first that can be read; others are left out and named, as pictures would be."""
+    """All files as wide as the first that can be read; others are left out and named in the report."""
     store: FeatureCache | None = None
     used: list[tuple[Path, bytes, int]] = []
     refused = []
@@ -50,10 +52,10 @@ def collect_region_files(
             key, regions = content_key(read_bytes(path)), read_regions(path)
             if store is None:
                 width = regions.shape[1]
-                store = FeatureCache(cache or default_cache(), f"files, {width}", width, storage)
+                store = FeatureCache(cache or default_cache(), f"files, {width}", width, precision)
             if regions.shape[1] != store.width:
                 raise SelhnError(f"its features are {regions.shape[1]} wide, those before it {store.width}")
-        except ValueError as error:
+        except SelhnError as error:
             refused.append((path.relative_to(root).as_posix(), str(error)))
             continue
         if key not in store:
@@ -69,10 +71,6 @@ def collect_region_files(
 
 def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     for name in ARRAYS:
-        try:
+        with suppress(NotFound):
             return read_archive(path, (name,))[0]
-        except ValueError as error:
-            problem = error
-            if "lacks an array" not in str(error):
-                raise
-    raise SelhnError(f"{path} has none of {', '.join(ARRAYS)} ({problem})")
+    raise NotFound(f"{path} has none of {', '.join(ARRAYS)}: name its array of features so")

@@ -11,8 +11,8 @@ from selhn.data import Split
 from selhn.data.formats.reading import read_json
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
+from selhn.pictures import open_picture
 from selhn.pictures.dataset import REPORT_FILE
-from selhn.pictures.files import open_picture
 from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:

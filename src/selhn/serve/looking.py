@@ -10,9 +10,9 @@ from torch import Tensor
 from selhn.eval import region_attention
 from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, grid_boxes
-from selhn.pictures.files import decode_picture
+from selhn.pictures.picture_files import decode_picture
+from selhn.pictures.picture_folders import PictureFolders
 from selhn.serve.messages import LookMessage
-from selhn.serve.thumbnails import PictureFolders
 from selhn.text import split_words
 
 KEPT = 32

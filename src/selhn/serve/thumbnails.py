@@ -1,8 +1,6 @@
 """Small copies of indexed pictures: found in the indexed folders only, drawn anew so that nothing of EXIF is left."""
 
 import io
-import os
-import stat
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,40 +9,11 @@ from threading import Lock
 from PIL import Image
 
 from selhn.base.errors import SelhnError
-from selhn.pictures.files import MOST_BYTES, decode_picture
+from selhn.pictures.picture_files import decode_picture
+from selhn.pictures.picture_folders import PictureFolders
 
 SIZES = (160, 320, 640, 1280)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
-
-
-class PictureFolders:
-    """The folders whose pictures are shown. No file outside them is ever opened, wherever a name or a link may lead.
-
-    A name is a path below one of the folders, or a full path.
-    """
-
-    def __init__(self, *folders: str | Path):
-        self.folders = tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
-
-    def locate(self, name: str) -> Path | None:
-        """The file of that name, with all links followed; None where it is in none of the folders."""
-        for folder in self.folders:
-            try:
-                path = (folder / name).resolve(strict=True)
-            except (OSError, ValueError, RuntimeError):  # not there; a name no file has; links in a circle
-                continue
-            if path.is_relative_to(folder) and path.is_file():
-                return path
-        return None
-
-    def read(self, path: Path) -> bytes:
-        """The content of a located file; a link or a pipe that was put in its place since is not followed."""
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(file, "rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                raise SelhnError(f"{path.name} is no picture of at most {MOST_BYTES // 2**20} MiB")
-            return opened.read(MOST_BYTES)
 
 
 @dataclass(frozen=True)

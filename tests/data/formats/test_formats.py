@@ -4,7 +4,7 @@ import torch
 
 from selhn.data import FORMATS, import_data, load_data
 from selhn.data.formats import find_format
-from selhn.pictures.library import holds_pictures
+from selhn.pictures.indexing import pictures_in
 
 
 def test_every_format_is_recognised(precomp, pocket, karpathy, tmp_path):
@@ -71,12 +71,12 @@ def test_unknown_names_and_folders(tmp_path):
 
 
 def test_a_folder_of_pictures_is_recognised(tmp_path):
-    assert not holds_pictures(tmp_path)
+    assert not pictures_in(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
-    assert holds_pictures(tmp_path)
-    assert not holds_pictures(tmp_path / "sub" / "a.jpg")
+    assert pictures_in(tmp_path)
+    assert not pictures_in(tmp_path / "sub" / "a.jpg")
     with pytest.raises(ValueError, match="For a folder of pictures: selhn data import"):
         load_data(tmp_path)
     (tmp_path / "data.json").write_text("{}")
-    assert not holds_pictures(tmp_path), "a data set may have pictures beside it"
+    assert not pictures_in(tmp_path), "a data set may have pictures beside it"

@@ -9,10 +9,10 @@ from safetensors.torch import load_file, save_file
 from selhn.base.types import Batch
 from selhn.data import Projection
 from selhn.models import create_model
-from selhn.pictures import Extractor
+from selhn.pictures import Extractor, load_extractor
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.ready import load_extractor, load_ready_model, load_ready_projection, loader
-from selhn.pictures.ready.loader import write_ready
+from selhn.pictures.ready import loader
+from selhn.pictures.ready.loader import load_ready_model, load_ready_projection, write_ready
 
 CONFIG = {
     "model_type": "bert", "vocab_size": 60, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,

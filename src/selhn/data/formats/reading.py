@@ -113,7 +113,7 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                 flat = np.frombuffer(content, dtype, offset=file.tell())
                 arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
     except KeyError as missing:
-        raise Damaged(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
+        raise NotFound(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
         raise Damaged(f"{path} is not a readable .npz archive ({broken}): copy or download it again") from None
     return arrays

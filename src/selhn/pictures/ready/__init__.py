@@ -1,5 +1,5 @@
-"""A model to search your own pictures with, and the features it takes."""
+"""The model to search your own pictures with: `selhn.load_model("ready")`."""
 
-from selhn.pictures.ready.loader import load_extractor, load_ready_model, load_ready_projection
+from selhn.pictures.ready.loader import load_ready_model
 
-__all__ = ["load_extractor", "load_ready_model", "load_ready_projection"]
+__all__ = ["load_ready_model"]

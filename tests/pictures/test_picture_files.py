@@ -5,7 +5,8 @@ import pytest
 from picture_cases import animated_gif, encoded, huge_png, mutations, originals, photo, shut_off, turned_jpeg
 from PIL import Image
 
-from selhn.pictures.files import decode_picture, find_pictures, open_picture
+from selhn.base.errors import NotFound
+from selhn.pictures.picture_files import decode_picture, find_pictures, open_picture
 
 
 def test_what_was_saved_is_what_is_seen():
@@ -96,14 +97,15 @@ def test_files_are_found_below_a_folder(tmp_path):
     (tmp_path / "b" / ".hidden").mkdir(parents=True)
     for name in ("z.JPG", "b/a.png", "b/notes.txt", ".x.jpg", "b/.hidden/c.jpg"):
         (tmp_path / name).write_bytes(encoded(photo()))
-    pictures, others, closed = find_pictures(tmp_path)
+    found = find_pictures(tmp_path)
+    pictures, others, closed = found.pictures, found.others, found.closed
     assert closed == []
     assert [path.relative_to(tmp_path).as_posix() for path in pictures] == ["b/a.png", "z.JPG"]
     assert [path.name for path in others] == ["notes.txt"]
     assert open_picture(tmp_path / "z.JPG").image.size == (40, 30)
     with pytest.raises(ValueError, match="no folder"):
         find_pictures(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="missing or no file"):
+    with pytest.raises(NotFound):
         open_picture(tmp_path / "b")
 
 
@@ -128,4 +130,4 @@ def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path, monkeypatch):
     shut_off(monkeypatch, tmp_path / "shut")
     found = find_pictures(tmp_path)
     assert [path.name for path in found.pictures] == ["a.png"]
-    assert found.closed == [(tmp_path / "shut", "cannot be looked into (Permission denied)")]
+    assert found.closed == [(tmp_path / "shut", "cannot be listed (Permission denied)")]

@@ -2,9 +2,10 @@
 
 import io
 import os
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -15,6 +16,10 @@ MOST_PIXELS = 50_000_000
 MOST_BYTES = 256 * 2**20
 # No format that calls another program (EPS), holds documents (PDF), or is decoded before its size is known (ICO).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+# What Pillow's decoders raise for bytes that are not what they should be.
+DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, struct.error, zlib.error,
+)  # fmt: skip
 SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -28,14 +33,14 @@ class Picture:
 
 
 def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
-    """The picture of a file; a ValueError says why there is none, whatever the file holds."""
+    """The picture of a file; a SelhnError says why it cannot be opened, whatever the file holds."""
     return decode_picture(read_bytes(Path(path)), str(path), most_pixels)
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file that may be a picture."""
     if not path.is_file():
-        raise SelhnError(f"{path} is missing or no file: give the path of a picture")
+        raise NotFound(f"there is no file {path}: give the path of a picture")
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, more than the {MOST_BYTES // 2**20} of a picture")
@@ -50,8 +55,8 @@ def decode_picture(
 ) -> Picture:
     """The picture in some bytes; `name` is for messages. Its size is known and refused before anything is decoded.
 
-    Where a width and height are `enough`, a JPEG is decoded at a half, a quarter or an eighth of its size, which is
-    quicker, but no smaller than that.
+    If a width and height are `enough`, a JPEG is decoded at a half, a quarter or an eighth of its size, which is
+    faster, but not smaller than that.
     """
     if not content:
         raise SelhnError(f"{name} is empty: copy it again")
@@ -77,23 +82,30 @@ def decode_picture(
         raise SelhnError(f"{name} cannot be read as a picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
     except MemoryError:
         raise SelhnError(f"{name} does not fit into memory: give a smaller copy") from None
-    except Exception as broken:  # a decoder raises whatever the bytes lead it to
+    except DECODER_ERRORS as broken:
         reason = f"{type(broken).__name__}: {str(broken)[:120]}"
         raise SelhnError(f"{name} cannot be read as a picture ({reason}): copy or export it again") from None
 
 
-class Found(NamedTuple):
-    """The files under a folder."""
+@dataclass(frozen=True)
+class Found:
+    """The files below a folder."""
 
+    folder: Path
     pictures: list[Path]
-    """Those that are called like pictures."""
+    """Files whose names end like those of pictures."""
     others: list[Path]
     closed: list[tuple[Path, str]]
-    """Folders that could not be looked into, and why: what is in them is not known."""
+    """Folders that could not be listed, and why: what they hold is unknown."""
+
+    def name(self, path: Path) -> str:
+        """A path relative to the folder."""
+        return writable(path, self.folder)
 
 
-def find_pictures(folder: Path) -> Found:
-    """The files under a folder that are called like pictures, and the others; no hidden ones, no linked folders."""
+def find_pictures(folder: Path | str) -> Found:
+    """Walk a folder once; hidden files and linked folders are left out."""
+    folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise NotFound(f"there is no folder {folder}: give one that holds pictures")
     pictures: list[Path] = []
@@ -101,28 +113,34 @@ def find_pictures(folder: Path) -> Found:
     closed: list[tuple[Path, str]] = []
 
     def note(error: OSError) -> None:
-        closed.append((Path(str(error.filename)), f"cannot be looked into ({error.strerror})"))
+        closed.append((Path(str(error.filename)), f"cannot be listed ({error.strerror})"))
 
-    for place, folders, files in os.walk(folder, onerror=note):
+    for parent, folders, files in os.walk(folder, onerror=note):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            path = Path(place) / name
+            path = Path(parent) / name
             if not name.startswith(".") and path.is_file():
                 (pictures if path.suffix.lower() in SUFFIXES else others).append(path)
-    return Found(sorted(pictures), sorted(others), closed)
+    return Found(folder, sorted(pictures), sorted(others), closed)
+
+
+def writable(path: Path, root: Path | None = None) -> str:
+    """A path, relative to `root` if there is one, in a form that can be written to any file."""
+    shown = str(path) if root is None else path.relative_to(root).as_posix()
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def _upright(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
-    """Turned as EXIF says; damaged EXIF is passed over, the picture itself may be whole."""
+    """Turned as EXIF says; damaged EXIF data are ignored, since the picture itself may be whole."""
     try:
         turned = ImageOps.exif_transpose(image)
-    except Exception:  # the parser raises whatever the bytes lead it to
+    except DECODER_ERRORS:
         return image, ("its EXIF data are damaged and were not used",)
     return turned, () if turned.getexif() == image.getexif() else ("turned as its EXIF data say",)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """RGB; what is transparent lies on white, 16 bits a channel become 8."""
+    """RGB; transparent parts become white, 16 bits per channel become 8."""
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image).astype(np.float32)
         span = 257.0 if image.mode.startswith("I") else 1.0

@@ -1,11 +1,18 @@
 import pytest
+import torch
 from picture_cases import TinyBackbone
-from tiny import small_model
 
-from selhn.pictures import Extractor
+from selhn.models import create_model
+from selhn.pictures import Extractor, Library
+from selhn.pictures import example_library as examples
+from selhn.pictures.example_library import facts, open_examples
 from selhn.search import Index
-from selhn.serve import examples
-from selhn.serve.examples import facts, open_examples
+from selhn.text import Vocabulary
+
+
+def small_model(name="rvse"):
+    torch.manual_seed(0)
+    return create_model(name, tokenizer=Vocabulary.build(["a red dog"], 1), feature_dim=4, dim=8).eval()
 
 
 @pytest.fixture
@@ -40,25 +47,44 @@ def test_every_example_names_its_licence_and_its_origin():
 
 
 def test_they_are_indexed_once(few, tmp_path):
-    first = open_examples(small_model(), Extractor(few))
+    first = open_examples(None, small_model(), Extractor(few))
     assert len(first.index) == 3
     assert first.index.path == tmp_path / "cache" / "selhn" / "examples.index"
     record = first.index.get(first.index.ids()[0])
     assert record.metadata["license"].startswith("CC BY")
     assert first.picture(record.id).name == record.id
     few.calls.clear()
-    again = open_examples(small_model(), Extractor(few))
+    again = open_examples(None, small_model(), Extractor(few))
     assert not few.calls
     assert again.index.ids() == first.index.ids()
 
 
 def test_an_index_of_another_model_or_a_half_written_one_is_made_again(few, tmp_path):
     folder = tmp_path / "i"
-    open_examples(small_model(), Extractor(few), folder)
+    open_examples(folder, small_model(), Extractor(few))
     other = small_model("vse_fc")
-    assert len(open_examples(other, Extractor(few), folder).index) == 3
+    assert len(open_examples(folder, other, Extractor(few)).index) == 3
     index = Index.load(folder, other)
     index.delete(index.ids()[:1])
-    assert len(open_examples(other, Extractor(few), folder).index) == 3
+    assert len(open_examples(folder, other, Extractor(few)).index) == 3
     (folder / "manifest.json").write_text("{}")
-    assert len(open_examples(other, Extractor(few), folder).index) == 3
+    assert len(open_examples(folder, other, Extractor(few)).index) == 3
+
+
+def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
+    """`selhn search --index` and `Library.open` read how its features were made."""
+    from selhn.cli.search import ask
+    from selhn.pictures import library
+
+    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
+    monkeypatch.setattr(library, "load_extractor", lambda name, device="cpu": {"ready": Extractor(few)}[name])
+    index = open_examples().index
+    assert index.about == {"model": "ready", "extractor": "ready", "features": Extractor(few).identity}
+    assert Library.open(index.path).regions(tmp_path / "pictures" / index.ids()[0]).shape == (10, 4)
+    assert len(ask(["a red dog"], index.path, like=str(tmp_path / "pictures" / index.ids()[0]))) == 3
+
+
+def test_an_index_of_a_version_that_meant_something_else_is_made_again(few, tmp_path):
+    path = tmp_path / "i"
+    Index.create(small_model(), path, keep_model=False, about={"extractor": Extractor(few).identity, "pictures": 3})
+    assert len(open_examples(path, small_model(), Extractor(few)).index) == 3

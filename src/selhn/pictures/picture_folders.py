@@ -1,0 +1,73 @@
+"""Where the pictures of an index are, and where the index is."""
+
+import os
+import stat
+from pathlib import Path
+
+from selhn.base.errors import SelhnError
+from selhn.pictures.picture_files import MOST_BYTES
+from selhn.search import AnyIndex, is_index
+
+DEFAULT_INDEX = Path("selhn.index")
+
+
+class PictureFolders:
+    """The folders whose pictures are shown. No file outside them is ever opened, wherever a name or a link may lead.
+
+    A name is a path below one of the folders, or a full path.
+    """
+
+    def __init__(self, *folders: str | Path):
+        self.folders = tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
+
+    def locate(self, name: str) -> Path | None:
+        """The file of that name, with all links followed; None if it is in none of the folders."""
+        for folder in self.folders:
+            try:
+                path = (folder / name).resolve(strict=True)
+            except (OSError, ValueError, RuntimeError):  # missing; a name no file has; links in a circle
+                continue
+            if path.is_relative_to(folder) and path.is_file():
+                return path
+        return None
+
+    def read(self, path: Path) -> bytes:
+        """The content of a located file; a link or a pipe that has replaced it since is not followed."""
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(file, "rb") as opened:
+            found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+                raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB: give a smaller copy")
+            return opened.read(MOST_BYTES)
+
+
+def indexed_folders(index: AnyIndex) -> list[Path]:
+    """The folders that were indexed: the path of each item without the part below the folder."""
+    if "extractor" not in index.about:
+        return []
+    found: dict[Path, None] = {}
+    for record in index.records():
+        inside = Path(str(record.metadata.get("folder", "")), str(record.metadata.get("file", "")))
+        path, depth = Path(record.id), len(inside.parts)
+        if path.is_absolute() and depth and path.parts[-depth:] == inside.parts:
+            found[Path(*path.parts[:-depth])] = None
+    return list(found)
+
+
+def default_index() -> Path:
+    """The index of a user's pictures if no other is given."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "selhn" / "pictures.index"
+
+
+def found_index(path: Path | str | None) -> Path | str:
+    """The index that is meant: the one named, else `selhn.index` here, else that of the user's pictures."""
+    if path is not None:
+        return path
+    return default_index() if is_index(default_index()) and not is_index(DEFAULT_INDEX) else DEFAULT_INDEX
+
+
+def picture_id(picture: Path | str) -> str:
+    """The id of a picture in an index: its full path."""
+    path = Path(picture).expanduser()
+    return str(path.parent.resolve() / path.name)

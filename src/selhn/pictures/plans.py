@@ -1,0 +1,135 @@
+"""What has to change in an index so that it agrees with a folder of pictures, and what was changed."""
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from selhn.base.errors import SelhnError
+from selhn.data.formats.captions import match_texts, read_picture_texts
+from selhn.pictures.dataset import describe_report
+from selhn.pictures.extraction import PictureReport, is_text
+from selhn.pictures.picture_files import Found
+from selhn.search import AnyIndex, Item
+
+SHOWN = 10
+"""Kinds of files, and pictures of a plan, that are named."""
+EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Changes of an index; items have no regions yet."""
+
+    folder: Path
+    add: Sequence[Item]
+    replace: Sequence[Item]
+    """Files, captions or metadata that have changed."""
+    delete: Sequence[str]
+    unchanged: int
+    refused: Sequence[tuple[str, str]]
+    """Folders that could not be listed and captions without a picture, and why."""
+    others: Mapping[str, int]
+    """Number of files that are not pictures, by extension."""
+
+    def __str__(self) -> str:
+        head = f"{len(self.add):,} pictures to add, {len(self.replace):,} to read again, {len(self.delete):,} to "
+        head += f"remove, {self.unchanged:,} unchanged"
+        lists = {
+            "add": [item.id for item in self.add],
+            "read again": [item.id for item in self.replace],
+            "remove": self.delete,
+            "left out": [f"{name}: {why}" for name, why in self.refused],
+        }
+        lines = [head]
+        for kind, names in lists.items():
+            lines += [f"  {kind}: {name}" for name in names[:SHOWN]]
+            lines += [f"  {kind}: and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+        return "\n".join([*lines, *_kinds(self.others)]).encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """An index of pictures, and how a plan changed it."""
+
+    index: AnyIndex
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    report: PictureReport
+    """On the files that were read, that is, all but the unchanged ones."""
+    report_file: Path
+    others: Mapping[str, int]
+    """Number of files that are not pictures, by extension."""
+
+    def __str__(self) -> str:
+        head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
+        head += f"{self.unchanged:,} unchanged; {len(self.report.refused):,} left out"
+        told = describe_report(replace(self.report, notes=()), self.report_file).split("\n")[1:]
+        return "\n".join([head, *told, *_kinds(self.others)])
+
+
+def make_plan(found: Found, index: AnyIndex | None, captions: Path | str | None = None) -> Plan:
+    """Compare the pictures of a folder with an index, or with an empty one.
+
+    A picture has changed if its size or time of change has, or, with a file of `captions`, what that says about it.
+    Captions and metadata that people wrote into the index are kept. Other folders of the index are left alone.
+    """
+    root = found.folder
+    if not found.pictures:
+        raise SelhnError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+    told = None if captions is None else read_picture_texts(captions)
+    texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
+    known = {} if index is None else {one.id: one for one in index.records({"id": {"like": _below(root)}})}
+    add, changed = [], []
+    for path in found.pictures:
+        record = known.get(str(path))
+        own = texts.get(path.relative_to(root).as_posix())
+        if record is None:
+            add.append(Item(str(path), None, None, own.texts if own else (), picture_facts(path, root)))
+            continue
+        lines = record.captions if told is None else own.texts if own else ()
+        item = Item(record.id, None, None, lines, {**record.metadata, **picture_facts(path, root)})
+        if (item.captions, item.metadata) != (record.captions, record.metadata):
+            changed.append(item)
+    # Nothing below a folder that cannot be listed now is known to be gone.
+    there = set(map(str, found.pictures))
+    gone = [
+        name
+        for name in known
+        if name not in there and not any(Path(name).is_relative_to(closed) for closed, _ in found.closed)
+    ]
+    refused = [(str(path), why) for path, why in found.closed]
+    refused += [(name, f"has captions in {captions}, but no such picture is used") for name in unmatched]
+    others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
+    unchanged = len(found.pictures) - len(add) - len(changed)
+    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)))
+
+
+def picture_facts(path: Path, root: Path) -> dict[str, Any]:
+    """Metadata that filters can use and that show whether a file has changed."""
+    try:
+        status = path.stat()
+    except OSError:  # gone since it was found; reading it says so
+        return {}
+    try:
+        modified = str(EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
+    except OverflowError:  # a clock that was wrong by thousands of years
+        modified = ""
+    folder = path.parent.relative_to(root).as_posix()
+    return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
+
+
+def _below(root: Path) -> str:
+    """A pattern for the ids of pictures below a folder."""
+    return glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"
+
+
+def _kinds(others: Mapping[str, int]) -> list[str]:
+    kinds = ", ".join(f"{number:,} {suffix or 'without extension'}" for suffix, number in others.items())
+    return [f"  not pictures, by extension: {kinds}"] if kinds else []

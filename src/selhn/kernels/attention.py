@@ -22,6 +22,10 @@ from torch.nn.functional import pad
 
 from selhn.kernels.triton_support import fusable
 
+SLOPE = 0.1
+"""Of the LeakyReLU before the softmax."""
+EPSILON = 1e-8
+"""Added to every norm that something is divided by."""
 MOST_REGIONS = 128
 MOST_WORDS = 64
 # The largest gradient of a score is scaled to this: 2^8 below the largest number of float16, 2^22 above the least.

@@ -1,10 +1,4 @@
-"""The Triton kernels of `attention`; imported only where they run.
-
-A pair is a tile with the regions of the image down and the words of the text across, as it lies in `dots`
-(I, M, T, N). The fragments of the context are along AXIS, 0 for regions and 1 for words; those of the query along the
-other. A program takes one context and some queries, one after the other, so that it reads the context's Gram matrix
-once. N is a multiple of 8: a row of a tile then begins at a full sector of memory, and is read four numbers at a time.
-"""
+"""The Triton kernels of `attention`; imported only where they run. See `triton_tiles` for what a tile is."""
 
 from collections.abc import Sequence
 from typing import no_type_check
@@ -14,6 +8,19 @@ import triton.language as tl
 from torch import Tensor
 
 from selhn.kernels.attention import AttentionSettings
+from selhn.kernels.triton_tiles import (
+    EPSILON,
+    LEAST_SQUARE,
+    SLOPE,
+    attend,
+    half,
+    pair_at,
+    place,
+    read_context,
+    side,
+    tile,
+    tile_options,
+)
 
 View = Sequence[Tensor]
 """Of a direction: Gram matrices (C, K, K), lengths (Q, L), and the masks of contexts (C, K) and queries (Q, L)."""
@@ -21,10 +28,6 @@ QUERIES = 8
 """Of one program, on the way forward."""
 QUERIES_BACK = 16
 """On the way back, where their shares of the Gram matrix's gradient are added up in registers."""
-SLOPE = tl.constexpr(0.1)
-EPSILON = tl.constexpr(1e-8)
-LEAST_SQUARE = tl.constexpr(1e-30)
-LARGEST_HALF = tl.constexpr(65504.0)
 # Compiling takes longer than many runs: one version must serve batches of all sizes, and any part of a mask.
 ANY = {
     "do_not_specialize": ["num_images", "num_texts", "regions", "eights"],
@@ -34,93 +37,11 @@ ANY = {
 
 @triton.jit
 @no_type_check
-def _halves(x):
-    """Two numbers in half precision whose sum is x, for an x of about 1, within 2^-22."""
-    high = x.to(tl.float16)
-    return high, (x - high.to(tl.float32)).to(tl.float16)
-
-
-@triton.jit
-@no_type_check
-def _half(x):
-    """Rounded, and finite where x is."""
-    return tl.clamp(x, -LARGEST_HALF, LARGEST_HALF, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
-
-
-@triton.jit
-@no_type_check
-def _place(num_queries, QUERIES: tl.constexpr):
-    """The context of a program, and its first query."""
-    parts = tl.cdiv(num_queries, QUERIES)
-    return tl.program_id(0) // parts, tl.program_id(0) % parts * QUERIES
-
-
-@triton.jit
-@no_type_check
-def _tile(num_texts, regions, eights, REGIONS: tl.constexpr, WORDS: tl.constexpr):
-    """Where the numbers of a pair are, counted from its first, and which of them there are."""
-    region, word = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :]
-    words = eights * 8
-    return region * (num_texts * words) + word, (region < regions) & (word < words)
-
-
-@triton.jit
-@no_type_check
-def _pair(context, query, num_texts, regions, eights, AXIS: tl.constexpr):
-    """Where the score of a pair is, and the first of its numbers."""
-    if AXIS == 0:
-        image, text = context, query
-    else:
-        image, text = query, context
-    across = num_texts.to(tl.int64)
-    return image * across + text, (image * regions * across + text) * (eights * 8)
-
-
-@triton.jit
-@no_type_check
-def _context(gram, mask, context, size, K: tl.constexpr):
-    """The Gram matrix of a context, and which fragments are looked at: all, if none is real."""
-    k, other = tl.arange(0, K), tl.arange(0, K)[None, :]
-    at = context.to(tl.int64) * size * size + k[:, None] * size + other
-    high, low = _halves(tl.load(gram + at, mask=(k[:, None] < size) & (other < size), other=0.0))
-    real = tl.load(mask + context * size + k, mask=k < size, other=0) != 0
-    return high, low, real | (tl.sum(real.to(tl.int32), axis=0) == 0)
-
-
-@triton.jit
-@no_type_check
 def _query(mask, lengths, query, size, L: tl.constexpr):
     """Which fragments of a query are real, and their lengths."""
     fragment = tl.arange(0, L)
     inside, at = fragment < size, query * size + fragment
     return tl.load(mask + at, mask=inside, other=0) != 0, tl.load(lengths + at, mask=inside, other=0.0)
-
-
-@triton.jit
-@no_type_check
-def _attend(s, high, low, looked_at, smooth, AXIS: tl.constexpr, FOCUS: tl.constexpr):
-    """f(s), and what it is divided by; the weights w, also rounded, and G w; q . x and x . x."""
-    active = tl.where(s > 0, s, SLOPE * s)
-    norm = tl.sqrt(tl.sum(active * active, axis=1 - AXIS))
-    logits = active * tl.expand_dims(smooth / (norm + EPSILON), 1 - AXIS)
-    logits = tl.where(tl.expand_dims(looked_at, 1 - AXIS), logits, float("-inf"))
-    power = tl.exp(logits - tl.expand_dims(tl.max(logits, axis=AXIS), AXIS))
-    w = power * tl.expand_dims(1 / tl.sum(power, axis=AXIS), AXIS)
-    if FOCUS is not None:
-        if FOCUS == "equal":
-            average = tl.sum(w, axis=AXIS) / tl.sum(looked_at.to(tl.float32), axis=0)
-        else:
-            root = tl.sqrt(w)
-            average = tl.sum(root * w, axis=AXIS) / tl.sum(root, axis=AXIS)
-        # The largest, whose power is 1, is above every average but that of its equals.
-        w = tl.where((w > tl.expand_dims(average, AXIS)) | (power == 1), w, 0.0)
-        w *= tl.expand_dims(1 / tl.sum(w, axis=AXIS), AXIS)
-    w_high, w_low = _halves(w)
-    if AXIS == 0:
-        gram_w = tl.dot(high, w_high, tl.dot(high, w_low, tl.dot(low, w_high)))
-    else:
-        gram_w = tl.dot(w_high, high, tl.dot(w_low, high, tl.dot(w_high, low)))
-    return active, norm, w, w_high, gram_w, tl.sum(w * s, axis=AXIS), tl.sum(w * gram_w, axis=AXIS)
 
 
 @triton.jit
@@ -157,14 +78,14 @@ def _score(
         num_queries, size, query_size = num_texts, regions, eights * 8
     else:
         num_queries, size, query_size = num_images, eights * 8, regions
-    context, first = _place(num_queries, QUERIES)
-    high, low, looked_at = _context(gram, context_mask, context, size, K)
-    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    context, first = place(num_queries, QUERIES)
+    high, low, looked_at = read_context(gram, context_mask, context, size, K)
+    at, inside = tile(num_texts, regions, eights, REGIONS, WORDS)
     for query in range(first, tl.minimum(first + QUERIES, num_queries)):
-        pair, start = _pair(context, query, num_texts, regions, eights, AXIS)
+        pair, start = pair_at(context, query, num_texts, regions, eights, AXIS)
         s = tl.load(dots + start + at, mask=inside, other=0.0)
         real, length = _query(query_mask, lengths, query, query_size, L)
-        _, _, _, _, _, dot, square = _attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+        _, _, _, _, _, dot, square = attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
         _, _, _, score, _ = _pool(dot, square, length, real, sharpness, LSE)
         if ADD:
             score += tl.load(scores + pair)
@@ -186,18 +107,18 @@ def _score_backward(
         num_queries, size, query_size = num_texts, regions, eights * 8
     else:
         num_queries, size, query_size = num_images, eights * 8, regions
-    context, first = _place(num_queries, QUERIES)
-    high, low, looked_at = _context(gram, context_mask, context, size, K)
-    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    context, first = place(num_queries, QUERIES)
+    high, low, looked_at = read_context(gram, context_mask, context, size, K)
+    at, inside = tile(num_texts, regions, eights, REGIONS, WORDS)
     factor = tl.load(scale)
     d_gram = tl.zeros([K, K], tl.float32)
     for query in range(first, tl.minimum(first + QUERIES, num_queries)):
-        pair, start = _pair(context, query, num_texts, regions, eights, AXIS)
+        pair, start = pair_at(context, query, num_texts, regions, eights, AXIS)
         pull = tl.load(grad + pair) * factor
         if pull != 0:
             s = tl.load(dots + start + at, mask=inside, other=0.0)
             real, length = _query(query_mask, lengths, query, query_size, L)
-            active, norm, w, w_high, gram_w, dot, square = _attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+            active, norm, w, w_high, gram_w, dot, square = attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
             cosine, root, inverse, _, share = _pool(dot, square, length, real, sharpness, LSE)
             # What sees nothing, or is nothing, is not pulled.
             d_cosine = tl.where(length * root > EPSILON, pull * share, 0.0)
@@ -207,7 +128,7 @@ def _score_backward(
             fragment = tl.arange(0, L)
             to = grad_lengths + (context.to(tl.int64) * num_queries + query) * query_size + fragment
             tl.store(to, d_length, mask=fragment < query_size)
-            w_square = _half(w * tl.expand_dims(d_square, AXIS))
+            w_square = half(w * tl.expand_dims(d_square, AXIS))
             if AXIS == 0:
                 d_gram = tl.dot(w_square, tl.trans(w_high), d_gram)
             else:
@@ -220,7 +141,7 @@ def _score_backward(
             d_s = tl.where(s > 0, d_s, SLOPE * d_s) + w * tl.expand_dims(d_dot, AXIS)
             if ADD:
                 d_s += tl.load(grad_dots + start + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(grad_dots + start + at, _half(d_s), mask=inside)
+            tl.store(grad_dots + start + at, half(d_s), mask=inside)
     k, other = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
     tl.store(
         grad_gram + tl.program_id(0).to(tl.int64) * size * size + k * size + other,
@@ -234,7 +155,7 @@ def score(dots: Tensor, view: View, scores: Tensor, direction: str, settings: At
     gram, lengths, context_mask, query_mask = view
     _score[_grid(view, QUERIES)](
         dots, gram, context_mask, query_mask, lengths, scores,
-        *_arguments(dots, direction, settings, add, QUERIES), **_options(dots, stages=3, registers=96),
+        *_arguments(dots, direction, settings, add, QUERIES), **tile_options(dots, stages=3, registers=96),
     )  # fmt: skip
 
 
@@ -250,7 +171,7 @@ def score_backward(
     _score_backward[grid](
         grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
         *_arguments(dots, direction, settings, add, QUERIES_BACK),
-        **_options(dots, stages=2, registers=128 if direction == "i2t" else None),
+        **tile_options(dots, stages=2, registers=128 if direction == "i2t" else None),
     )  # fmt: skip
     return grad_gram.sum(1), grad_lengths.sum(0)
 
@@ -267,21 +188,4 @@ def _arguments(
     images, regions, texts, words = dots.shape
     smooth, focus, lambda_lse = settings
     sizes = images, texts, regions, words // 8, float(smooth), float(lambda_lse or 0)
-    return *sizes, int(direction == "i2t"), focus, lambda_lse is not None, add, queries, _side(regions), _side(words)
-
-
-def _options(dots: Tensor, stages: int, registers: int | None) -> dict[str, int]:
-    """A warp for every 16 rows of a matrix product; the next tiles are read ahead where there is room for them.
-
-    Fewer registers let more programs run at once: measured on an H200 with tiles of 64 x 32, a quarter faster.
-    """
-    regions, words = _side(dots.shape[1]), _side(dots.shape[3])
-    options = {"num_warps": max(regions, words) // 16, "num_stages": stages if regions * words <= 4096 else 1}
-    if registers is not None and regions * words <= 2048:
-        options["maxnreg"] = registers
-    return options
-
-
-def _side(size: int) -> int:
-    """Of a tile: a power of two that a matrix product can have."""
-    return max(16, triton.next_power_of_2(size))
+    return *sizes, int(direction == "i2t"), focus, lambda_lse is not None, add, queries, side(regions), side(words)

@@ -1,6 +1,6 @@
 """The Triton kernels of `differences`; imported only where they run.
 
-Attention has a pair as a tile, as in `attention_triton`. Projections have an image and some of its words, a row each:
+Attention has a pair as a tile, as in `triton_tiles`. Projections have an image and some of its words, a row each:
 the differences are made DEPTH channels at a time, and go from the registers into the next matrix product.
 """
 
@@ -11,18 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selhn.kernels.attention_triton import (
-    EPSILON,
-    LEAST_SQUARE,
-    SLOPE,
-    _attend,
-    _context,
-    _half,
-    _pair,
-    _place,
-    _side,
-    _tile,
-)
+from selhn.kernels import triton_tiles as tiles
+from selhn.kernels.triton_tiles import EPSILON, LEAST_SQUARE, SLOPE
 
 TEXTS = 8
 """That a program attends for, on the way forward."""
@@ -60,17 +50,17 @@ def _weights(
     dots, gram, region_mask, weights, num_texts, regions, eights, words, wide, smooth,
     TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    image, first = _place(num_texts, TEXTS)
-    high, low, looked_at = _context(gram, region_mask, image, regions, REGIONS)
-    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    image, first = tiles.place(num_texts, TEXTS)
+    high, low, looked_at = tiles.read_context(gram, region_mask, image, regions, REGIONS)
+    at, inside = tiles.tile(num_texts, regions, eights, REGIONS, WORDS)
     region, word, width = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :], wide * 8
     for text in range(first, tl.minimum(first + TEXTS, num_texts)):
-        pair, start = _pair(image, text, num_texts, regions, eights, 0)
+        pair, start = tiles.pair_at(image, text, num_texts, regions, eights, 0)
         s = tl.load(dots + start + at, mask=inside, other=0.0)
-        _, _, w, _, _, _, square = _attend(s, high, low, looked_at, smooth, 0, None)
+        _, _, w, _, _, _, square = tiles.attend(s, high, low, looked_at, smooth, 0, None)
         w *= (1 / (tl.sqrt(tl.maximum(square, LEAST_SQUARE)) + EPSILON))[None, :]
         to = weights + pair * words * width + word * width + region
-        tl.store(to, _half(w), mask=(region < width) & (word < words))
+        tl.store(to, tiles.half(w), mask=(region < width) & (word < words))
 
 
 @triton.jit(**ANY_PAIRS)
@@ -80,29 +70,29 @@ def _weights_backward(
     TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """All gradients times `scale`. Pairs without any, as most are where negatives are mined, are passed over."""
-    image, first = _place(num_texts, TEXTS)
-    high, low, looked_at = _context(gram, region_mask, image, regions, REGIONS)
-    at, inside = _tile(num_texts, regions, eights, REGIONS, WORDS)
+    image, first = tiles.place(num_texts, TEXTS)
+    high, low, looked_at = tiles.read_context(gram, region_mask, image, regions, REGIONS)
+    at, inside = tiles.tile(num_texts, regions, eights, REGIONS, WORDS)
     region, word, width = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :], wide * 8
     factor = tl.load(scale)
     d_gram = tl.zeros([REGIONS, REGIONS], tl.float32)
     for text in range(first, tl.minimum(first + TEXTS, num_texts)):
-        pair, start = _pair(image, text, num_texts, regions, eights, 0)
+        pair, start = tiles.pair_at(image, text, num_texts, regions, eights, 0)
         of_pair = grad + pair * words * width + word * width + region
         pull = tl.load(of_pair, mask=(region < regions) & (word < words), other=0.0) * factor
         if tl.sum(tl.sum((pull != 0).to(tl.int32), axis=0), axis=0) > 0:
             s = tl.load(dots + start + at, mask=inside, other=0.0)
-            active, norm, w, w_high, gram_w, _, square = _attend(s, high, low, looked_at, smooth, 0, None)
+            active, norm, w, w_high, gram_w, _, square = tiles.attend(s, high, low, looked_at, smooth, 0, None)
             root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
             inverse = 1 / (root + EPSILON)
             # What sees nothing has no direction.
             d_square = tl.where(square > LEAST_SQUARE, -0.5 * tl.sum(pull * w, axis=0) * inverse * inverse / root, 0.0)
-            d_gram = tl.dot(_half(w * d_square[None, :]), tl.trans(w_high), d_gram)
+            d_gram = tl.dot(tiles.half(w * d_square[None, :]), tl.trans(w_high), d_gram)
             d_w = pull * inverse[None, :] + gram_w * (2 * d_square)[None, :]
             d_logits = w * (d_w - tl.sum(w * d_w, axis=0)[None, :])
             along = tl.sum(d_logits * active, axis=1) / ((norm + EPSILON) * tl.maximum(norm, EPSILON))
             d_s = (d_logits - active * along[:, None]) * (smooth / (norm + EPSILON))[:, None]
-            tl.store(grad_dots + start + at, _half(tl.where(s > 0, d_s, SLOPE * d_s)), mask=inside)
+            tl.store(grad_dots + start + at, tiles.half(tl.where(s > 0, d_s, SLOPE * d_s)), mask=inside)
     k, other = tl.arange(0, REGIONS)[:, None], tl.arange(0, REGIONS)[None, :]
     to = grad_gram + tl.program_id(0).to(tl.int64) * regions * regions + k * regions + other
     tl.store(to, d_gram, mask=(k < regions) & (other < regions))
@@ -215,7 +205,7 @@ def attend(dots: Tensor, gram: Tensor, region_mask: Tensor, words: int, smooth: 
     images, regions, texts, _ = dots.shape
     weights = dots.new_empty(images, texts * words, regions + -regions % 8, dtype=torch.float16)
     _weights[(images * triton.cdiv(texts, TEXTS),)](
-        dots, gram, region_mask, weights, *_pair_sizes(dots, words, smooth, TEXTS), **_pair_options(dots, 3)
+        dots, gram, region_mask, weights, *_pair_sizes(dots, words, smooth, TEXTS), **tiles.tile_options(dots, 3)
     )
     return weights
 
@@ -230,7 +220,7 @@ def attend_backward(
     grad_gram = gram.new_empty(images, parts, *gram.shape[1:])
     _weights_backward[(images * parts,)](
         grad, scale, dots, gram, region_mask, grad_dots, grad_gram, *_pair_sizes(dots, words, smooth, TEXTS_BACK),
-        **_pair_options(dots, 2),
+        **tiles.tile_options(dots, 2),
     )  # fmt: skip
     return grad_dots, grad_gram.sum(1)
 
@@ -267,13 +257,7 @@ def _pair_sizes(dots: Tensor, words: int, smooth: float, texts: int) -> tuple[in
     """What both kernels of attention take after their tensors."""
     _, regions, num_texts, padded = dots.shape
     sizes = num_texts, regions, padded // 8, words, (regions + 7) // 8, float(smooth)
-    return *sizes, texts, _side(regions), _side(padded)
-
-
-def _pair_options(dots: Tensor, stages: int) -> dict[str, int]:
-    """As for the scores of SCAN."""
-    regions, words = _side(dots.shape[1]), _side(dots.shape[3])
-    return {"num_warps": max(regions, words) // 16, "num_stages": stages if regions * words <= 4096 else 1}
+    return *sizes, texts, tiles.side(regions), tiles.side(padded)
 
 
 def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:
@@ -287,4 +271,4 @@ def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) ->
     # Weights that are the same for all images are there once.
     image_eights = weights[0].numel() // 8 if len(weights) > 1 else 0
     strides = nodes.per_text, places, nodes.first, texts * places
-    return image_eights, len(words), num_regions, weights.shape[2] // 8, *strides, dim, sim_dim, _side(num_regions)
+    return image_eights, len(words), num_regions, weights.shape[2] // 8, *strides, dim, sim_dim, tiles.side(num_regions)

@@ -21,13 +21,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
+from selhn.kernels.attention import EPSILON, SLOPE
 from selhn.layers.fragments import Fragments
 
 Focus = Literal["equal", "prob"]
 """Which fragments of a context BFAN keeps: see `attended_cosines`."""
 
-SLOPE = 0.1
-EPSILON = 1e-8
 # The passes over one chunk stay in the cache of a CPU's core, about.
 CHUNK_BYTES = 2**20
 

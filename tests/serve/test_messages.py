@@ -2,21 +2,21 @@ import pytest
 from pydantic import ValidationError
 
 from selhn.search import Hit
-from selhn.serve.messages import Asked, HitMessage
+from selhn.serve.messages import HitMessage, SearchRequest
 
 
 def test_weights_are_named_after_the_parts_of_a_query():
-    assert Asked(text="a", text_weight=2, like_weight=-1).weights() == {"text": 2, "like": -1}
-    assert Asked().weights() == {}
+    assert SearchRequest(text="a", text_weight=2, like_weight=-1).weights() == {"text": 2, "like": -1}
+    assert SearchRequest().weights() == {}
 
 
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValidationError):
-        Asked(txt="a")
+        SearchRequest(txt="a")
 
 
 def test_a_caption_is_told_as_a_text_and_an_image_is_not():
-    text = HitMessage.of_hit(Hit(0.5, "text", 3, "a dog", (), "1.jpg", {"year": 1}), True)
+    text = HitMessage.of(Hit(0.5, "text", 3, "a dog", (), "1.jpg", {"year": 1}), True)
     assert (text.text, text.id, text.metadata) == ("a dog", "1.jpg", {"year": 1})
-    image = HitMessage.of_hit(Hit(0.5, "image", 3, "1.jpg", ("a dog",), "1.jpg"), False)
+    image = HitMessage.of(Hit(0.5, "image", 3, "1.jpg", ("a dog",), "1.jpg"), False)
     assert (image.text, image.captions, image.picture) == (None, ["a dog"], False)

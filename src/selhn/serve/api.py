@@ -13,17 +13,17 @@ from selhn.serve.messages import (
     About,
     Added,
     Answers,
-    Asked,
-    Browsed,
+    BrowseRequest,
     Can,
-    Change,
     FieldValue,
     Health,
     HitMessage,
+    ItemChange,
     ItemMessage,
     Items,
     LookMessage,
     ModelMessage,
+    SearchRequest,
 )
 from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
@@ -45,24 +45,26 @@ def api_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 
     @router.get("/search", tags=["search"])
-    async def search(asked: Annotated[Asked, Query()]) -> Answers:
+    async def search(asked: Annotated[SearchRequest, Query()]) -> Answers:
         """Find by a sentence, by an item (`like`), or by both."""
         return await _answers(service, asked, None)
 
     @router.post("/search", tags=["search"], openapi_extra=PICTURE_BODY)
-    async def search_by_picture(asked: Annotated[Asked, Query()], request: Request) -> Answers:
+    async def search_by_picture(asked: Annotated[SearchRequest, Query()], request: Request) -> Answers:
         """Find by a picture, which is the body; with a sentence or an item beside it, all count."""
         return await _answers(service, asked, await read_picture(request))
 
     @router.get("/items", tags=["items"])
-    async def items(asked: Annotated[Browsed, Query()]) -> Items:
+    async def items(asked: Annotated[BrowseRequest, Query()]) -> Items:
         """Items in their order."""
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
         records, total = await service.batcher.run(collection.browse, asked.first, number, asked.where)
         pictures = await service.read(collection.have_pictures, [record.id for record in records])
-        return Items(items=[ItemMessage.of(*pair) for pair in zip(records, pictures)], total=total)
+        return Items(
+            items=[ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)], total=total
+        )
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> ItemMessage:
@@ -148,7 +150,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         return Added(id=await service.batcher.run(collection.add, content, service.limits.pixels, caption or [], {}))
 
     @router.patch("/item", tags=["writing"])
-    async def update(id: str, changed: Change) -> ItemMessage:
+    async def update(id: str, changed: ItemChange) -> ItemMessage:
         """Give an item other captions or other metadata."""
         collection = _written(service)
         _check_captions(service, changed.captions or [])
@@ -178,7 +180,7 @@ async def read_picture(request: Request) -> bytes:
     return await request.body()
 
 
-async def _answers(service: Service, asked: Asked, content: bytes | None) -> Answers:
+async def _answers(service: Service, asked: SearchRequest, content: bytes | None) -> Answers:
     collection, limits = service.searched(), service.limits
     _check_length(service, asked.text, "the text")
     _check_length(service, asked.where, "the filter")
@@ -193,13 +195,13 @@ async def _answers(service: Service, asked: Asked, content: bytes | None) -> Ans
     question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
     hits = await service.batcher.ask(question)
     pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
-    return Answers(answers=[HitMessage.of_hit(*pair) for pair in zip(hits, pictures)])
+    return Answers(answers=[HitMessage.of(*pair) for pair in zip(hits, pictures)])
 
 
 async def _item(service: Service, collection: Collection, id: str) -> ItemMessage:
     record = await service.read(collection.index.get, id)
     path = await service.read(collection.picture, id)
-    return ItemMessage.of(record, path is not None)
+    return ItemMessage(**vars(record), picture=path is not None)
 
 
 def _check_length(service: Service, text: str | None, what: str) -> None:

@@ -12,8 +12,8 @@ from selhn.base.version import __version__
 from selhn.serve.api import api_routes
 from selhn.serve.guard import Guard
 from selhn.serve.limits import Bounded
-from selhn.serve.metrics import CONTENT_TYPE, Measured
 from selhn.serve.problems import add_problems
+from selhn.serve.prometheus import CONTENT_TYPE, Measured
 from selhn.serve.run_routes import run_routes
 from selhn.serve.service import Service
 

@@ -1,4 +1,4 @@
-"""Who may ask: names of the host, origins, the token; and what a browser is told about the answers."""
+"""Who may ask (host names, origins, the token), and the security headers of every answer."""
 
 import ipaddress
 import secrets
@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from selhn.serve.limits import CLOSE, refuse
+from selhn.serve.limits import CLOSE
+from selhn.serve.problems import problem
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 BEHIND_TOKEN = ("/api/", "/metrics")
@@ -29,7 +31,7 @@ SECURITY_HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a service bound to this is reached from its own machine only."""
+    """Whether only this machine can reach a service bound to this address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -37,7 +39,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port; empty where the header is none."""
+    """The name in a Host header, without its port; empty if the header is malformed."""
     try:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
@@ -45,7 +47,7 @@ def host_name(header: str) -> str:
 
 
 def origin_host(header: str) -> str:
-    """The host in an Origin header, with its port; empty where the header is none."""
+    """The host in an Origin header, with its port; empty if the header is malformed."""
     try:
         return urlsplit(header).netloc.lower()
     except ValueError:
@@ -53,11 +55,11 @@ def origin_host(header: str) -> str:
 
 
 class Guard:
-    """ASGI middleware that turns away what a browser was tricked into, and whoever has no token.
+    """ASGI middleware that refuses requests that a browser was tricked into, and those without the token.
 
-    A name in the Host header must be localhost or one of `hosts`: a page of a stranger whose name was bound to our
-    address after it was loaded (DNS rebinding) still sends its own. Addresses pass, for they cannot be bound anew. A
-    request that changes something, or sends something, must not come from a page of another origin.
+    A name in the Host header must be localhost or one of `hosts`: a foreign page whose name was bound to our address
+    after it was loaded (DNS rebinding) still sends its own name. IP addresses pass, since they cannot be rebound. A
+    request that sends or changes something must not come from a page of another origin.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()):
@@ -66,7 +68,7 @@ class Guard:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers = Headers(scope=scope)
@@ -79,21 +81,23 @@ class Guard:
                 out.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        app = self._refusal(scope, headers) or self.app
+        return await app(scope, receive, secured)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        path = scope["path"]
         if not self._known_host(headers.get("host", "")):
             name = host_name(headers.get("host", ""))
-            return await refuse(
-                secured, 421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE
-            )
-        path = scope["path"]
+            return problem(421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE)
         if not self._same_origin(scope["method"], path, headers):
-            return await refuse(secured, 403, "this was sent by a page of another origin", CLOSE)
+            return problem(403, "this was sent by a page of another origin", CLOSE)
         if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
             right = secrets.compare_digest(given.strip().encode(), self._token)
             if kind.lower() != "bearer" or not right:
                 ask = {"WWW-Authenticate": 'Bearer realm="selhn"', **CLOSE}
-                return await refuse(secured, 401, "this service needs its token: Authorization: Bearer TOKEN", ask)
-        return await self.app(scope, receive, secured)
+                return problem(401, "this service needs its token: Authorization: Bearer TOKEN", ask)
+        return None
 
     def _known_host(self, header: str) -> bool:
         name = host_name(header)
@@ -105,7 +109,7 @@ class Guard:
 
     def _same_origin(self, method: str, path: str, headers: Headers) -> bool:
         if method in SAFE_METHODS:
-            # Pages of others cannot read what they ask for here, but asking alone may cost much.
+            # Foreign pages cannot read the answers, but computing them may already be expensive.
             return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
         origin = headers.get("origin")
         if origin is not None and origin_host(origin) != headers.get("host", "").lower():

@@ -1,10 +1,10 @@
-"""What goes over the line: the shapes of questions and answers, which are also the page of the API."""
+"""Requests and responses of the API; the OpenAPI description is made of them."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from selhn.search import Hit, Record
+from selhn.search import Hit
 
 
 class Filter(BaseModel):
@@ -14,27 +14,27 @@ class Filter(BaseModel):
     where: Annotated[str | None, Field(description='A filter such as: year >= 2020 and folder = "trip"')] = None
 
 
-class Asked(Filter):
-    """A question: a sentence, an item, or both; with a picture as the body of a POST, all three count."""
+class SearchRequest(Filter):
+    """A sentence, an item, or both; a picture in the body of a POST is added to them."""
 
     text: Annotated[str | None, Field(description="A sentence.")] = None
     like: Annotated[str | None, Field(description="The id of an item.")] = None
     k: Annotated[int, Field(ge=1, description="Number of answers.")] = 24
     find: Annotated[Literal["image", "text"], Field(description="What to find: pictures, or captions.")] = "image"
     text_weight: Annotated[
-        float | None, Field(description="How much the sentence counts where a picture counts 1; 2 unless said.")
+        float | None, Field(description="Weight of the sentence; default 2 beside a picture or an item.")
     ] = None
-    like_weight: Annotated[float | None, Field(description="How much the item counts; may be negative.")] = None
-    image_weight: Annotated[float | None, Field(description="How much the picture that was sent counts.")] = None
+    like_weight: Annotated[float | None, Field(description="Weight of the item; default 1, may be negative.")] = None
+    image_weight: Annotated[float | None, Field(description="Weight of the picture in the body; default 1.")] = None
 
     def weights(self) -> dict[str, float]:
-        """Those that were given, by the parts of a query."""
+        """The weights that were given, by part of the query."""
         given = {"text": self.text_weight, "like": self.like_weight, "image": self.image_weight}
         return {part: weight for part, weight in given.items() if weight is not None}
 
 
-class Browsed(Filter):
-    """Some items in their order."""
+class BrowseRequest(Filter):
+    """A page of the items in their order."""
 
     first: Annotated[int, Field(ge=0, le=10**9)] = 0
     number: Annotated[int, Field(ge=1)] = 24
@@ -47,44 +47,31 @@ class ItemMessage(BaseModel):
     captions: list[str]
     metadata: dict[str, Any]
     picture: bool
-    """Whether /picture has something to show."""
-
-    @classmethod
-    def of(cls, record: Record, picture: bool) -> "ItemMessage":
-        """From what the index knows."""
-        return cls(id=record.id, captions=list(record.captions), metadata=dict(record.metadata), picture=picture)
+    """Whether /picture has its picture."""
 
 
 class HitMessage(ItemMessage):
-    """An answer: an item, or one of its captions, and how well it fits."""
+    """An item, or one of its captions, with its score."""
 
     score: float
     kind: Literal["image", "text"]
     text: str | None = None
-    """The caption, where captions were asked for."""
+    """The caption, with find=text."""
 
     @classmethod
-    def of_hit(cls, hit: Hit, picture: bool) -> "HitMessage":
-        """From what search gives."""
-        return cls(
-            id=hit.id,
-            captions=list(hit.captions),
-            metadata=dict(hit.metadata),
-            picture=picture,
-            score=hit.score,
-            kind=hit.kind,
-            text=hit.name if hit.kind == "text" else None,
-        )
+    def of(cls, hit: Hit, picture: bool) -> "HitMessage":
+        """An answer of the index."""
+        return cls(**vars(hit), picture=picture, text=hit.name if hit.kind == "text" else None)
 
 
 class Answers(BaseModel):
-    """Hits, the best first."""
+    """The best answers, in order of score."""
 
     answers: list[HitMessage]
 
 
 class Items(BaseModel):
-    """Some items, and how many there are in all."""
+    """A page of items, and the number of all that match."""
 
     items: list[ItemMessage]
     total: int
@@ -96,8 +83,8 @@ class Added(BaseModel):
     id: str
 
 
-class Change(BaseModel):
-    """What an item is to have; what is left out stays as it is."""
+class ItemChange(BaseModel):
+    """New captions or metadata of an item; what is left out stays unchanged."""
 
     model_config = ConfigDict(extra="forbid")
     captions: list[str] | None = None
@@ -105,14 +92,14 @@ class Change(BaseModel):
 
 
 class FieldValue(BaseModel):
-    """A value that metadata have, and how many items have it."""
+    """A value of a metadata field, and the number of items that have it."""
 
     value: str | bool | int | float
     count: int
 
 
 class ModelMessage(BaseModel):
-    """A model in service."""
+    """A model that the service uses."""
 
     name: str
     role: Literal["search", "attention"]
@@ -141,15 +128,15 @@ class About(BaseModel):
     items: int
     can: Can
     fields: dict[str, list[FieldValue]]
-    """Metadata to filter by, where few values are shared by many items."""
+    """Metadata fields to filter by: those with few values that many items share."""
     limits: dict[str, float]
 
 
 class Health(BaseModel):
-    """Whether the service is well."""
+    """Whether the service works."""
 
     status: Literal["ok", "stale"]
-    """stale: the index was rebuilt with another model; start the service again."""
+    """stale: the index was rebuilt with another model; restart the service."""
     version: str
 
 
@@ -172,20 +159,22 @@ class RunMessage(BaseModel):
 
     name: str
     changed: float
-    """Seconds since 1970 at which its log was last written."""
+    """When its log was last written, in seconds since 1970."""
     finished: bool
     test_rsum: float | None
 
 
 class RunLog(BaseModel):
-    """What the log of a run says from a byte on; steps that lie close together are averaged."""
+    """The log of a run from some byte on; in a long log, neighbouring steps are averaged."""
 
     steps: list[int]
     columns: dict[str, list[float | None]]
     evaluations: list[dict[str, float]]
     after: int
+    """The byte to continue from."""
     more: bool
     anew: bool
+    """Whether the log was started again, and this is its beginning."""
 
 
 class VerdictMessage(BaseModel):

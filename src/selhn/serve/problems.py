@@ -53,7 +53,8 @@ def add_problems(app: FastAPI) -> None:
     app.add_exception_handler(OSError, _failed)
 
 
-def _problem(status: int, reason: str, headers: Any = None) -> JSONResponse:
+def problem(status: int, reason: str, headers: Any = None) -> JSONResponse:
+    """The answer that gives a reason; as every answer of Starlette it is an ASGI application."""
     return JSONResponse({"error": reason}, status, headers)
 
 
@@ -62,32 +63,32 @@ def _invalid(request: Request, wrong: Any) -> Response:
     for one in wrong.errors()[:3]:
         place = ".".join(map(str, one["loc"][1:])) if one["type"] != "json_invalid" else ""
         told.append(f"{place or one['loc'][0]}: {one['msg']}")
-    return _problem(422, "; ".join(told).encode("utf-8", "replace").decode())
+    return problem(422, "; ".join(told).encode("utf-8", "replace").decode())
 
 
 def _refused(request: Request, wrong: Any) -> Response:
-    return _problem(wrong.status_code, str(wrong.detail), wrong.headers)
+    return problem(wrong.status_code, str(wrong.detail), wrong.headers)
 
 
 def _gone(request: Request, wrong: Any) -> Response:
-    return _problem(400, "the client went away in the middle of its request")
+    return problem(400, "the client went away in the middle of its request")
 
 
 def _wrong(request: Request, wrong: Any) -> Response:
     status = next(STATUSES[kind] for kind in type(wrong).__mro__ if kind in STATUSES)
     if status >= 500:
         LOGGER.error("%s: %s", request.url.path, wrong)
-    return _problem(status, str(wrong))
+    return problem(status, str(wrong))
 
 
 def _failed(request: Request, wrong: Any) -> Response:
     LOGGER.error("%s: %s", request.url.path, wrong)
     if isinstance(wrong, ConnectionError):  # of Milvus, whose message says what to do and names no file
-        return _problem(503, str(wrong), {"Retry-After": "5"})
+        return problem(503, str(wrong), {"Retry-After": "5"})
     why = wrong.strerror or getattr(wrong.__cause__, "strerror", None) or "unknown"
-    return _problem(503, f"cannot access storage ({why}): try again later")
+    return problem(503, f"cannot access storage ({why}): try again later")
 
 
 def _bug(request: Request, wrong: Any) -> Response:
     """Says nothing of the bug: its traceback goes to the log of the server, since the exception is raised again."""
-    return _problem(500, "this is a bug in selhn: the traceback is in the log of the service")
+    return problem(500, "this is a bug in selhn: the traceback is in the log of the service")

@@ -16,7 +16,7 @@ from selhn.serve.collection import Collection, Question
 from selhn.serve.limits import Limits
 from selhn.serve.looking import Looking
 from selhn.serve.messages import ModelMessage
-from selhn.serve.metrics import Metrics
+from selhn.serve.prometheus import RequestMetrics
 from selhn.serve.thumbnails import Thumbnails
 from selhn.serve.watched_runs import WatchedRuns
 
@@ -45,7 +45,7 @@ class Service:
         if collection is None and runs is None:
             raise SelhnError("there is nothing to serve: name an index, or a folder of runs with --runs")
         self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
-        self.metrics = Metrics()
+        self.metrics = RequestMetrics()
         self._decoders, self._readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
         self.thumbnails: Thumbnails | None = None
         self.looking: Looking | None = None

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in its text format."""
+"""Request counts and times for Prometheus, in its text format."""
 
 import time
 from bisect import bisect_left
@@ -13,18 +13,18 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """How many values were at most each of some bounds."""
+    """The number of values up to each of several bounds."""
 
     def __init__(self, bounds: Sequence[float]):
         self.bounds, self.counts, self.total = tuple(bounds), [0] * (len(bounds) + 1), 0.0
 
     def observe(self, value: float) -> None:
-        """One more value."""
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def lines(self, name: str, labels: str = "") -> Iterable[str]:
-        """As Prometheus reads it: counts of all values up to a bound."""
+        """The lines for Prometheus, with cumulative counts."""
         below = 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts):
             below += count
@@ -35,8 +35,8 @@ class Histogram:
         yield f"{name}_count{braces} {below}"
 
 
-class Metrics:
-    """What the service counts."""
+class RequestMetrics:
+    """The numbers of requests, their times, and the sizes of batches."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -45,12 +45,12 @@ class Metrics:
         self.in_flight = 0
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request has been answered."""
+        """Count one answered request."""
         self.requests[route, method, status] += 1
         self.seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """All of it, with further values by name, each with a word on what it is."""
+        """All numbers, and further values by name, each with its description."""
         lines = ["# HELP selhn_requests_total Requests answered.", "# TYPE selhn_requests_total counter"]
         for (route, method, status), count in sorted(self.requests.items()):
             labels = f'route="{route}",method="{method}",status="{status}"'
@@ -68,11 +68,11 @@ class Metrics:
 class Measured:
     """ASGI middleware that counts and times every request."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics):
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics):
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request and count it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         status, start = 499, time.perf_counter()  # 499: the client went away before there was an answer
@@ -88,7 +88,7 @@ class Measured:
             await self.app(scope, receive, noting)
         finally:
             self.metrics.in_flight -= 1
-            # Of paths and methods only those that are ours: what strangers write must not become labels.
+            # Only our own paths and methods become labels, not whatever clients send.
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if route != "other" else "other"
             self.metrics.answered(route, method, status, time.perf_counter() - start)

@@ -1,6 +1,6 @@
 import pytest
 
-from selhn.serve.metrics import Histogram, Measured, Metrics
+from selhn.serve.prometheus import Histogram, Measured, RequestMetrics
 
 
 def test_a_histogram_counts_all_values_up_to_a_bound():
@@ -37,7 +37,7 @@ def test_the_text_is_what_prometheus_reads(client):
 
 @pytest.mark.anyio
 async def test_what_ends_without_an_answer_is_counted():
-    metrics = Metrics()
+    metrics = RequestMetrics()
 
     async def breaks(scope, receive, send):
         raise RuntimeError

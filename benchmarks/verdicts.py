@@ -29,10 +29,9 @@ import torch
 from plain_loop import BATCH, plain_run
 from report import environment, save, table
 
-from selhn.diagnose import Log, StallAlarm, from_rows
+from selhn.diagnose import Log, StallAlarm, diagnose, from_rows
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
-from selhn.training.diagnosis import diagnose
 
 FAILED_BELOW = 0.75
 """Of the RSUM of the best loss."""

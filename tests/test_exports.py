@@ -31,8 +31,8 @@ EXPORTS = {
     "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
         is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
-    "selhn.diagnose": """Log Norms Plateau Probe StallAlarm Verdict attention_figure epsilon_of from_rows
-        gradient_norms judge make_alarm
+    "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
+        from_rows gradient_norms judge make_alarm
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",

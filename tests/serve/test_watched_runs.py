@@ -131,7 +131,7 @@ def test_a_run_in_a_few_words(runs, log):
 
 
 def test_the_verdict_is_that_of_diagnose(runs, log):
-    from selhn.training.diagnosis import diagnose
+    from selhn.diagnose import diagnose
 
     stuck = {"loss_per_anchor": 0.2, "delta_s": 0.001, "separated": 0.0, "spread": 0.001}
     log.write_text("".join(f"{row(step, **stuck)}\n" for step in range(1, 800)))

@@ -12,11 +12,10 @@ from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
-from selhn.diagnose import attention_figure, verdict_figure
+from selhn.diagnose import attention_figure, diagnose, verdict_figure
 from selhn.eval import image_row, pair_attention
 from selhn.pictures import open_picture
 from selhn.training import open_run
-from selhn.training.diagnosis import diagnose
 
 SHOWN = 3
 """Regions that are printed for a word."""

@@ -1,6 +1,7 @@
 """Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
 from selhn.diagnose.attention_maps import attention_figure
+from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.logs import Log, from_rows, read_foreign
 from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
 from selhn.diagnose.plateau import Plateau, plateaus
@@ -10,6 +11,7 @@ from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [
+    "Diagnosis",
     "Log",
     "Norms",
     "Plateau",
@@ -17,6 +19,7 @@ __all__ = [
     "StallAlarm",
     "Verdict",
     "attention_figure",
+    "diagnose",
     "epsilon_of",
     "from_rows",
     "gradient_norms",

@@ -8,14 +8,13 @@ from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.data.formats.reading import read_json
-from selhn.diagnose import epsilon_of
+from selhn.diagnose import diagnose, epsilon_of
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
 from selhn.eval import Metrics
 from selhn.runs import read_log
 from selhn.training import run_names
 from selhn.training.config import RunConfig
-from selhn.training.diagnosis import diagnose
 from selhn.training.run import make_loss, read_config
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.diagnose import diagnose
 from selhn.runs import RunFolder, find_runs
 from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
-from selhn.training.diagnosis import diagnose
 
 MOST_BYTES = 4 * 2**20
 """Read from a log per call; the next call continues from there."""

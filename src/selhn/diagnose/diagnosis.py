@@ -1,14 +1,16 @@
 """A verdict on a run of ours, or on anyone's log."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from selhn.base.errors import SelhnError
-from selhn.diagnose import StallAlarm, Verdict, judge, make_alarm, read_foreign
-from selhn.diagnose.logs import Log
+from selhn.base.errors import Damaged, SelhnError
+from selhn.diagnose.logs import Log, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
-from selhn.losses import AbstractLoss
-from selhn.training.run import make_loss, read_config
+from selhn.diagnose.stall import StallAlarm, make_alarm
+from selhn.diagnose.verdict import Verdict, judge
+from selhn.losses import LOSSES, AbstractLoss, create_loss
+from selhn.runs import RunFolder
 
 
 class Diagnosis(NamedTuple):
@@ -32,17 +34,16 @@ def diagnose(
 ) -> Diagnosis:
     """The verdict on a run's folder or a log's file.
 
-    A run of ours says in its `config.yaml` what loss it has. For all other logs `margin`, `batch` and `reduction` may
-    be given, and are guessed where they are not.
+    A run of ours says in its `config.yaml` what loss it has. For all other logs give `margin`, `batch` and
+    `reduction`, or they are guessed.
     """
     path = Path(path)
-    if (path / "config.yaml").exists() and (path / "log.jsonl").exists():
+    config = RunFolder(path).config if (path / "log.jsonl").exists() else None
+    if config is not None:
         if margin or batch or reduction:
             raise SelhnError(f"{path} says in config.yaml what loss it has: leave margin, batch and reduction out")
-        return _of_run(path, column)
-    if path.is_dir():
-        path = _log_in(path)
-    log = read_foreign(path, column)
+        return _of_run(RunFolder(path), config, column)
+    log = read_foreign(_log_in(path) if path.is_dir() else path, column)
     # Numbers of the scores say more than any guess at the loss.
     guess = "delta_s" not in log.columns or margin or batch or reduction
     ways = list(plateaus(margin, batch, reduction)) if guess else []
@@ -51,32 +52,38 @@ def diagnose(
     return Diagnosis(verdict, log, here if verdict.kind == "stalled" else None, StallAlarm.epsilon)
 
 
-def _of_run(run: Path, column: str | None) -> Diagnosis:
-    log = read_foreign(run / "log.jsonl", column)
-    settings: dict[str, Any] = {}
-    config = read_config(run)
-    loss = make_loss(config)
+def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Diagnosis:
+    try:
+        name, settings, batch = config["loss"], config["loss_settings"], int(config["train"]["batch_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"{run.file('config.yaml')} cannot be read ({error!r}): restore it") from None
+    loss = create_loss(name, **{**(LOSSES[name].run_settings if name in LOSSES else {}), **settings})
+    log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
     last = 0 if epochs is None else int(epochs[-1])
     loss.set_epoch(last)
     alarm = make_alarm(loss, round(log.steps[-1] / (last + 1)))
-    plateau = _plateau(loss, config.train.batch_size, log.loss_name)
-    if alarm is not None:
-        settings = {"epsilon": alarm.epsilon, "patience": alarm.patience, "remedy": alarm.remedy}
-        settings["mines"] = loss.mines
-    ways = [] if plateau is None else [Plateau(*plateau)]
-    verdict = judge(log, ways, **settings)
-    return Diagnosis(verdict, log, plateau and plateau[0], settings.get("epsilon", StallAlarm.epsilon))
+    assert alarm is not None
+    plateau = _plateau(loss, batch, log.loss_name)
+    verdict = judge(
+        log,
+        [] if plateau is None else [plateau],
+        epsilon=alarm.epsilon,
+        patience=alarm.patience,
+        mines=loss.mines,
+        remedy=alarm.remedy,
+    )
+    return Diagnosis(verdict, log, plateau and plateau.value, alarm.epsilon)
 
 
-def _plateau(loss: AbstractLoss, batch: int, column: str) -> tuple[float, str] | None:
-    """The plateau of a column of our log, and its name."""
+def _plateau(loss: AbstractLoss, batch: int, column: str) -> Plateau | None:
+    """The plateau of a column of our log."""
     value = loss.plateau(batch)
     if value is None or column not in ("loss", "loss_per_anchor"):
         return None
     if column == "loss" and loss.reduction == "sum":
-        return 2 * batch * value, f"{value:.4g} for each of {2 * batch} anchors"
-    return value, f"{value:.4g} an anchor"
+        return Plateau(2 * batch * value, f"{value:.4g} for each of {2 * batch} anchors")
+    return Plateau(value, f"{value:.4g} an anchor")
 
 
 def _log_in(folder: Path) -> Path:

@@ -3,10 +3,9 @@ import json
 import pytest
 import yaml
 
-from selhn.diagnose import from_rows
+from selhn.diagnose import diagnose, from_rows
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
-from selhn.training.diagnosis import diagnose
 
 STILL = [{"step": step, "epoch": step // 80, "loss_per_anchor": 0.2, "delta_s": 0.001, "spread": 0.002}
          for step in range(1, 801)]  # fmt: skip

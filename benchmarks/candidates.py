@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic, Terms
+from selhn.kernels import AnchorStatistics, Terms
 from selhn.losses import LOSSES, AbstractLoss, LossEntry
-from selhn.losses.base import hinge, mean_hinge, require_number
+from selhn.losses.base import hinge, mean_hinge
+from selhn.losses.checks import require_number
 
 
 class SoftHardest(AbstractLoss):
@@ -42,19 +43,18 @@ class SoftHardest(AbstractLoss):
         self.reference = reference
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The log-sum-exp of the negatives."""
         return ("log_sum_exp",)
 
-    @property
-    def terms(self) -> Terms:
+    def terms(self, given: Any = None) -> Terms:
         """Margin and temperature."""
         return Terms(margin=self.margin, temperature=self.temperature)
 
     def soft(self, anchors: AnchorStatistics) -> Tensor:
         """`[soft_n - s_p + margin]+`."""
         surplus = (anchors.num_negatives.clamp(min=1).to(anchors.positive) / self.reference).log()
-        return hinge(self.temperature * (anchors.log_sum_exp - surplus), anchors.positive, self.margin)
+        return hinge(self.temperature * (anchors["log_sum_exp"] - surplus), anchors.positive, self.margin)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """The hinge of the soft maximum: `TAL` whose margin does not change its meaning with the batch."""
@@ -77,18 +77,17 @@ class MarginInfoNCE(AbstractLoss):
         self.temperature = temperature
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The log-sum-exp of the negatives."""
         return ("log_sum_exp",)
 
-    @property
-    def terms(self) -> Terms:
+    def terms(self, given: Any = None) -> Terms:
         """Only the temperature."""
         return Terms(temperature=self.temperature)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """log(1 + e^(lse_n - (s_p - margin) / t))."""
-        return -logsigmoid((anchors.positive - self.margin) / self.temperature - anchors.log_sum_exp)
+        return -logsigmoid((anchors.positive - self.margin) / self.temperature - anchors["log_sum_exp"])
 
 
 class SelectSoft(SoftHardest):
@@ -108,13 +107,13 @@ class SelectSoft(SoftHardest):
         self.width = width
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The hardest negative decides; the other two are the branches."""
         return ("hardest", "hinge_sum", "log_sum_exp")
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """The soft maximum where delta_s is above epsilon, the average below."""
-        beyond = (anchors.hardest - anchors.positive).detach().abs() - self.epsilon
+        beyond = (anchors["hardest"] - anchors.positive).detach().abs() - self.epsilon
         soft = (beyond / self.width).sigmoid() if self.width else (beyond > 0).to(beyond)
         return soft * self.soft(anchors) + (1 - soft) * mean_hinge(anchors, "negatives")
 
@@ -140,15 +139,15 @@ class Earned(SoftHardest):
         self.power = power
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The hardest negative, the sum of hinges, and the log-sum-exp where the maximum is soft."""
         return ("hardest", "hinge_sum") if self.hard else ("hardest", "hinge_sum", "log_sum_exp")
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
         """Both branches, weighed once a direction."""
-        first = (anchors.positive > anchors.hardest).to(anchors.positive)
+        first = (anchors.positive > anchors["hardest"]).to(anchors.positive)
         earned = first.mean(dim=-1, keepdim=True) ** self.power
-        mined = hinge(anchors.hardest, anchors.positive, self.margin) if self.hard else self.soft(anchors)
+        mined = hinge(anchors["hardest"], anchors.positive, self.margin) if self.hard else self.soft(anchors)
         return earned * mined + (1 - earned) * mean_hinge(anchors, "negatives")
 
 

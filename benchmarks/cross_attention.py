@@ -185,7 +185,7 @@ def measure(
         steps = endless(batches)
 
         def step() -> None:
-            stepper(next(steps), loss.phase)
+            stepper(next(steps))
 
         for _ in range(0 if device.type == "cpu" else 2 if looped else 12):
             step()

@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selhn.kernels import tiled_statistics
-from selhn.kernels.statistics import CANDIDATES
 from selhn.losses import LOSSES, TripletSelHN
 
 MIB = 2**20
@@ -78,8 +77,7 @@ def of_table(group: str) -> dict[str, Method]:
     for entry in LOSSES.values():
         loss_fn = entry.loss()
         soft = bool({"log_sum_exp", "softplus_sum"}.intersection(loss_fn.needs))
-        only_maxima = set(loss_fn.needs) <= set(CANDIDATES)
-        mines = "selhn" if isinstance(loss_fn, TripletSelHN) else "all" if only_maxima else "none"
+        mines = "selhn" if isinstance(loss_fn, TripletSelHN) else "all" if loss_fn.mines else "none"
         if soft == (group == "soft sums"):
             methods[f"{entry.loss.__name__}, from_embeddings"] = Method(loss_fn.from_embeddings, mines=mines)
     return methods
@@ -125,8 +123,8 @@ def share_mined(images: Tensor, texts: Tensor, mines: str) -> float:
         return float(mines == "all")
     loss_fn = TripletSelHN()
     with torch.no_grad():
-        anchors = tiled_statistics(images, texts, None, ("hardest",), loss_fn.terms)
-    return ((anchors.hardest - anchors.positive).abs() > loss_fn.epsilon).double().mean().item()
+        anchors = tiled_statistics(images, texts, None, ("hardest",), loss_fn.terms())
+    return ((anchors["hardest"] - anchors.positive).abs() > loss_fn.epsilon).double().mean().item()
 
 
 def measure(group: str, method: str, batch: int, width: int, device: str, dtype: str, repeats: int) -> dict[str, float]:

@@ -148,7 +148,7 @@ def our_step(model: AbstractMatcher, data: Data, config: TrainConfig, device: to
     loss = TripletSelHN()
     stepper = make_stepper(Protocol(model, loss, data, batches, config), make_optimizer(model, config, device))
     steps = endless(batches)
-    return lambda: stepper(next(steps), loss.phase)
+    return lambda: stepper(next(steps))
 
 
 def endless(batches):

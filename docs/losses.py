@@ -7,18 +7,17 @@ import inspect
 import re
 from pathlib import Path
 
-from selhn.kernels.statistics import CANDIDATES, Statistic
-from selhn.kernels.tiles import FUSED
-from selhn.losses import LOSSES, AbstractLoss, LossEntry
+from selhn.kernels import MAXIMA, STATISTICS
+from selhn.losses import LOSSES, AbstractLoss, LossEntry, Scheduled
 
 PAGE = Path(__file__).with_suffix(".md")
 MARKS = ("<!-- from here on written by docs/losses.py -->", "<!-- up to here -->")
 HEADER = ("name", "class", "loss of an anchor", "way back", "on a GPU", "level", "paper")
 
 
-def needs_of(loss: type[AbstractLoss]) -> tuple[set[Statistic], set[Statistic]]:
+def needs_of(loss: type[AbstractLoss]) -> tuple[set[str], set[str]]:
     """The statistics that a loss takes, and those that it takes while it warms up, where it can."""
-    if "warmup_epochs" not in inspect.signature(loss).parameters:
+    if not issubclass(loss, Scheduled):
         return set(loss().needs), set()
     warming = loss(warmup_epochs=1)
     before = set(warming.needs)
@@ -26,9 +25,9 @@ def needs_of(loss: type[AbstractLoss]) -> tuple[set[Statistic], set[Statistic]]:
     return set(warming.needs), before
 
 
-def way_back(needs: set[Statistic]) -> str:
+def way_back(needs: set[str]) -> str:
     """What the backward pass costs from embeddings: see the page."""
-    maxima = needs & set(CANDIDATES)
+    maxima = needs & MAXIMA
     return "few" if maxima == needs else "some" if maxima else "all"
 
 
@@ -38,7 +37,7 @@ def row(name: str, entry: LossEntry) -> list[str]:
     cost = way_back(needs)
     if warming and way_back(warming) != cost:
         cost += f", {way_back(warming)} while warming up"
-    fused = (needs | warming) - {"positive_mean"} <= FUSED
+    fused = all(STATISTICS[need].fused for need in (needs | warming) - {"positive_mean"})
     equation = entry.equation.replace("|", "\\|")
     return [f"`{name}`", f"`{entry.loss.__name__}`", f"`{equation}`", cost, "Triton" if fused else "torch",
             "" if entry.shift_invariant else "matters", entry.paper]  # fmt: skip

@@ -11,9 +11,9 @@ import selhn
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE LossEntry MetaSPN MultiPositiveInfoNCE
-        OfflineScores PairLabels SigLIP Triplet TripletHN TripletSHN TripletSelHN TripletWarmUp create_loss
-        list_losses""",
+    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE Learns LossEntry MetaSPN
+        MultiPositiveInfoNCE OfflineScores PairLabels Scheduled SigLIP TakesGiven Triplet TripletHN TripletSHN
+        TripletSelHN TripletWarmUp create_loss list_losses loss_settings""",
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model encode_batch
         in_eval_mode list_models load_model register_model""",
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
@@ -38,9 +38,9 @@ EXPORTS = {
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",
     "selhn.serve": "serve",
-    "selhn.kernels": """AnchorStatistics AttentionSettings LayerSettings LayerWeights Projection Statistic Terms
-        attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan node_precision pool_sorted
-        side_by_side tiled_statistics transformer_layers""",
+    "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
+        Projection Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan
+        node_precision pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 
 

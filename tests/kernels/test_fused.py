@@ -47,7 +47,7 @@ def test_equals_dense(case, kind):
         embs = on_gpu(kind, batch, width, seed)
         if case.startswith("ssp"):  # which has a kink at a score of 1
             embs = tuple((0.9 * emb.detach()).requires_grad_() for emb in embs)
-        assert_like_dense(CASES[case][1](), embs, ids)
+        assert_like_dense(CASES[case][1]().cuda(), embs, ids)
 
 
 @pytest.mark.parametrize("kind", ["collapsed", "trained"])
@@ -73,14 +73,14 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand():
     texts = texts.detach().clone()
     texts[order[1500:]] = texts[order[:1500]]
     anchors = tiled_statistics(images, texts, None, ("hardest_below", "hardest_up_to"), Terms())
-    assert torch.equal(anchors.hardest_up_to[0], anchors.positive[0])
-    assert (anchors.hardest_below[0] < anchors.positive[0]).all()
+    assert torch.equal(anchors["hardest_up_to"][0], anchors.positive[0])
+    assert (anchors["hardest_below"][0] < anchors.positive[0]).all()
 
 
 def test_the_lowest_of_equal_negatives_has_all_of_the_gradient():
     images, texts = on_gpu("spread", 1000, 16)
     texts = texts.detach()[:1].repeat(1000, 1).requires_grad_()
-    tiled_statistics(images, texts, None, ("hardest",), Terms()).hardest[0].sum().backward()
+    tiled_statistics(images, texts, None, ("hardest",), Terms())["hardest"][0].sum().backward()
     assert texts.grad.any(dim=1).nonzero()[:, 0].tolist() == [0, 1]
 
 
@@ -96,7 +96,7 @@ def test_near_collapse_rounded_pulls_still_cancel():
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("name", LOSSES)
 def test_repeatable_and_without_waiting_for_the_device(name):
-    loss_fn, embs, ids = create_loss(name), on_gpu("trained", 1000, 32), make_ids(1000, 0).cuda()
+    loss_fn, embs, ids = create_loss(name).cuda(), on_gpu("trained", 1000, 32), make_ids(1000, 0).cuda()
     first = loss_fn.from_embeddings(*embs, ids)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -112,7 +112,7 @@ def test_nan_shows(case):
         images, texts = on_gpu("trained", 300, 16)
         with torch.no_grad():
             texts[place] = math.nan
-        loss = CASES[case][1]().from_embeddings(images, texts)
+        loss = CASES[case][1]().cuda().from_embeddings(images, texts)
         loss.sum().backward()
         assert loss.isnan()
         torch.cuda.synchronize()

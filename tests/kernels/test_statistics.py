@@ -2,11 +2,11 @@ import pytest
 import torch
 from loss_cases import make_scores
 
-from selhn.kernels import Terms, dense_statistics
-from selhn.kernels.statistics import label_images, merge_sums, penalty, pull, pull_level, row_statistic, steepness
+from selhn.kernels import STATISTICS, Terms, dense_statistics
+from selhn.kernels.statistics import label_images, penalty
 
 SCORES = torch.tensor([[0.5, 0.9, 0.5, 0.4], [0.3, 0.1, 0.2, 0.1], [0.0, 0.2, 0.9, 0.0], [0.7, 0.0, 0.0, 0.6]])
-SUMS = ("hinge_sum", "log_sum_exp", "softplus_sum", "mined_sum")
+SUMS = [name for name, statistic in STATISTICS.items() if statistic.derivative]
 TERMS = Terms(0.2, 0.3, -1.0, polynomial=(0.03, -0.4, 0.9))
 every_sum = pytest.mark.parametrize("name", SUMS)
 
@@ -17,23 +17,23 @@ def test_by_hand():
     inf = torch.inf
     assert anchors.positive.tolist() == [SCORES.diagonal().tolist()]
     assert anchors.num_negatives.tolist() == [3, 3, 3, 3]
-    torch.testing.assert_close(anchors.hardest, torch.tensor([[0.9, 0.3, 0.2, 0.7], [0.7, 0.9, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors.hardest_below, torch.tensor([[0.4, -inf, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors.hardest_up_to, torch.tensor([[0.5, 0.1, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors.hinge_sum, torch.tensor([[0.9, 0.9, 0.0, 0.3], [0.4, 1.4, 0.0, 0.0]]))
+    torch.testing.assert_close(anchors["hardest"], torch.tensor([[0.9, 0.3, 0.2, 0.7], [0.7, 0.9, 0.5, 0.4]]))
+    torch.testing.assert_close(anchors["hardest_below"], torch.tensor([[0.4, -inf, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
+    torch.testing.assert_close(anchors["hardest_up_to"], torch.tensor([[0.5, 0.1, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
+    torch.testing.assert_close(anchors["hinge_sum"], torch.tensor([[0.9, 0.9, 0.0, 0.3], [0.4, 1.4, 0.0, 0.0]]))
 
 
 def test_sums_of_exponentials_by_hand():
     terms = Terms(temperature=0.5, bias=-1.0)
     anchors = dense_statistics(SCORES[:2, :2], None, ("log_sum_exp", "softplus_sum"), terms)
-    torch.testing.assert_close(anchors.log_sum_exp, torch.tensor([[1.8, 0.6], [0.6, 1.8]]))
-    torch.testing.assert_close(anchors.softplus_sum, torch.tensor([[0.8, -0.4], [-0.4, 0.8]]).exp().log1p())
+    torch.testing.assert_close(anchors["log_sum_exp"], torch.tensor([[1.8, 0.6], [0.6, 1.8]]))
+    torch.testing.assert_close(anchors["softplus_sum"], torch.tensor([[0.8, -0.4], [-0.4, 0.8]]).exp().log1p())
 
 
 def test_mined_negatives_by_hand():
     anchors = dense_statistics(SCORES, None, ("mined_count", "mined_sum"), Terms(margin=0.1, polynomial=(-0.5, 1.0)))
-    assert anchors.mined_count.tolist() == [[2, 3, 0, 1], [1, 2, 0, 0]]
-    torch.testing.assert_close(anchors.mined_sum, torch.tensor([[0.4, 0.0, 0.0, 0.2], [0.2, 0.4, 0.0, 0.0]]))
+    assert anchors["mined_count"].tolist() == [[2, 3, 0, 1], [1, 2, 0, 0]]
+    torch.testing.assert_close(anchors["mined_sum"], torch.tensor([[0.4, 0.0, 0.0, 0.2], [0.2, 0.4, 0.0, 0.0]]))
 
 
 def test_a_penalty_counts_where_it_goes_the_right_way():
@@ -44,11 +44,12 @@ def test_a_penalty_counts_where_it_goes_the_right_way():
 
 def test_a_falling_polynomial_pulls_the_other_way_unless_one_way():
     negatives, positive = torch.tensor([[-0.5, 0.9]], dtype=torch.float64, requires_grad=True), torch.zeros(1).double()
+    mined_sum = STATISTICS["mined_sum"]
     for one_way in (False, True):
         terms = Terms(1.0, polynomial=(0.03, -0.4, 0.9), one_way=one_way)
-        (expected,) = torch.autograd.grad(row_statistic("mined_sum", negatives, positive, terms).sum(), negatives)
-        pulls = pull("mined_sum", negatives, positive, terms) * steepness("mined_sum", terms)
-        torch.testing.assert_close(pulls, expected)
+        (expected,) = torch.autograd.grad(mined_sum.of_rows(negatives, positive, terms).sum(), negatives)
+        found = mined_sum.derivative(negatives, positive[:, None], terms) * mined_sum.steepness(terms)
+        torch.testing.assert_close(found, expected)
         assert expected[0].sign().tolist() == [0 if one_way else -1, 1]
 
 
@@ -56,13 +57,13 @@ def test_positives_by_hand():
     ids = torch.tensor([8, 2, 8, 8])
     anchors = dense_statistics(SCORES, ids, ("positive_mean",), Terms())
     expected = torch.tensor([[1.4 / 3, 0.1, 0.3, 1.3 / 3], [0.4, 0.1, 1.4 / 3, 1.0 / 3]])
-    torch.testing.assert_close(anchors.positive_mean, expected)
+    torch.testing.assert_close(anchors["positive_mean"], expected)
 
 
 def test_unmasked_pairs_of_one_image_are_candidates():
     ids = torch.tensor([8, 2, 8, 8])
     anchors = dense_statistics(SCORES, ids, ("hardest",), Terms(mask_same_image=False))
-    assert torch.equal(anchors.hardest, dense_statistics(SCORES, None, ("hardest",), Terms()).hardest)
+    assert torch.equal(anchors["hardest"], dense_statistics(SCORES, None, ("hardest",), Terms())["hardest"])
     assert anchors.num_negatives.tolist() == [1, 3, 1, 1]
 
 
@@ -70,36 +71,36 @@ def test_same_image_is_no_negative():
     ids = torch.tensor([8, 2, 8, 8])
     anchors = dense_statistics(SCORES, ids, ("hardest",), Terms())
     assert anchors.num_negatives.tolist() == [1, 3, 1, 1]
-    torch.testing.assert_close(anchors.hardest, torch.tensor([[0.9, 0.3, 0.2, 0.0], [0.3, 0.9, 0.2, 0.1]]))
+    torch.testing.assert_close(anchors["hardest"], torch.tensor([[0.9, 0.3, 0.2, 0.0], [0.3, 0.9, 0.2, 0.1]]))
 
 
 @every_sum
 def test_parts_are_merged_to_the_whole(name):
     negatives, positive, terms = make_scores("spread", 8, 0), torch.zeros(8).double(), TERMS
     negatives[:, 2] = negatives[1, :5] = -torch.inf
-    parts = [row_statistic(name, part, positive, terms) for part in (negatives[:, :5], negatives[:, 5:])]
-    torch.testing.assert_close(merge_sums(name, *parts), row_statistic(name, negatives, positive, terms))
+    parts = [STATISTICS[name].of_rows(part, positive, terms) for part in (negatives[:, :5], negatives[:, 5:])]
+    torch.testing.assert_close(STATISTICS[name].merge(*parts), STATISTICS[name].of_rows(negatives, positive, terms))
 
 
 @every_sum
-def test_pull_is_the_derivative(name):
+def test_the_derivative_is_that_of_the_value(name):
     negatives, positive, terms = make_scores("spread", 8, 0).requires_grad_(), torch.zeros(8).double(), TERMS
-    value = row_statistic(name, negatives, positive, terms)
+    value = STATISTICS[name].of_rows(negatives, positive, terms)
     (expected,) = torch.autograd.grad(value.sum(), negatives)
-    level = pull_level(name, positive, torch.stack([value, value]))[0]
-    pulls = pull(name, negatives, level, terms)
-    assert pulls.min() >= 0
-    assert pulls.max() <= 1
-    torch.testing.assert_close(pulls * steepness(name, terms), expected)
+    level = STATISTICS[name].level(positive, torch.stack([value, value]))[0]
+    found = STATISTICS[name].derivative(negatives, level[:, None], terms)
+    assert found.min() >= 0
+    assert found.max() <= 1
+    torch.testing.assert_close(found * STATISTICS[name].steepness(terms), expected)
 
 
 @every_sum
-def test_an_anchor_without_negatives_pulls_at_nothing(name):
+def test_an_anchor_without_negatives_has_no_gradient(name):
     nothing, positive, terms = torch.full((2, 3), -torch.inf), torch.zeros(2), TERMS
-    value = row_statistic(name, nothing, positive, terms)
+    value = STATISTICS[name].of_rows(nothing, positive, terms)
     assert value.tolist() == [-torch.inf if name == "log_sum_exp" else 0] * 2
-    level = pull_level(name, positive, value.expand(2, -1))[0]
-    assert not pull(name, nothing, level, terms).any()
+    level = STATISTICS[name].level(positive, value.expand(2, -1))[0]
+    assert not STATISTICS[name].derivative(nothing, level[:, None], terms).any()
 
 
 def test_label_images():

@@ -123,7 +123,7 @@ def test_from_embeddings_with_labels():
         torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts)), strict=True
     ):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    with pytest.raises(ValueError, match="margin_of='image' adds a margin to every score and needs the matrix"):
+    with pytest.raises(ValueError, match="adds a margin of its own to every score and needs the matrix"):
         NCR.official().from_embeddings(images, texts, given=labels)
     warming = NCR.official(warmup_epochs=1)
     torch.testing.assert_close(warming.from_embeddings(images, texts, given=labels), warming(images @ texts.T))
@@ -195,8 +195,8 @@ def test_labels_carry_no_gradient():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (torch.ones(3), r"one a pair, of shape \(4,\), got \(3,\)"),
-        (torch.ones(4, 4), r"one a pair, of shape \(4,\), got \(4, 4\)"),
+        (torch.ones(3), r"one per pair, of shape \(4,\), got \(3,\)"),
+        (torch.ones(4, 4), r"one per pair, of shape \(4,\), got \(4, 4\)"),
         (torch.ones(4).int(), "given must hold floating-point numbers"),
         ([1.0] * 4, "given must be a torch tensor, got list"),
     ],

@@ -1,8 +1,10 @@
+import math
+
 import pytest
 import torch
 from loss_cases import make_scores
 
-from selhn.losses import InfoNCE, MultiPositiveInfoNCE, SigLIP, TripletSelHN
+from selhn.losses import InfoNCE, Learns, MultiPositiveInfoNCE, SigLIP, TripletSelHN, loss_settings
 from selhn.losses.scaled import SHARPEST
 
 SCALED = (InfoNCE, MultiPositiveInfoNCE, SigLIP)
@@ -25,9 +27,27 @@ def test_what_is_learnt_begins_as_the_constant(kind):
         learning(scores, ids), fixed(scores, ids).detach(), check_dtype=False, rtol=1e-6, atol=1e-6
     )
     assert len(learning.learnt()) == len(list(learning.parameters())) == (2 if kind is SigLIP else 1)
-    assert fixed.learnt() == [] == TripletSelHN().learnt()
+    assert fixed.learnt() == []
+    assert not isinstance(TripletSelHN(), Learns)
     assert fixed.numbers() == {}
     torch.testing.assert_close(learning.numbers()["temperature"], torch.tensor(fixed.temperature))
+
+
+def test_the_present_temperature_is_shown_and_saved(kind):
+    fresh, trained, again = (kind(temperature=0.07, learn=True) for _ in range(3))
+    assert fresh.temperature == 0.07
+    assert "temperature=0.07," in repr(fresh)
+    with torch.no_grad():
+        for parameter in trained.learnt():
+            parameter += 0.5
+    assert trained.temperature == pytest.approx(0.07 * math.exp(-0.5), rel=1e-5)
+    assert f"temperature={trained.temperature}" in repr(trained)
+    if kind is SigLIP:
+        assert trained.bias == -9.5
+        assert "bias=-9.5" in repr(trained)
+    again.load_state_dict(trained.state_dict())
+    assert repr(again) == repr(trained)
+    assert repr(kind(**loss_settings(trained))) == repr(fresh)
 
 
 def test_gradients_of_what_is_learnt(kind):

@@ -183,7 +183,7 @@ def test_one_pass_gives_the_loss_its_mean_and_what_a_probe_wants(case, learn):
     torch.testing.assert_close(loss_fn.reduce(anchors, "mean"), loss_fn.reduce(anchors, "none").mean())
     torch.testing.assert_close(loss_fn.reduce(anchors, "sum"), loss_fn.reduce(anchors, "none").sum())
     hardest = torch.stack([rows.masked_fill(ids[:, None] == ids, -torch.inf).amax(1) for rows in (scores, scores.T)])
-    assert torch.equal(anchors.raw.hardest, hardest)
+    assert torch.equal(anchors.raw["hardest"], hardest)
     assert torch.equal(anchors.raw.positive[0], scores.diagonal())
 
 
@@ -194,7 +194,7 @@ def test_nan_is_refused_on_the_cpu_and_shows_where_it_cannot_be_refused(case, pl
     scores[place] = math.nan
     with pytest.raises(ValueError, match=rf"NaN or infinite value, first at \[{place[0]}, {place[1]}\]"):
         loss_fn(scores)
-    monkeypatch.setattr("selhn.losses.base.check_finite", lambda name, value: None)
+    monkeypatch.setattr("selhn.losses.checks.check_finite", lambda name, value: None)
     if case != "sct-nca":  # its sets are defined by comparisons that a NaN fails
         assert loss_fn(scores).isnan()
         images = torch.eye(5, dtype=torch.float64)
@@ -226,7 +226,7 @@ def test_bad_scores(case, scores, message):
     [
         (torch.zeros(3), "must be integers, got torch.float32"),
         ([True, False, True, False], "must be integers, got torch.bool"),
-        ([1, 2, 3], r"shape \(4,\), one image a pair, got \(3,\)"),
+        ([1, 2, 3], r"shape \(4,\), one image per pair, got \(3,\)"),
     ],
 )
 def test_bad_image_ids(ids, message):

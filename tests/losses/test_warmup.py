@@ -14,9 +14,3 @@ def test_all_negatives_first_then_the_hardest():
 def test_no_warm_up_is_hardest_negative_mining():
     scores = make_scores("spread", 9, 0)
     assert torch.equal(TripletWarmUp(warmup_epochs=0)(scores), TripletHN()(scores))
-
-
-def test_set_epoch_is_harmless_on_other_losses():
-    loss_fn = TripletHN()
-    loss_fn.set_epoch(3)
-    assert repr(loss_fn) == repr(TripletHN())

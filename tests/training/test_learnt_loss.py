@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from selhn.losses import AOQ, InfoNCE, SigLIP
+from selhn.losses import AOQ, InfoNCE, Learns, SigLIP
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, train
 from selhn.training.run import make_loss
@@ -45,7 +45,7 @@ def test_whole_runs_learn_what_siglip_learns():
     assert torch.is_tensor(make_loss(override(config, ["loss=infonce", "loss.learn=true"])).log_scale)
 
 
-class ScaledAOQ(AOQ):
+class ScaledAOQ(Learns, AOQ):
     """A loss with a protocol that has tables of its own, and a learnt scale beside them."""
 
     def __init__(self):

@@ -9,7 +9,7 @@ from selhn.diagnose.logs import Log, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.stall import StallAlarm, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
-from selhn.losses import LOSSES, AbstractLoss, create_loss
+from selhn.losses import LOSSES, AbstractLoss, Scheduled, create_loss
 from selhn.runs import RunFolder
 
 
@@ -61,7 +61,8 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
     last = 0 if epochs is None else int(epochs[-1])
-    loss.set_epoch(last)
+    if isinstance(loss, Scheduled):
+        loss.set_epoch(last)
     alarm = make_alarm(loss, round(log.steps[-1] / (last + 1)))
     assert alarm is not None
     plateau = _plateau(loss, batch, log.loss_name)

@@ -26,14 +26,14 @@ def probe_scores(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if anchors is None:
         anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
-    has_negative = (anchors.num_negatives > 0).expand_as(anchors.hardest)
+    has_negative = (anchors.num_negatives > 0).expand_as(anchors["hardest"])
     count = has_negative.sum().clamp(min=1)
-    gap = torch.where(has_negative, (anchors.hardest - anchors.positive).abs(), 0)
+    gap = torch.where(has_negative, (anchors["hardest"] - anchors.positive).abs(), 0)
     return {
         "delta_s": gap.sum() / count,
         "separated": ((gap > epsilon) & has_negative).sum() / count,
         "s_p": anchors.positive.mean(),
-        "s_n": torch.where(has_negative, anchors.hardest, 0).sum() / count,
+        "s_n": torch.where(has_negative, anchors["hardest"], 0).sum() / count,
         "spread": scores.std(correction=0),
     }
 

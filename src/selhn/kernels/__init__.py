@@ -4,12 +4,14 @@ from selhn.kernels.attention import AttentionSettings, attention_scores, can_att
 from selhn.kernels.differences import Projection, compared_nodes, node_precision
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
-from selhn.kernels.statistics import AnchorStatistics, Statistic, Terms, dense_statistics
+from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Statistic, Terms, dense_statistics
 from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
 __all__ = [
+    "MAXIMA",
+    "STATISTICS",
     "AnchorStatistics",
     "AttentionSettings",
     "LayerSettings",

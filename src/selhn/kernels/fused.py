@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from selhn.kernels import fused_triton
-from selhn.kernels.statistics import CANDIDATES, Statistic, Terms
+from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 from selhn.kernels.torch_tiles import Side
 
 # The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a multiprocessor of
@@ -54,13 +54,13 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
 
 
 def reduce_tile(
-    rows: Side, columns: Side, needs: tuple[Statistic, ...], terms: Terms
-) -> list[dict[Statistic, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic with the index of its winner in the tile, None where there is none."""
+    rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
+) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
+    """For rows, then columns: every statistic with the index of its winner in the tile, None if it has none."""
     (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
     row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
-    maxima = [name for name in needs if name in CANDIDATES]
-    names = tuple(maxima + [name for name in needs if name not in CANDIDATES])
+    maxima = [name for name in needs if name in MAXIMA]
+    names = tuple(maxima + [name for name in needs if name not in MAXIMA])
     left = [
         torch.empty(len(kept), *shape, dtype=dtype, device=rows.emb.device)
         for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
@@ -76,21 +76,21 @@ def reduce_tile(
 
 
 def _reduce_blocks(
-    names: tuple[Statistic, ...], values: Float[Tensor, "S N A"], winners: Tensor
-) -> dict[Statistic, tuple[Tensor, Tensor | None]]:
+    names: tuple[str, ...], values: Float[Tensor, "S N A"], winners: Tensor
+) -> dict[str, tuple[Tensor, Tensor | None]]:
     """Statistics of A anchors from those over N blocks of candidates each."""
-    reduced: dict[Statistic, tuple[Tensor, Tensor | None]] = {}
+    reduced: dict[str, tuple[Tensor, Tensor | None]] = {}
     for name, value, winner in zip(names, values, [*winners, *[None] * (len(values) - len(winners))]):
         if winner is not None:
             best, block = value.max(dim=0)  # of equal ones the first, which holds the lower indices
             reduced[name] = best, winner.gather(0, block[None])[0]
         else:
-            reduced[name] = value.logsumexp(dim=0) if name == "log_sum_exp" else value.sum(dim=0), None
+            reduced[name] = STATISTICS[name].reduce(value, dim=0), None
     return reduced
 
 
 def pull_tile(
-    name: Statistic,
+    name: str,
     rows: Side,
     columns: Side,
     row_weight: Float[Tensor, " R"],

@@ -166,7 +166,7 @@ def reduce_scores(
 @triton.jit
 @no_type_check
 def _pull(scores, level, weight, margin, scale, bias, NAME: tl.constexpr):
-    """`statistics.pull` times the anchors' weights."""
+    """`Statistic.derivative` times the anchors' weights."""
     if NAME == "hinge_sum":
         pulls = tl.where(scores + (margin - level) > 0, weight, 0.0)
     elif NAME == "log_sum_exp":

@@ -1,11 +1,11 @@
-"""What every loss here is made of: a few numbers an anchor, taken over the anchor's negatives.
+"""What every loss is made of: a few numbers per anchor, each a maximum or a sum over the anchor's negatives.
 
 Image i is an anchor among the texts (row i of `scores`), text i among the images (column i). Both directions are
 reduced by the same function of "rows", so a loss is written once and for both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -13,22 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-Statistic = Literal[
-    "hardest",
-    "hardest_below",
-    "hardest_up_to",
-    "hinge_sum",
-    "log_sum_exp",
-    "softplus_sum",
-    "mined_count",
-    "mined_sum",
-    "positive_mean",
-]
-
 
 @dataclass(frozen=True)
 class Terms:
-    """The constants inside the statistics."""
+    """What the statistics depend on besides the scores."""
 
     margin: float = 0.0
     temperature: float = 1.0
@@ -39,77 +27,84 @@ class Terms:
     """Whether that penalty counts only where it rises."""
     mask_same_image: bool = True
     """Whether other pairs of an anchor's image are left out of its candidates."""
+    scale: Float[Tensor, ""] | None = None
+    shift: Float[Tensor, ""] | None = None
+    """Learnt: statistics are of `scale * scores + shift`, with gradients for both."""
+    added: Float[Tensor, "*K B _"] | None = None
+    """Added to the scores of the negatives, (B, B) or one number per image; only for a matrix of scores."""
 
 
 @dataclass(frozen=True)
 class AnchorStatistics:
-    """Statistics of the 2B anchors of a batch; axis -2 is (image anchors, text anchors).
+    """Statistics of the 2B anchors of a batch: `anchors["hardest"]`. Axis -2 is (image anchors, text anchors).
 
     Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf, and a
-    sum of 0. Where negatives tie, the one with the lowest index is taken and receives all of the gradient. `given` is
-    what a loss was handed beyond the scores, `raw` the statistics of the scores as they were given, if those were
-    asked for: a loss may take its own of scaled scores, say.
+    sum of 0. If negatives tie, the one with the lowest index is taken and receives all of the gradient. `given` is
+    what a loss was handed beyond the scores; `raw` has the statistics of the unchanged scores, if they were asked for.
     """
 
     positive: Float[Tensor, "*K 1 B"]
     num_negatives: Int[Tensor, " B"]
-    values: Mapping[Statistic, Float[Tensor, "*K 2 B"]]
+    values: Mapping[str, Float[Tensor, "*K 2 B"]]
     given: Any = None
     raw: "AnchorStatistics | None" = None
 
-    @property
-    def hardest(self) -> Float[Tensor, "*K 2 B"]:
-        """Score of the hardest negative: the maximum over the negatives."""
-        return self.values["hardest"]
+    def __getitem__(self, name: str) -> Float[Tensor, "*K 2 B"]:
+        return self.values[name]
+
+
+Rows = Callable[[Tensor, Tensor, Terms], Tensor]
+"""A function of negatives (A, C), one number per anchor (A, 1), and the terms."""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number per anchor: a reduction of one term per negative. All that is known of it outside of Triton kernels.
+
+    Args:
+        reduction: how the terms become one number.
+        term: of every negative, from its score and that of the positive; a negative at -inf must add nothing.
+        derivative: of a sum or log-sum-exp by every score, divided by `steepness`, so that it is in [0, 1]; from the
+            scores and the `level` of their anchor. None if the statistic has no gradient.
+        steepness: the largest derivative by a score.
+        has_positive: whether the derivative by the positive is minus the sum of those by the negatives, not 0.
+        fused: whether the Triton kernels have it. A loss that needs another one is served by torch everywhere.
+    """
+
+    reduction: Literal["max", "sum", "logsumexp"]
+    term: Rows
+    derivative: Rows | None = None
+    steepness: Callable[[Terms], float] = lambda terms: 1.0
+    has_positive: bool = False
+    fused: bool = True
 
     @property
-    def hardest_below(self) -> Float[Tensor, "*K 2 B"]:
-        """The maximum over the negatives that score strictly below the positive."""
-        return self.values["hardest_below"]
+    def empty(self) -> float:
+        """The value over no negatives."""
+        return 0.0 if self.reduction == "sum" else -torch.inf
 
-    @property
-    def hardest_up_to(self) -> Float[Tensor, "*K 2 B"]:
-        """The maximum over the negatives that do not score above the positive."""
-        return self.values["hardest_up_to"]
+    def of_rows(
+        self, negatives: Float[Tensor, "*K A C"], positive: Float[Tensor, "*K A"], terms: Terms
+    ) -> Float[Tensor, "*K A"]:
+        """The value of A anchors over C candidates; `negatives` is -inf at pairs that are not negatives."""
+        return self.reduce(self.term(negatives, positive.unsqueeze(-1), terms), dim=-1)
 
-    @property
-    def hinge_sum(self) -> Float[Tensor, "*K 2 B"]:
-        """Sum over the negatives of `[s_n - s_p + margin]+`."""
-        return self.values["hinge_sum"]
+    def reduce(self, values: Tensor, dim: int) -> Tensor:
+        """One value from the terms along an axis, or from the values over parts of the negatives."""
+        if self.reduction == "max":
+            return values.max(dim=dim).values
+        return values.sum(dim=dim) if self.reduction == "sum" else values.logsumexp(dim=dim)
 
-    @property
-    def log_sum_exp(self) -> Float[Tensor, "*K 2 B"]:
-        """`log sum exp(s_n / temperature)` over the negatives."""
-        return self.values["log_sum_exp"]
+    def merge(self, first: Tensor, second: Tensor) -> Tensor:
+        """The value of a sum or log-sum-exp over all candidates, from those over two parts of them."""
+        return first + second if self.reduction == "sum" else torch.logaddexp(first, second)
 
-    @property
-    def softplus_sum(self) -> Float[Tensor, "*K 2 B"]:
-        """Sum over the negatives of `log(1 + exp(s_n / temperature + bias))`."""
-        return self.values["softplus_sum"]
-
-    @property
-    def mined_count(self) -> Float[Tensor, "*K 2 B"]:
-        """How many negatives score above `s_p - margin`; it carries no gradient."""
-        return self.values["mined_count"]
-
-    @property
-    def mined_sum(self) -> Float[Tensor, "*K 2 B"]:
-        """Sum over those negatives of their `penalty`."""
-        return self.values["mined_sum"]
-
-    @property
-    def positive_mean(self) -> Float[Tensor, "*K 2 B"]:
-        """The mean score over all pairs of the anchor's image, its own among them."""
-        return self.values["positive_mean"]
-
-
-# The maxima: what is left of a row's negatives before the maximum is taken. The comparisons are written so that a NaN
-# stays in and shows in the loss, rather than being dropped by a comparison that is always false.
-CANDIDATES: Mapping[Statistic, Callable[[Tensor, Tensor], Tensor]] = {
-    "hardest": lambda negatives, positive: negatives,
-    "hardest_below": lambda negatives, positive: negatives.masked_fill(negatives >= positive, -torch.inf),
-    "hardest_up_to": lambda negatives, positive: negatives.masked_fill(negatives > positive, -torch.inf),
-}
+    def level(self, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B"]:
+        """What `derivative` must know of an anchor: its positive, or the value itself if that is a log-sum-exp."""
+        if self.reduction == "sum":
+            return positive.expand(2, -1)
+        # An anchor without negatives has no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
+        return value.masked_fill(value == -torch.inf, torch.inf)
 
 
 def is_mined(negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float) -> Bool[Tensor, "*#K"]:
@@ -131,69 +126,66 @@ def slope(coefficients: Sequence[float]) -> tuple[float, ...]:
 
 
 def penalty(coefficients: Sequence[float], x: Float[Tensor, "*K"], direction: int) -> Float[Tensor, "*K"]:
-    """`[G(x)]+` of a polynomial G; for `direction` 1 it is 0 where G falls, for -1 where G rises."""
+    """`[G(x)]+` of a polynomial G. For `direction` 1 it is 0 where G falls, for -1 where G rises."""
     against = direction * polynomial(slope(coefficients), x.detach()) < 0
     return polynomial(coefficients, x).relu().masked_fill(against, 0.0)
 
 
-def row_statistic(
-    name: Statistic, negatives: Float[Tensor, "*K A C"], positive: Float[Tensor, "*K A"], terms: Terms
-) -> Float[Tensor, "*K A"]:
-    """One statistic of A anchors over C candidates, where `negatives` is -inf at pairs that are not negatives."""
-    if name == "hinge_sum":
-        # relu, not clamp: its gradient is 0 where the hinge is exactly 0. A pair at -inf adds nothing.
-        return (negatives - positive.unsqueeze(-1) + terms.margin).relu().sum(dim=-1)
-    if name == "log_sum_exp":
-        return (negatives / terms.temperature).logsumexp(dim=-1)
-    if name == "softplus_sum":
-        # Not softplus: torch's turns into the identity above 20.
-        return -logsigmoid(-(negatives / terms.temperature + terms.bias)).sum(dim=-1)
-    if name in ("mined_count", "mined_sum"):
-        mined = is_mined(negatives, positive.unsqueeze(-1), terms.margin)
-        if name == "mined_count":
-            return mined.sum(dim=-1, dtype=negatives.dtype)
-        # -inf is replaced before the polynomial: its powers would be NaN in the gradient.
-        of_each = penalty(terms.polynomial, negatives.masked_fill(~mined, 0.0), int(terms.one_way))
-        return of_each.masked_fill(~mined, 0.0).sum(dim=-1)
-    return CANDIDATES[name](negatives, positive.unsqueeze(-1)).max(dim=-1).values
+def _mined_penalty(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
+    mined = is_mined(negatives, positive, terms.margin)
+    # -inf is replaced before the polynomial: its powers would be NaN in the gradient.
+    of_each = penalty(terms.polynomial, negatives.masked_fill(~mined, 0.0), int(terms.one_way))
+    return of_each.masked_fill(~mined, 0.0)
 
 
-def merge_sums(name: Statistic, first: Tensor, second: Tensor) -> Tensor:
-    """A statistic over all candidates, not a maximum, from the statistics of two parts of them."""
-    return torch.logaddexp(first, second) if name == "log_sum_exp" else first + second
+def _mined_derivative(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
+    """Its bounds hold for cosines; a polynomial that may also fall has derivatives below 0 there."""
+    mined = is_mined(negatives, positive, terms.margin)
+    scores = negatives.masked_fill(~mined, 0.0)
+    counts = mined & (penalty(terms.polynomial, scores, int(terms.one_way)) != 0)
+    return (polynomial(slope(terms.polynomial), scores) / _mined_steepness(terms)).masked_fill(~counts, 0.0)
 
 
-def pull(name: Statistic, negatives: Float[Tensor, "A C"], level: Float[Tensor, " A"], terms: Terms) -> Tensor:
-    """The derivative of a statistic, not a maximum, by every score of a tile, in units of `steepness`: from 0 to 1.
-
-    `level` is what must be known of an anchor besides its scores, as `pull_level` gives it. Of "mined_sum" the bounds
-    hold for cosines, and a polynomial that may also fall pulls the other way there.
-    """
-    if name == "hinge_sum":
-        return (negatives - level[:, None] + terms.margin > 0).to(negatives.dtype)
-    if name == "log_sum_exp":
-        return (negatives / terms.temperature - level[:, None]).exp()
-    if name == "mined_sum":
-        mined = is_mined(negatives, level[:, None], terms.margin)
-        scores = negatives.masked_fill(~mined, 0.0)
-        pulled = mined & (penalty(terms.polynomial, scores, int(terms.one_way)) != 0)
-        return (polynomial(slope(terms.polynomial), scores) / steepness(name, terms)).masked_fill(~pulled, 0.0)
-    return (negatives / terms.temperature + terms.bias).sigmoid()
+def _mined_steepness(terms: Terms) -> float:
+    return sum(map(abs, slope(terms.polynomial))) or 1.0
 
 
-def pull_level(name: Statistic, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B"]:
-    """The positive, or the value of the statistic itself where it is a log-sum-exp."""
-    if name == "log_sum_exp":
-        # An anchor without negatives pulls at nothing: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
-        return value.masked_fill(value == -torch.inf, torch.inf)
-    return positive.expand(2, -1)
+# n: scores of the negatives, p: of the positive, t: the terms. Comparisons are written so that a NaN stays in and shows
+# in the loss, rather than being dropped by a comparison that is always false.
+STATISTICS: Mapping[str, Statistic] = {
+    # The score of the hardest negative: of all, of those that score strictly below the positive, or not above it.
+    "hardest": Statistic("max", lambda n, p, t: n),
+    "hardest_below": Statistic("max", lambda n, p, t: n.masked_fill(n >= p, -torch.inf)),
+    "hardest_up_to": Statistic("max", lambda n, p, t: n.masked_fill(n > p, -torch.inf)),
+    # sum [s_n - s_p + margin]+. relu, not clamp: its gradient is 0 where the hinge is exactly 0.
+    "hinge_sum": Statistic(
+        "sum",
+        term=lambda n, p, t: (n - p + t.margin).relu(),
+        derivative=lambda n, p, t: (n - p + t.margin > 0).to(n.dtype),
+        has_positive=True,
+    ),
+    # log sum exp(s_n / temperature)
+    "log_sum_exp": Statistic(
+        "logsumexp",
+        term=lambda n, p, t: n / t.temperature,
+        derivative=lambda n, level, t: (n / t.temperature - level).exp(),
+        steepness=lambda t: 1 / t.temperature,
+    ),
+    # sum log(1 + exp(s_n / temperature + bias)). Not softplus: torch's turns into the identity above 20.
+    "softplus_sum": Statistic(
+        "sum",
+        term=lambda n, p, t: -logsigmoid(-(n / t.temperature + t.bias)),
+        derivative=lambda n, p, t: (n / t.temperature + t.bias).sigmoid(),
+        steepness=lambda t: 1 / t.temperature,
+    ),
+    # How many negatives score above s_p - margin, without a gradient, and the sum of their `penalty`.
+    "mined_count": Statistic("sum", lambda n, p, t: is_mined(n, p, t.margin).to(n.dtype), fused=False),
+    "mined_sum": Statistic("sum", _mined_penalty, _mined_derivative, _mined_steepness, fused=False),
+}
+"""All statistics over negatives. There is one over positives: "positive_mean", the mean score over all pairs of the
+anchor's image, its own included."""
 
-
-def steepness(name: Statistic, terms: Terms) -> float:
-    """The largest derivative of a statistic, not a maximum, by a score."""
-    if name == "mined_sum":
-        return sum(map(abs, slope(terms.polynomial))) or 1.0
-    return 1.0 if name == "hinge_sum" else 1 / terms.temperature
+MAXIMA = frozenset(name for name, statistic in STATISTICS.items() if statistic.reduction == "max")
 
 
 def label_images(
@@ -211,22 +203,36 @@ def label_images(
 def dense_statistics(
     scores: Float[Tensor, "*K B B"],
     image_ids: Int[Tensor, " B"] | None,
-    needs: tuple[Statistic, ...],
+    needs: tuple[str, ...],
     terms: Terms,
+    also: tuple[str, ...] = (),
 ) -> AnchorStatistics:
-    """Statistics of a score matrix that is there; plain differentiable torch."""
+    """Statistics of a score matrix, in plain differentiable torch.
+
+    `also` names maxima over the unchanged scores of all negatives, to be found in `raw`.
+    """
     labels, num_negatives = label_images(image_ids, scores.shape[-1], scores.device)
     same_image = labels[:, None] == labels
+    prepared = scores if terms.scale is None else scores * terms.scale
+    prepared = prepared if terms.shift is None else prepared + terms.shift
     masked = same_image if terms.mask_same_image else torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    negatives = scores.masked_fill(masked, -torch.inf)
-    positive = scores.diagonal(dim1=-2, dim2=-1)
-    values: dict[Statistic, Tensor] = {
-        name: torch.stack([row_statistic(name, rows, positive, terms) for rows in (negatives, negatives.mT)], dim=-2)
-        for name in needs
-        if name != "positive_mean"
+    negatives = prepared.masked_fill(masked, -torch.inf)
+    if terms.added is not None:
+        negatives = negatives + terms.added.to(negatives)
+    shared = prepared is scores and terms.added is None and terms.mask_same_image
+    of_negatives = [name for name in needs if name != "positive_mean"]
+    if shared:
+        of_negatives += [name for name in also if name not in needs]
+    positive = prepared.diagonal(dim1=-2, dim2=-1)
+    values = {
+        name: torch.stack([STATISTICS[name].of_rows(rows, positive, terms) for rows in (negatives, negatives.mT)], -2)
+        for name in of_negatives
     }
     if "positive_mean" in needs:
-        positives = scores.masked_fill(~same_image, 0.0)
+        positives = prepared.masked_fill(~same_image, 0.0)
         sums = torch.stack([positives.sum(dim=-1), positives.sum(dim=-2)], dim=-2)
         values["positive_mean"] = sums / same_image.sum(dim=-1)
-    return AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)
+    anchors = AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)
+    if not also:
+        return anchors
+    return replace(anchors, raw=anchors if shared else dense_statistics(scores.detach(), image_ids, also, Terms()))

@@ -16,33 +16,23 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
+from selhn.base.errors import SelhnError
 from selhn.kernels import torch_tiles
-from selhn.kernels.statistics import (
-    CANDIDATES,
-    AnchorStatistics,
-    Statistic,
-    Terms,
-    label_images,
-    merge_sums,
-    pull_level,
-    steepness,
-)
+from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Terms, label_images
 from selhn.kernels.torch_tiles import HALF, Side, add_product
 from selhn.kernels.triton_support import fusable
 
-FUSED: frozenset[Statistic] = frozenset(
-    ("hardest", "hardest_below", "hardest_up_to", "hinge_sum", "log_sum_exp", "softplus_sum")
-)
-"""The statistics that the Triton kernels have: a loss that needs another one is served by torch everywhere."""
 PART = 8192
-"""The anchors whose embeddings are worked on at a time where there are no tiles, to need no further B x d matrix."""
+"""How many anchors' embeddings are worked on at a time outside of tiles, to need no further B x d matrix."""
+ALIGNED = 16
+"""Fused kernels read embeddings whose width is a multiple of this."""
 
 
 def tiled_statistics(
     image_emb: Float[Tensor, "B d"],
     text_emb: Float[Tensor, "B d"],
     image_ids: Int[Tensor, " B"] | None,
-    needs: tuple[Statistic, ...],
+    needs: tuple[str, ...],
     terms: Terms,
     tile: int | None = None,
 ) -> AnchorStatistics:
@@ -52,8 +42,14 @@ def tiled_statistics(
     by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set to do. `index_add_`
     on CUDA adds in any order; `torch.use_deterministic_algorithms(True)` makes the gradients repeatable.
     """
-    of_tiles: tuple[Statistic, ...] = tuple(name for name in needs if name != "positive_mean")
-    if tile is None and not (can_fuse(image_emb) and FUSED.issuperset(of_tiles)):
+    if terms.added is not None:
+        raise SelhnError(
+            "this loss adds a margin of its own to every score and needs the matrix: "
+            "call it with image_emb @ text_emb.T"
+        )
+    image_emb, text_emb = _scaled(image_emb, text_emb, terms)
+    of_tiles = tuple(name for name in needs if name != "positive_mean")
+    if tile is None and not (can_fuse(image_emb) and all(STATISTICS[name].fused for name in of_tiles)):
         tile = 8192 if image_emb.is_cuda else 1024
     if tile is None:
         image_emb, text_emb = (_arithmetic(tile).aligned(emb) for emb in (image_emb, text_emb))
@@ -65,10 +61,24 @@ def tiled_statistics(
         wide = torch.promote_types(multiplied, torch.float32)
         image_emb, text_emb = image_emb.to(wide), text_emb.to(wide)
     positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile, multiplied)
-    values: dict[Statistic, Tensor] = dict(zip(of_tiles, reduced))
+    values: dict[str, Tensor] = dict(zip(of_tiles, reduced))
     if "positive_mean" in needs:
         values["positive_mean"] = positive_means(image_emb, text_emb, labels, num_negatives)
     return AnchorStatistics(positive.unsqueeze(0), num_negatives, values)
+
+
+def _scaled(
+    image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"], terms: Terms
+) -> tuple[Float[Tensor, "B e"], Float[Tensor, "B e"]]:
+    """Embeddings whose products are `scale * scores + shift`: the shift is one more column of both."""
+    if terms.scale is not None:
+        image_emb = image_emb * terms.scale.to(image_emb.dtype)
+    if terms.shift is not None:
+        column = image_emb.new_zeros(len(image_emb), ALIGNED)
+        column[:, 0] = 1
+        image_emb = torch.cat([image_emb, column * terms.shift.to(image_emb.dtype)], dim=1)
+        text_emb = torch.cat([text_emb, column], dim=1)
+    return image_emb, text_emb
 
 
 def positive_means(
@@ -113,7 +123,7 @@ class _TiledStatistics(torch.autograd.Function):
         image_emb: Tensor,
         text_emb: Tensor,
         labels: Tensor,
-        needs: tuple[Statistic, ...],
+        needs: tuple[str, ...],
         terms: Terms,
         tile: int | None,
         multiplied: torch.dtype,
@@ -122,11 +132,12 @@ class _TiledStatistics(torch.autograd.Function):
         image_emb, text_emb = image_emb.to(multiplied), text_emb.to(multiplied)
         with torch.autocast(image_emb.device.type, enabled=False):
             positive, values, winners = _traverse(image_emb, text_emb, labels, needs, terms, tile)
-        remembered = [winners[name] if name in CANDIDATES else values[name] for name in needs]
+        remembered = [winners[name] if name in MAXIMA else values[name] for name in needs]
         ctx.save_for_backward(image_emb, text_emb, labels, positive, *remembered)
         ctx.needs, ctx.terms, ctx.tile = needs, terms, tile
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(values[name] for name in needs if name == "mined_count"))
+        without = (name for name in needs if name not in MAXIMA and STATISTICS[name].derivative is None)
+        ctx.mark_non_differentiable(*(values[name] for name in without))
         return positive, *(values[name] for name in needs)
 
     @staticmethod
@@ -137,22 +148,22 @@ class _TiledStatistics(torch.autograd.Function):
         emb_grads = torch.zeros_like(image_emb, dtype=positive.dtype), torch.zeros_like(text_emb, dtype=positive.dtype)
         grad_positive = torch.zeros_like(positive) if grad_positive is None else grad_positive.clone()
         arrived = [(name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None]
-        sums = [(name, grad, value) for name, grad, value in arrived if name not in CANDIDATES]
+        sums = [(name, grad, value) for name, grad, value in arrived if name not in MAXIMA]
         with torch.autocast(image_emb.device.type, enabled=False):
             if sums:
                 # In one unit in which the largest is 1024: half precision holds it, and what is far below it.
-                pulled = torch.stack([grad * steepness(name, ctx.terms) for name, grad, _ in sums])
+                pulled = torch.stack([grad * STATISTICS[name].steepness(ctx.terms) for name, grad, _ in sums])
                 unit = pulled.abs().max().clamp(min=torch.finfo(pulled.dtype).tiny) / 1024
                 for (name, _, value), weight in zip(sums, pulled / unit):
-                    levels = pull_level(name, positive, value)
+                    levels = STATISTICS[name].level(positive, value)
                     images, texts = (Side(emb, labels, level) for emb, level in zip(embs, levels))
                     lost = _add_sum_gradients(name, images, texts, weight, emb_grads, ctx.terms, ctx.tile)
-                    if name == "hinge_sum":  # the only sum in which the positive stands
+                    if STATISTICS[name].has_positive:
                         grad_positive -= lost * unit
                 for emb_grad in emb_grads:
                     emb_grad *= unit
             for name, grad, winners in arrived:
-                if name in CANDIDATES:
+                if name in MAXIMA:
                     _add_winner_gradients(embs, emb_grads, grad, winners)
             for part in _spans(len(positive), PART):
                 emb_grads[0][part].addcmul_(grad_positive[part, None], text_emb[part])
@@ -169,18 +180,17 @@ def _traverse(
     image_emb: Float[Tensor, "B d"],
     text_emb: Float[Tensor, "B d"],
     labels: Int[Tensor, " B"],
-    needs: tuple[Statistic, ...],
+    needs: tuple[str, ...],
     terms: Terms,
     tile: int | None,
-) -> tuple[Tensor, dict[Statistic, Tensor], dict[Statistic, Tensor]]:
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Positive scores, statistics (2, B), and the index (2, B) of the winner of every maximum, -1 for none."""
     batch, arithmetic = len(image_emb), _arithmetic(tile)
     height, width = (tile, tile) if tile else arithmetic.forward_tile(batch)
     positive = torch.cat([arithmetic.positives(image_emb[s], text_emb[s]) for s in _spans(batch, height)])
-    empty = {name: -torch.inf if name in CANDIDATES or name == "log_sum_exp" else 0.0 for name in needs}
-    values = {name: positive.new_full((2, batch), empty[name]) for name in needs}
-    winners: dict[Statistic, Tensor] = {
-        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name in CANDIDATES
+    values = {name: positive.new_full((2, batch), STATISTICS[name].empty) for name in needs}
+    winners: dict[str, Tensor] = {
+        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name in MAXIMA
     }
     images, texts = Side(image_emb, labels, positive), Side(text_emb, labels, positive)
     for rows in _spans(batch, height):
@@ -190,7 +200,7 @@ def _traverse(
                 for name, (value, winner) in reduced[direction].items():
                     so_far = values[name][direction, anchors]
                     if winner is None:
-                        values[name][direction, anchors] = merge_sums(name, so_far, value)
+                        values[name][direction, anchors] = STATISTICS[name].merge(so_far, value)
                         continue
                     # Strictly better, or NaN: tiles come in rising order, so the lowest index keeps a tie.
                     better = (value > so_far) | value.isnan()
@@ -220,7 +230,7 @@ def _add_winner_gradients(
 
 
 def _add_sum_gradients(
-    name: Statistic,
+    name: str,
     images: Side,
     texts: Side,
     weight: Float[Tensor, "2 B"],

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.kernels.statistics import CANDIDATES, Statistic, Terms, pull, row_statistic
+from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -15,7 +15,7 @@ HALF = (torch.float16, torch.bfloat16)
 class Side:
     """The anchors along one side of a tile: their embeddings, image labels, and what their scores are measured by.
 
-    `level` is the positive score on the way forward, and as `pull_level` gives it on the way back.
+    `level` is the positive score in the forward pass, and what `Statistic.level` gives in the backward pass.
     """
 
     emb: Float[Tensor, "A d"]
@@ -62,9 +62,9 @@ def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
 
 
 def reduce_tile(
-    rows: Side, columns: Side, needs: tuple[Statistic, ...], terms: Terms
-) -> list[dict[Statistic, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic with the index of its winner in the tile, None where there is none."""
+    rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
+) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
+    """For rows, then columns: every statistic with the index of its winner in the tile, None if it has none."""
     scores = negative_scores(rows, columns)
     return [
         {name: _reduce(name, block, side.level, terms) for name in needs}
@@ -73,16 +73,16 @@ def reduce_tile(
 
 
 def _reduce(
-    name: Statistic, negatives: Float[Tensor, "A C"], positive: Float[Tensor, " A"], terms: Terms
+    name: str, negatives: Float[Tensor, "A C"], positive: Float[Tensor, " A"], terms: Terms
 ) -> tuple[Tensor, Tensor | None]:
-    if name not in CANDIDATES:
-        return row_statistic(name, negatives, positive, terms), None
-    best, winner = CANDIDATES[name](negatives, positive[:, None]).max(dim=-1)
+    if name not in MAXIMA:
+        return STATISTICS[name].of_rows(negatives, positive, terms), None
+    best, winner = STATISTICS[name].term(negatives, positive[:, None], terms).max(dim=-1)
     return best, winner
 
 
 def pull_tile(
-    name: Statistic,
+    name: str,
     rows: Side,
     columns: Side,
     row_weight: Float[Tensor, " R"],
@@ -91,12 +91,14 @@ def pull_tile(
 ) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
     """The gradient by every score of a tile, in the embeddings' precision; for rows, then columns, two sums over it.
 
-    The weights are what arrived at the anchors' statistics. The sums are over what an anchor's own statistic pulls at,
-    and over what all pulls at it lost by rounding.
+    The weights are the gradients of the anchors' statistics. The first sum is over the gradient of an anchor's own
+    statistic, the second over what rounding took from the gradients of both sides.
     """
     scores = negative_scores(rows, columns)
-    of_rows = pull(name, scores, rows.level, terms) * row_weight[:, None]
-    of_columns = pull(name, scores.mT, columns.level, terms).mT * column_weight
+    derivative = STATISTICS[name].derivative
+    assert derivative is not None
+    of_rows = derivative(scores, rows.level[:, None], terms) * row_weight[:, None]
+    of_columns = derivative(scores.mT, columns.level[:, None], terms).mT * column_weight
     exact = of_rows + of_columns
     pulls = exact.to(rows.emb.dtype)
     lost = exact - pulls

@@ -8,12 +8,13 @@ from typing import Any
 from selhn.base.errors import NotFound
 from selhn.base.names import did_you_mean, require_settings
 from selhn.losses.aoq import AOQ, OfflineScores
-from selhn.losses.base import AbstractLoss
+from selhn.losses.base import AbstractLoss, loss_settings
 from selhn.losses.hardest import TripletHN
 from selhn.losses.infonce import InfoNCE
 from selhn.losses.meta_spn import MetaSPN
 from selhn.losses.multi_positive import MultiPositiveInfoNCE
 from selhn.losses.ncr import NCR, PairLabels
+from selhn.losses.roles import Learns, Scheduled, TakesGiven
 from selhn.losses.sct import SCT
 from selhn.losses.selhn import TripletSelHN
 from selhn.losses.semihard import TripletSHN
@@ -32,12 +33,15 @@ __all__ = [
     "TAL",
     "AbstractLoss",
     "InfoNCE",
+    "Learns",
     "LossEntry",
     "MetaSPN",
     "MultiPositiveInfoNCE",
     "OfflineScores",
     "PairLabels",
+    "Scheduled",
     "SigLIP",
+    "TakesGiven",
     "Triplet",
     "TripletHN",
     "TripletSHN",
@@ -45,6 +49,7 @@ __all__ = [
     "TripletWarmUp",
     "create_loss",
     "list_losses",
+    "loss_settings",
 ]
 
 

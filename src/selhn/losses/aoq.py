@@ -9,8 +9,10 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import AbstractLoss, check_finite, check_floats, hinge, require_number
+from selhn.kernels import AnchorStatistics
+from selhn.losses.base import AbstractLoss, hinge
+from selhn.losses.checks import check_finite, check_floats, require_number
+from selhn.losses.roles import TakesGiven
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class OfflineScores:
     pair: Float[Tensor, "*K 2 B"]
 
 
-class AOQ(AbstractLoss):
+class AOQ(TakesGiven, AbstractLoss):
     """T-HN on the batch, weighted by how much harder its negative is than the offline one, and two offline hinges.
 
     Equation, for anchor V_i with hardest negative T^_i in the batch, offline negatives T- and V-:
@@ -42,8 +44,8 @@ class AOQ(AbstractLoss):
         margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
         offline_margin: of the offline negatives.
         alpha, beta: of the weight w.
-        weight_gradient: whether gradient flows through w too, as in the authors' program. It pulls an offline negative
-            up, towards the anchor.
+        weight_gradient: whether gradient flows through w too, as in the authors' program. It raises an offline
+            negative, towards the anchor.
         negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it should punish.
         depth: from how many of the hardest texts of an image training draws its offline negative.
         refresh: epochs between two searches for them.
@@ -59,6 +61,8 @@ class AOQ(AbstractLoss):
         >>> given = OfflineScores(negative=torch.stack([s_image_off, s_off_text]), pair=torch.stack([s_off, s_off2]))
         >>> loss = AOQ()(image_emb @ text_emb.T, given=given)
     """
+
+    needs = ("hardest",)
 
     def __init__(
         self,
@@ -91,19 +95,12 @@ class AOQ(AbstractLoss):
         """As in the authors' program: a sum, and weights that carry gradient and may be negative."""
         return cls.paper(**{"weight_gradient": True, "negative_weight": True, **settings})
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """Only the hardest negative; the rest is given."""
-        return ("hardest",)
-
     def plateau(self, batch: int) -> float:
         """With offline scores, as in training: w is beta where all scores are equal."""
         return self.beta * self.margin + 2 * self.offline_margin
 
-    def check_given(self, given: Any, batch: int) -> OfflineScores | None:
+    def check_given(self, given: Any, batch: int) -> OfflineScores:
         """Refuse anything but `OfflineScores` of this batch."""
-        if given is None:
-            return None
         if not isinstance(given, OfflineScores):
             raise SelhnError(
                 f"AOQ takes the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
@@ -123,10 +120,10 @@ class AOQ(AbstractLoss):
         """The equation, one anchor."""
         positive = anchors.positive
         if anchors.given is None:
-            return hinge(anchors.hardest, positive, self.margin)
+            return hinge(anchors["hardest"], positive, self.margin)
         negative, pair = (scores.to(positive) for scores in (anchors.given.negative, anchors.given.pair))
         has_negative = anchors.num_negatives > 0
-        hardest = torch.where(has_negative, anchors.hardest, 0.0)
+        hardest = torch.where(has_negative, anchors["hardest"], 0.0)
         weight = self.beta - (negative - hardest) / self.alpha
         # Official: the weight is part of the graph and has no lower bound.
         weight = weight if self.weight_gradient else weight.detach()

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
+from selhn.kernels import AnchorStatistics
 from selhn.losses.scaled import ScaledLoss
 
 
@@ -19,7 +19,7 @@ class InfoNCE(ScaledLoss):
     The mean over the anchors of both directions is CLIP's loss, which learns its temperature.
 
     Args:
-        temperature: what scores are divided by; 0.07 is where CLIP's training starts.
+        temperature: what scores are divided by; CLIP's training starts at 0.07.
         learn, reduction: see `ScaledLoss`.
 
     References:
@@ -27,24 +27,21 @@ class InfoNCE(ScaledLoss):
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021.
 
     Relations:
-        As the temperature goes to 0, `temperature` times it becomes `TripletHN` without a margin. `SigLIP` looks at
-        every pair for itself.
+        As the temperature goes to 0, `temperature` times it becomes `TripletHN` without a margin. `SigLIP` treats
+        every pair independently.
 
     Example:
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
     """
 
+    needs = ("log_sum_exp",)
+
     def __init__(self, temperature: float = 0.07, learn: bool = False, reduction: Reduction = "mean"):
         super().__init__(temperature, None, learn, reduction)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """The log-sum-exp of the negatives."""
-        return ("log_sum_exp",)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor: log(1 + e^(lse_n - s_p / temperature))."""
-        return -logsigmoid(anchors.positive / self.terms.temperature - anchors.log_sum_exp)
+        return -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
 
     def plateau(self, batch: int) -> float | None:
         """log B: every text is as likely as any other."""

@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import AbstractLoss, hinge, require_number
+from selhn.kernels import AnchorStatistics
+from selhn.losses.base import AbstractLoss, hinge
+from selhn.losses.checks import require_number
 
 
 class MetaSPN(AbstractLoss):
@@ -42,6 +44,8 @@ class MetaSPN(AbstractLoss):
         >>> loss = loss_fn(image_emb @ text_emb.T)
     """
 
+    needs = ("hardest",)
+
     def __init__(self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
         require_number("hidden", hidden, above=0)
@@ -55,18 +59,13 @@ class MetaSPN(AbstractLoss):
         nn.init.zeros_(last.bias)
         self.network = nn.Sequential(first, nn.ReLU(), last)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """Only the hardest negative."""
-        return ("hardest",)
-
     def plateau(self, batch: int) -> float:
         """The margin: anchors that score alike weigh alike."""
         return self.margin
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
-        return self._weights(anchors).detach() * hinge(anchors.hardest, anchors.positive, self.margin)
+        return self._weights(anchors).detach() * hinge(anchors["hardest"], anchors.positive, self.margin)
 
     def weights(
         self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
@@ -75,11 +74,11 @@ class MetaSPN(AbstractLoss):
         return self._weights(self.statistics(scores.detach(), image_ids))
 
     def _weights(self, anchors: AnchorStatistics) -> Tensor:
-        hardest = torch.where(anchors.num_negatives > 0, anchors.hardest, 0.0).detach()
+        hardest = torch.where(anchors.num_negatives > 0, anchors["hardest"], 0.0).detach()
         positive = anchors.positive.detach().expand_as(hardest)
         seen = torch.stack([positive, hardest, positive - hardest], dim=-1)
-        example = next(self.network.parameters())
-        if example.device != seen.device:  # a loss goes where its scores are, as those without weights do
-            self.network.to(seen.device)
-        weights = self.network(seen.to(example.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
+        own = next(self.network.parameters())
+        if own.device != seen.device:
+            raise SelhnError(f"MetaSPN is on {own.device} and the scores are on {seen.device}: move it with .to()")
+        weights = self.network(seen.to(own.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
         return weights / weights.mean(dim=(-2, -1), keepdim=True)

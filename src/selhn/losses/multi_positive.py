@@ -1,4 +1,4 @@
-"""Softmax cross-entropy with several positives an anchor: Yang et al., UniCL, CVPR 2022."""
+"""Softmax cross-entropy with several positives per anchor: Yang et al., UniCL, CVPR 2022."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
+from selhn.kernels import AnchorStatistics
 from selhn.losses.scaled import ScaledLoss
 
 
@@ -38,21 +38,16 @@ class MultiPositiveInfoNCE(ScaledLoss):
         >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
     """
 
+    needs = ("log_sum_exp", "positive_mean")
     mask_same_image = False  # they stay in the denominator
 
     def __init__(self, temperature: float = 0.07, learn: bool = False, reduction: Reduction = "mean"):
         super().__init__(temperature, None, learn, reduction)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """The log-sum-exp of all other pairs, and the mean of the positives."""
-        return ("log_sum_exp", "positive_mean")
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor: `InfoNCE` of its own pair, and what the others of its image score less."""
-        temperature = self.terms.temperature
-        own = -logsigmoid(anchors.positive / temperature - anchors.log_sum_exp)
-        less = (anchors.positive - anchors.positive_mean) / temperature
+        own = -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
+        less = self.logits(anchors.positive - anchors["positive_mean"])
         return torch.where(anchors.num_negatives > 0, own + less, 0.0)
 
     def plateau(self, batch: int) -> float | None:

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from selhn.base.types import Reduction
 from selhn.kernels import Terms
-from selhn.losses.base import AbstractLoss, require_number
+from selhn.losses.base import AbstractLoss
+from selhn.losses.checks import require_number
+from selhn.losses.roles import Learns
 
 SHARPEST = 100.0
-"""What CLIP lets 1 / temperature become at most."""
-ALIGNED = 16
-"""Fused kernels read embeddings whose width is a multiple of this."""
+"""The largest 1 / temperature that CLIP allows."""
 
 
-class ScaledLoss(AbstractLoss):
+class ScaledLoss(Learns, AbstractLoss):
     """A loss of s / temperature, or of s / temperature + bias.
 
     Args:
-        temperature: what scores are divided by; where a learnt one starts.
-        bias: added to the quotient; None in a loss that has none.
+        temperature: what scores are divided by. A learnt one starts there; `loss.temperature` is its present value.
+        bias: added to the quotient, and learnt likewise; None in a loss that has none.
         learn: whether temperature and bias are parameters. `selhn.train` trains them with the model; in a loop of your
             own, hand `loss.parameters()` to the optimiser, without weight decay.
         reduction: see `AbstractLoss`.
@@ -34,10 +34,10 @@ class ScaledLoss(AbstractLoss):
     def __init__(self, temperature: float, bias: float | None, learn: bool, reduction: Reduction):
         super().__init__(margin=0.0, reduction=reduction)
         require_number("temperature", temperature, above=0)
-        self.temperature, self.learn = temperature, learn
+        self._temperature, self.learn = temperature, learn
         if bias is not None:
             require_number("bias", bias, signed=True)
-            self.bias = bias
+        self._bias = bias
         if learn:
             self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
         if learn and bias is not None:
@@ -49,36 +49,39 @@ class ScaledLoss(AbstractLoss):
         return cls(**settings)
 
     @property
-    def terms(self) -> Terms:
-        """Temperature and bias, where they are constants; learnt ones are in the scores already."""
-        temperature, bias = (1.0, 0.0) if self.learn else (self.temperature, getattr(self, "bias", 0.0))
-        return Terms(temperature=temperature, bias=bias, mask_same_image=self.mask_same_image)
+    def temperature(self) -> float:
+        """What scores are divided by now."""
+        return _present(self._temperature, 1 / self._scale().item()) if self.learn else self._temperature
+
+    @property
+    def bias(self) -> float:
+        """What is added to the quotient now."""
+        bias = self._bias or 0.0
+        return _present(bias, self.learnt_bias.item()) if self.learn and self._bias is not None else bias
+
+    def terms(self, given: Any = None) -> Terms:
+        """Temperature and bias, as constants or as learnt."""
+        if self.learn:
+            shift = None if self._bias is None else self.learnt_bias
+            return Terms(scale=self._scale(), shift=shift, mask_same_image=self.mask_same_image)
+        return Terms(temperature=self._temperature, bias=self.bias, mask_same_image=self.mask_same_image)
+
+    def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
+        """Scores of the statistics over temperature, plus bias; learnt ones have been applied there already."""
+        return scores if self.learn else scores / self._temperature + self.bias
 
     def learnt(self) -> list[nn.Parameter]:
-        """Temperature and bias, where they are learnt."""
+        """Temperature and bias, if they are learnt."""
         return list(self.parameters())
 
     def numbers(self) -> dict[str, Tensor]:
-        """The temperature as it stands, where it is learnt."""
+        """The temperature, if it is learnt."""
         return {"temperature": 1 / self._scale().detach()} if self.learn else {}
 
     def _scale(self) -> Float[Tensor, ""]:
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
-    def prepare_scores(self, scores: Float[Tensor, "*K B B"], given: Any) -> Float[Tensor, "*K B B"]:
-        """Scaled and shifted by what is learnt."""
-        return scores * self._scale() + (self.learnt_bias if hasattr(self, "bias") else 0.0) if self.learn else scores
 
-    def prepare_embeddings(
-        self, image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"]
-    ) -> tuple[Float[Tensor, "B e"], Float[Tensor, "B e"]]:
-        """The same: a scale goes into the images, a bias is one more column of both."""
-        if not self.learn:
-            return image_emb, text_emb
-        image_emb = image_emb * self._scale().to(image_emb.dtype)
-        if hasattr(self, "bias"):
-            column = image_emb.new_zeros(len(image_emb), ALIGNED)
-            column[:, 0] = 1
-            image_emb = torch.cat([image_emb, column * self.learnt_bias.to(image_emb.dtype)], dim=1)
-            text_emb = torch.cat([text_emb, column], dim=1)
-        return image_emb, text_emb
+def _present(start: float, learnt: float) -> float:
+    """The learnt value; before training the exact setting, without what float32 rounds."""
+    return start if math.isclose(start, learnt, rel_tol=1e-6) else learnt

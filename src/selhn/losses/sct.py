@@ -1,24 +1,25 @@
 """The selectively contrastive triplet loss: Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020."""
 
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.types import Reduction, Variant
-from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import AbstractLoss, hinge, require_choice, require_number, softmax_triplet
+from selhn.kernels import AnchorStatistics
+from selhn.losses.checks import require_number
+from selhn.losses.variant import VariantLoss
 
 
-class SCT(AbstractLoss):
-    """Where the hardest negative beats the positive, push it away alone; elsewhere the triplet term.
+class SCT(VariantLoss):
+    """If the hardest negative beats the positive, push it away alone; else the triplet term.
 
     Equation 15 of the SelHN paper, for anchor V_i with s_n the hardest negative's score and s_p the positive's:
     [s_n - s_p + margin]+ if s_n < s_p, else s_n.
 
     Args:
-        margin, reduction: see `AbstractLoss`.
+        margin, reduction: see `VariantLoss`.
         variant: "hinge" is the equation above. "nca" is the original code: `-log sigmoid((s_p - s_n) / temperature)`
             where s_n < s_p and s_n < `hard_threshold`; `weight * s_n` where s_n > s_p or s_n > `hard_threshold`;
             exact ties are neither, and its mean leaves them out.
@@ -35,6 +36,8 @@ class SCT(AbstractLoss):
         >>> loss = SCT()(image_emb @ text_emb.T)
     """
 
+    needs = ("hardest",)
+
     def __init__(
         self,
         margin: float = 0.2,
@@ -44,13 +47,9 @@ class SCT(AbstractLoss):
         weight: float = 1.0,
         reduction: Reduction = "mean",
     ):
-        super().__init__(margin, reduction)
-        require_choice("variant", variant, get_args(Variant))
-        require_number("temperature", temperature, above=0)
+        super().__init__(margin, variant, temperature, reduction)
         require_number("hard_threshold", hard_threshold)
         require_number("weight", weight)
-        self.variant = variant
-        self.temperature = temperature
         self.hard_threshold = hard_threshold
         self.weight = weight
 
@@ -59,19 +58,17 @@ class SCT(AbstractLoss):
         """As in the public code of Xuan et al.: "nca", mean. For the hinge form no public code exists."""
         return cls(**{"variant": "nca", **settings})
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """Only the hardest negative."""
-        return ("hardest",)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 15, one anchor."""
-        negative, positive = anchors.hardest, anchors.positive
+        negative, positive = anchors["hardest"], anchors.positive
+        triplet = self.triplet(negative, positive)
         if self.variant == "hinge":
-            return torch.where(negative >= positive, negative, hinge(negative, positive, self.margin))
-        triplet = softmax_triplet(negative, positive, self.temperature)
+            return torch.where(negative >= positive, negative, triplet)
         is_hard, is_easy = self._hard_and_easy(anchors)
         return torch.where(is_hard, self.weight * negative, torch.where(is_easy, triplet, 0.0))
+
+    def plateau(self, batch: int) -> None:
+        """Above the positive a negative counts with its own score, whatever that is."""
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """In the "nca" form, the anchors that fall in one of the two sets."""
@@ -81,7 +78,7 @@ class SCT(AbstractLoss):
         return is_hard | is_easy
 
     def _hard_and_easy(self, anchors: AnchorStatistics) -> tuple[Bool[Tensor, "*K 2 B"], Bool[Tensor, "*K 2 B"]]:
-        negative, positive = anchors.hardest, anchors.positive
+        negative, positive = anchors["hardest"], anchors.positive
         # Official: both comparisons are strict, so a tie with the positive or the threshold is in neither set.
         is_hard = (negative > positive) | (negative > self.hard_threshold)
         is_easy = (negative < positive) & (negative < self.hard_threshold)

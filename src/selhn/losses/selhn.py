@@ -8,20 +8,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
-from selhn.losses.base import (
-    AbstractLoss,
-    AverageOver,
-    hinge,
-    mean_hinge,
-    mean_hinge_plateau,
-    require_choice,
-    require_number,
-)
+from selhn.kernels import AnchorStatistics
+from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
+from selhn.losses.checks import require_choice, require_number
 
 
 class TripletSelHN(AbstractLoss):
-    """T-SelHN: mine the hardest negative only where it is told apart from the positive, else average over all.
+    """T-SelHN: mine the hardest negative only if it is separated from the positive, else average over all.
 
     Equations 9 to 12 of the SelHN paper, for anchor V_i with hardest negative T^_i:
 
@@ -51,6 +44,8 @@ class TripletSelHN(AbstractLoss):
         >>> loss = loss_fn(image_emb @ text_emb.T)
     """
 
+    needs = ("hardest", "hinge_sum")
+
     def __init__(
         self,
         margin: float = 0.2,
@@ -76,14 +71,9 @@ class TripletSelHN(AbstractLoss):
         """The authors' released code: mean over anchors and directions, divided by B - 1, delta_s = epsilon mines."""
         return cls(**{"mine_at_epsilon": True, **settings})
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """The hardest negative and the sum of hinges."""
-        return ("hardest", "hinge_sum")
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 9, one anchor."""
-        hardest = hinge(anchors.hardest, anchors.positive, self.margin)
+        hardest = hinge(anchors["hardest"], anchors.positive, self.margin)
         return torch.where(self._mines(anchors), hardest, mean_hinge(anchors, self.average_over))
 
     def plateau(self, batch: int) -> float | None:
@@ -98,6 +88,6 @@ class TripletSelHN(AbstractLoss):
             return self._mines(self.statistics(scores, image_ids))
 
     def _mines(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"]:
-        delta_s = (anchors.hardest - anchors.positive).detach().abs()
+        delta_s = (anchors["hardest"] - anchors.positive).detach().abs()
         # Paper: delta_s > epsilon mines. Official: delta_s >= epsilon does.
         return delta_s >= self.epsilon if self.mine_at_epsilon else delta_s > self.epsilon

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
+from selhn.kernels import AnchorStatistics
 from selhn.losses.scaled import ScaledLoss
 
 
@@ -22,8 +22,8 @@ class SigLIP(ScaledLoss):
     runs (`selhn train`): where they start, even a positive of cosine 1 is an even chance.
 
     Args:
-        temperature: what scores are divided by; the paper's t = 10, where training starts, is 0.1 here.
-        bias: added to the scores, negative because nearly all pairs are no match; -10 where training starts.
+        temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.
+        bias: added to the scores, negative because nearly all pairs do not match; training starts at -10.
         learn, reduction: see `ScaledLoss`.
 
     References:
@@ -37,17 +37,14 @@ class SigLIP(ScaledLoss):
         >>> loss = SigLIP()(image_emb @ text_emb.T)
     """
 
+    needs = ("softplus_sum",)
+
     def __init__(
         self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"
     ):
         super().__init__(temperature, bias, learn, reduction)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """The sum of the negatives' terms."""
-        return ("softplus_sum",)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """One row or column of the equation."""
-        of_positive = -logsigmoid(anchors.positive / self.terms.temperature + self.terms.bias)
-        return torch.where(anchors.num_negatives > 0, of_positive + anchors.softplus_sum, 0.0)
+        of_positive = -logsigmoid(self.logits(anchors.positive))
+        return torch.where(anchors.num_negatives > 0, of_positive + anchors["softplus_sum"], 0.0)

@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic, Terms
+from selhn.kernels import AnchorStatistics, Terms
 from selhn.kernels.statistics import is_mined, penalty
-from selhn.losses.base import AbstractLoss, require_choice, require_number
+from selhn.losses.base import AbstractLoss
+from selhn.losses.checks import require_choice, require_number
 
 Mining = Literal["hardest", "average"]
 
@@ -29,7 +30,7 @@ class SSP(AbstractLoss):
             those of the authors' program: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from 0.10 to 0.35.
         mining: "hardest", or "average" for the mean of the negative polynomials over all mined negatives.
         one_way: count a positive only where its polynomial falls and a negative only where its own rises. The authors'
-            program does not, and so pulls up a mined negative that scores below 0.10.
+            program does not, and so raises a mined negative that scores below 0.10.
         positive_below: an anchor whose positive scores this or more is left out.
         weight: what the loss of an anchor is multiplied by.
         reduction: see `AbstractLoss`.
@@ -38,8 +39,8 @@ class SSP(AbstractLoss):
         Wei et al., Universal Weighting Metric Learning for Cross-Modal Matching, CVPR 2020.
 
     Relations:
-        Mines what `TripletHN` mines. There an active triplet pulls with weight 1; here a positive pulls less the
-        better it is, and a negative more the harder it is. It changes when a constant is added to all scores.
+        Mines what `TripletHN` mines. There an active triplet has weight 1; here a positive weighs less the better
+        it is, and a negative more the harder it is. It changes when a constant is added to all scores.
 
     Example:
         >>> loss = SSP()(image_emb @ text_emb.T)
@@ -76,12 +77,11 @@ class SSP(AbstractLoss):
         return cls(**{"one_way": False, "positive_below": 1 - 1e-5, "weight": 2.0, **settings})
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The hardest negative, or count and sum over all that are mined."""
         return ("hardest",) if self.mining == "hardest" else ("mined_count", "mined_sum")
 
-    @property
-    def terms(self) -> Terms:
+    def terms(self, given: Any = None) -> Terms:
         """The margin, and the polynomial of a negative."""
         return Terms(margin=self.margin, polynomial=self.negative, one_way=self.one_way)
 
@@ -90,11 +90,13 @@ class SSP(AbstractLoss):
         # Official: no condition on the slope, neither here nor for a positive above 1.
         direction = int(self.one_way)
         if self.mining == "hardest":
-            mined = is_mined(anchors.hardest, anchors.positive, self.margin)
-            of_negative = penalty(self.negative, anchors.hardest.masked_fill(~mined, 0.0), direction)
+            hardest = anchors["hardest"]
+            mined = is_mined(hardest, anchors.positive, self.margin)
+            of_negative = penalty(self.negative, hardest.masked_fill(~mined, 0.0), direction)
         else:
-            mined = anchors.mined_count != 0
-            of_negative = anchors.mined_sum / anchors.mined_count.clamp(min=1)
+            count = anchors["mined_count"]
+            mined = count != 0
+            of_negative = anchors["mined_sum"] / count.clamp(min=1)
         of_positive = penalty(self.positive, anchors.positive, -direction)
         # Official: a positive of 1, taken for an anchor's score with itself, ends the anchor, whatever its negatives.
         kept = mined & ~(anchors.positive >= self.positive_below)

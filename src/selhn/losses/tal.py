@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic, Terms
-from selhn.losses.base import AbstractLoss, hinge, require_number
+from selhn.kernels import AnchorStatistics, Terms
+from selhn.losses.base import AbstractLoss, hinge
+from selhn.losses.checks import require_number
 
 
 class TAL(AbstractLoss):
@@ -29,11 +30,13 @@ class TAL(AbstractLoss):
         Never below `TripletHN` of the same margin, and at most temperature * log(B - 1) above it; equal to it as the
         temperature goes to 0. `InfoNCE` has the same sum in a softmax and no margin at which it stops.
         The authors' data have several pairs of one identity in a batch, weighted as further positives; here pairs of
-        one image are only no negatives of each other.
+        one image are only not negatives of each other.
 
     Example:
         >>> loss = TAL()(image_emb @ text_emb.T)
     """
+
+    needs = ("log_sum_exp",)
 
     def __init__(self, margin: float = 0.1, temperature: float = 0.02, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
@@ -45,19 +48,13 @@ class TAL(AbstractLoss):
         """As in the authors' program for pairs of different images: summed over both directions."""
         return cls.paper(**settings)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """The log-sum-exp of the negatives."""
-        return ("log_sum_exp",)
-
-    @property
-    def terms(self) -> Terms:
+    def terms(self, given: Any = None) -> Terms:
         """Only the temperature: the margin is outside of the sum."""
         return Terms(temperature=self.temperature)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """The equation, one anchor."""
-        return hinge(self.temperature * anchors.log_sum_exp, anchors.positive, self.margin)
+        return hinge(self.temperature * anchors["log_sum_exp"], anchors.positive, self.margin)
 
     def plateau(self, batch: int) -> float | None:
         """The margin, and temperature * log(B - 1) for the smooth maximum of that many."""

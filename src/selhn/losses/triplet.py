@@ -5,7 +5,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.kernels import AnchorStatistics, Statistic
+from selhn.kernels import AnchorStatistics
 from selhn.losses.base import AbstractLoss
 
 
@@ -25,19 +25,16 @@ class Triplet(AbstractLoss):
         >>> loss = Triplet()(image_emb @ text_emb.T)
     """
 
+    needs = ("hinge_sum",)
+
     @classmethod
     def official(cls, **settings: Any) -> "Triplet":
         """As in the public code of VSE++ without `--max_violation`: summed over everything."""
         return cls.paper(**settings)
 
-    @property
-    def needs(self) -> tuple[Statistic, ...]:
-        """Only the sum of hinges."""
-        return ("hinge_sum",)
-
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2, one anchor."""
-        return anchors.hinge_sum
+        return anchors["hinge_sum"]
 
     def plateau(self, batch: int) -> float | None:
         """The margin, once for every negative."""

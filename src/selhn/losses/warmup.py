@@ -4,11 +4,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Statistic
+from selhn.kernels import AnchorStatistics
 from selhn.losses.base import AbstractLoss, hinge
+from selhn.losses.roles import Scheduled
 
 
-class TripletWarmUp(AbstractLoss):
+class TripletWarmUp(Scheduled, AbstractLoss):
     """`Triplet` for the first `warmup_epochs` epochs, `TripletHN` from then on.
 
     Equation 2, then equation 3 of the SelHN paper. Call `loss_fn.set_epoch(epoch)` at the start of every epoch.
@@ -31,19 +32,20 @@ class TripletWarmUp(AbstractLoss):
     """
 
     def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
-        super().__init__(margin, reduction, warmup_epochs)
+        super().__init__(margin, reduction)
+        self.warm_up_for(warmup_epochs)
 
     @property
-    def needs(self) -> tuple[Statistic, ...]:
+    def needs(self) -> tuple[str, ...]:
         """The sum of hinges while warming up, then the hardest negative."""
         return ("hinge_sum",) if self.warming_up else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
         """Equation 2 or 3, one anchor."""
         if self.warming_up:
-            return anchors.hinge_sum
-        return hinge(anchors.hardest, anchors.positive, self.margin)
+            return anchors["hinge_sum"]
+        return hinge(anchors["hardest"], anchors.positive, self.margin)
 
     def plateau(self, batch: int) -> float | None:
         """That of `Triplet` while warming up, then that of `TripletHN`."""
-        return self.margin * (batch - 1) if self.phase else self.margin
+        return self.margin * (batch - 1) if self.warming_up else self.margin

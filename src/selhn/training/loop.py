@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
@@ -16,7 +16,7 @@ from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, make_alarm, probe_split
 from selhn.diagnose.stall import patience
 from selhn.eval import Metrics, evaluate
-from selhn.losses import AbstractLoss
+from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
@@ -90,7 +90,8 @@ def train_in(
     data = with_noise(data, config.noise, config.seed)
     data = on_device(data, config, device, half=uses_bfloat16(config, device.type))
     batches = make_batches(model, data, config, device)
-    of_loss = loss.to(device).learnt() if isinstance(loss, AbstractLoss) else []
+    loss = loss.to(device) if isinstance(loss, AbstractLoss) else loss
+    of_loss: list[nn.Parameter] = loss.learnt() if isinstance(loss, Learns) else []
     optimizer = make_optimizer(model, config, device, of_loss)
     protocol = make_protocol(model, loss, data, batches, config)
     stepper = make_stepper(protocol, optimizer)
@@ -145,13 +146,12 @@ def _begin_phase(
     loss: Callable[..., Tensor], epoch: int, alarm: StallAlarm | None, steps: int, config: TrainConfig
 ) -> Hashable:
     """Tell a scheduled loss, and the alarm that knows its plateau, which epoch begins; returns the loss's phase."""
-    if not isinstance(loss, AbstractLoss):
-        return None
-    loss.set_epoch(epoch)
-    if alarm is not None:
+    if isinstance(loss, Scheduled):
+        loss.set_epoch(epoch)
+    if alarm is not None and isinstance(loss, AbstractLoss):
         alarm.plateau = loss.plateau(config.batch_size)
         alarm.patience = patience(loss, steps)
-    return loss.phase
+    return loss.phase if isinstance(loss, Scheduled) else None
 
 
 def _how_to_continue(folder: RunFolder, step: int, has_config: bool) -> str:
@@ -164,12 +164,16 @@ def _how_to_continue(folder: RunFolder, step: int, has_config: bool) -> str:
 def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:
     """What must be the same when a run is resumed; the number of epochs may grow."""
     settings = {key: value for key, value in asdict(config).items() if key not in FREE_TO_CHANGE}
+    of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # learnt settings with the values they started from
+        started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(loss).items())
+        of_loss = f"{type(loss).__name__}({started})"
     made_of = ", ".join(f"{key}={value}" for key, value in model.settings.items())
     weights = sum(parameter.numel() for parameter in model.parameters())
     texts = "\n".join([*data.train.captions[:100], *data.dev.captions[:100]])
     return {
         "model": f"{model.name or type(model).__name__} ({made_of}), {weights:,} weights",
-        "loss": repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__),
+        "loss": of_loss,
         "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts, "
         f"which begin as {zlib.crc32(texts.encode(errors='surrogatepass')):08x}",
         **{key: repr(value) for key, value in settings.items()},

@@ -9,7 +9,7 @@ from selhn.data import Augmentation, Batches, Data, Pairs
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
 from selhn.kernels import side_by_side
-from selhn.losses import AbstractLoss
+from selhn.losses import AbstractLoss, Learns
 from selhn.models import AbstractMatcher
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
@@ -93,13 +93,13 @@ def training_step(
 
     optimizer.zero_grad(set_to_none=True)
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
-    norms = parameter_norms([*model.parameters(), *(loss.learnt() if ours else ())])
+    norms = parameter_norms([*model.parameters(), *(loss.learnt() if isinstance(loss, Learns) else ())])
     numbers = {
         "loss": value.detach(),
         **watched,
         **gradient_norms(model.watched, norms),
         **{f"aux_{name}": term.detach() for name, term in match.aux.items()},
-        **(loss.numbers() if ours else {}),
+        **(loss.numbers() if isinstance(loss, Learns) else {}),
     }
     clipped_step(optimizer, norms, config.clip)
     return numbers

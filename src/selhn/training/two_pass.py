@@ -14,9 +14,10 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
-from selhn.kernels.statistics import CANDIDATES, Statistic, label_images
+from selhn.kernels import MAXIMA, STATISTICS, Terms
+from selhn.kernels.statistics import label_images
 from selhn.layers import Fragments
-from selhn.losses import AbstractLoss
+from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
 
 
@@ -34,8 +35,9 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
             "use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
-    if loss.phase is None and not loss.mines:
-        sums = ", ".join(name for name in loss.needs if name not in CANDIDATES)
+    changes = isinstance(loss, Scheduled) and loss.phase is not None
+    if not changes and not loss.mines:
+        sums = ", ".join(name for name in loss.needs if name not in MAXIMA)
         raise SelhnError(
             f"two_pass=true is for losses of hardest negatives alone, and {type(loss).__name__} pulls at all of them "
             f"({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
@@ -68,7 +70,7 @@ def match_in_two_passes(
 
 
 def pulled_pairs(
-    scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | None, maxima: tuple[Statistic, ...]
+    scores: Float[Tensor, "B B"], image_ids: Int[Tensor, " B"] | None, maxima: tuple[str, ...]
 ) -> Int[Tensor, " P"]:
     """`image * B + text` of the positives and of all anchors' maxima, in order, some perhaps more than once.
 
@@ -80,6 +82,7 @@ def pulled_pairs(
     negatives, positive = scores.masked_fill(labels[:, None] == labels, -torch.inf), scores.diagonal()[:, None]
     pairs = [here * batch + here]
     for name in maxima:
-        pairs.append(here * batch + CANDIDATES[name](negatives, positive).max(dim=1).indices)
-        pairs.append(CANDIDATES[name](negatives.mT, positive).max(dim=1).indices * batch + here)
+        term = STATISTICS[name].term
+        pairs.append(here * batch + term(negatives, positive, Terms()).max(dim=1).indices)
+        pairs.append(term(negatives.mT, positive, Terms()).max(dim=1).indices * batch + here)
     return torch.cat(pairs).sort().values

@@ -1,0 +1,91 @@
+"""What a loss refuses, in sentences that say what to do."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+
+
+def require_number(name: str, value: float, *, above: float | None = None, signed: bool = False) -> None:
+    """Refuse a setting that is not a number of at least 0 (any number if `signed`), or not above `above`."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
+        limit = "" if signed else " >= 0" if above is None else f" > {above}"
+        raise SelhnError(f"{name} must be a number{limit}, got {value!r}")
+
+
+def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a setting that is not one of a few words."""
+    if value not in choices:
+        raise SelhnError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_floats(name: str, value: object) -> None:
+    """Refuse what is not a tensor of floating-point numbers."""
+    if not isinstance(value, Tensor):
+        raise SelhnError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+    if not value.is_floating_point():
+        raise SelhnError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Refuse NaN and infinite values on the CPU."""
+    # A look at the values costs a host synchronisation on an accelerator and cannot be traced by the compiler.
+    if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
+        return
+    place = (~value.isfinite()).nonzero()[0].tolist()
+    raise SelhnError(
+        f"{name} has a NaN or infinite value, first at {place}: the encoders have diverged (lower the learning rate, "
+        "normalise with an epsilon), or a pair was masked by hand (pass image_ids instead)"
+    )
+
+
+def check_scores(scores: Tensor) -> None:
+    """Refuse scores that are not a finite square matrix of numbers."""
+    check_floats("scores", scores)
+    shape = tuple(scores.shape)
+    if scores.ndim < 2 or shape[-1] != shape[-2]:
+        raise SelhnError(
+            f"scores must be square, (B, B), with image i and text i a pair; got shape {shape}: "
+            "give as many texts as images (repeat the image of a second caption and pass image_ids)"
+        )
+    if scores.numel() == 0:
+        raise SelhnError(f"scores are empty, shape {shape}: a batch needs at least one pair")
+    check_finite("scores", scores)
+
+
+def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
+    """Refuse embeddings that are not two finite matrices of one shape, precision and device."""
+    for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
+        check_floats(name, emb)
+        if emb.ndim != 2 or emb.numel() == 0:
+            raise SelhnError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
+        check_finite(name, emb)
+    if image_emb.shape != text_emb.shape:
+        raise SelhnError(
+            f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "
+            "row i of both is pair i"
+        )
+    if image_emb.dtype != text_emb.dtype or image_emb.device != text_emb.device:
+        raise SelhnError(
+            f"image_emb ({image_emb.dtype} on {image_emb.device}) and text_emb ({text_emb.dtype} on "
+            f"{text_emb.device}) must agree in dtype and device: convert one with .to()"
+        )
+
+
+def check_image_ids(
+    image_ids: Tensor | Sequence[int] | None, batch: int, device: torch.device
+) -> Int[Tensor, " B"] | None:
+    """The ids as a tensor on `device`; refuses what is not one integer per pair."""
+    if image_ids is None:
+        return None
+    ids = torch.as_tensor(image_ids)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
+    if tuple(ids.shape) != (batch,):
+        raise SelhnError(f"image_ids must have shape ({batch},), one image per pair, got {tuple(ids.shape)}")
+    return ids.to(device)

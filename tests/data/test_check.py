@@ -174,7 +174,7 @@ def test_json_of_any_kind_is_answered(tmp_path, karpathy, value):
 
 
 def test_a_report_reads_like_plain_words():
-    report = Report(("train: 3 images",), ("no ids",), ("captions are missing: write them",))
+    report = Report(["train: 3 images"], ["no ids"], ["captions are missing: write them"])
     assert not report.ok
     assert str(report).splitlines() == [
         "train: 3 images",
@@ -182,4 +182,4 @@ def test_a_report_reads_like_plain_words():
         "problem: captions are missing: write them",
         "Problems to fix: 1.",
     ]
-    assert str(Report(("train: 3 images",))) == "train: 3 images\nThis data can be used."
+    assert str(Report(["train: 3 images"])) == "train: 3 images\nThis data can be used."

@@ -150,14 +150,14 @@ def test_ctrl_c(model, split, expected, tmp_path, monkeypatch):
 def test_a_disk_without_room_says_so_before_anything_is_scored(accidents, split):
     place, size = accidents[0], 4 * split.num_images * split.num_texts
     said = (place / "no room.txt").read_text()
-    assert said.startswith(f"no room has no room for the scores, {size:,} bytes (File too large): make room")
+    assert said.startswith(f"no room has no space for the scores, {size:,} bytes (File too large): free")
     assert not list((place / "no room").glob("*.npy"))
 
 
 def test_a_disk_that_fills_up_loses_nothing(accidents, model, split, expected):
     place = accidents[0]
     said = (place / "then full.txt").read_text()
-    assert "(File too large); the 192 texts scored before are kept: make room and start again" in said
+    assert "(File too large); the 192 texts scored before are kept: free some disk space" in said
     assert torch.equal(score_split(model, split, path=place / "full"), expected)
 
 

@@ -1,9 +1,10 @@
 """Files in, batches out: formats on disk, the checker, splits and batches."""
 
 from selhn.data.batches import Augmentation, Batches, TextBlocks, image_blocks
-from selhn.data.check import Report, check
+from selhn.data.check import check
 from selhn.data.features import DenseFeatures, Features, ImageByImage, RaggedFeatures, SomeImages
 from selhn.data.formats import FORMATS, import_data, load_data
+from selhn.data.formats.data_report import Report
 from selhn.data.formats.native import write_native
 from selhn.data.formats.pocket import PocketFeatures, Projection
 from selhn.data.noise import with_noise

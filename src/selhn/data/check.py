@@ -1,17 +1,16 @@
 """What is in a data folder, and what is wrong with it, in plain words."""
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 import torch
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import some
 from selhn.data.features import blocks
 from selhn.data.formats import FORMATS, SPLITS, find_format
-from selhn.data.formats.notes import Notes, Opened, Problems
-from selhn.data.formats.reading import some
+from selhn.data.formats.data_report import Opened, Problems, Report
 from selhn.data.splits import Split
 from selhn.text import split_words
 
@@ -20,81 +19,59 @@ USUAL_MIN_COUNT = 4
 F30K_IMAGES, COCO_IMAGES = 1000, 5000
 
 
-@dataclass(frozen=True)
-class Report:
-    """What is in a data folder, in plain words."""
-
-    lines: tuple[str, ...] = ()
-    """What was found."""
-    warnings: tuple[str, ...] = ()
-    """What works but may surprise."""
-    problems: tuple[str, ...] = ()
-    """What must be fixed before the data can be used."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the data can be used."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        verdict = "This data can be used." if self.ok else f"Problems to fix: {len(self.problems)}."
-        marked = [f"warning: {line}" for line in self.warnings] + [f"problem: {line}" for line in self.problems]
-        return "\n".join([*self.lines, *marked, verdict])
-
-
 def check(path: Path | str, *, scan: bool = True) -> Report:
     """Look at a data set and say what is there and all that is wrong with it, whatever the files contain.
 
     Args:
         scan: read all features once to find numbers that are not finite, and images that are all zero.
     """
-    notes = Notes()
-    with notes.collecting():
+    report = Report()
+    with report.collecting():
         path, name = find_format(path)
-        notes.lines.append(f"{path}: {name} format")
+        report.lines.append(f"{path}: {name} format")
         # Codes are scanned in the form that is cheap to unpack.
-        opened = FORMATS[name].read(path, notes, **({"form": "pca"} if name == "pocket" else {}))
-        check_opened(opened, notes, scan)
-    return Report(tuple(notes.lines), tuple(notes.warnings), tuple(notes.problems))
+        opened = FORMATS[name].read(path, report, **({"form": "pca"} if name == "pocket" else {}))
+        check_opened(opened, report, scan)
+    return report
 
 
-def check_opened(opened: Opened, notes: Notes, scan: bool) -> None:
+def check_opened(opened: Opened, report: Report, scan: bool) -> None:
     """Everything that can be checked once splits are read."""
     for name in SPLITS:
         if name in opened.splits:
             split = opened.splits[name]
-            describe(split, notes)
-            with notes.collecting():
+            describe(split, report)
+            with report.collecting():
                 check_names(split)
             if scan:
-                with notes.collecting():
+                with report.collecting():
                     scan_features(split)
-        elif not notes.problems:  # if its files were tried and failed, that is the problem to fix
-            notes.problems.append(f"there is no {name} split: a data set needs train, dev and test")
+        elif not report.problems:  # if its files were tried and failed, that is the problem to fix
+            report.problems.append(f"there is no {name} split: a data set needs train, dev and test")
     for one, other in combinations(opened.splits.values(), 2):
         for compare in (compare_widths, compare_images):
-            with notes.collecting():
+            with report.collecting():
                 compare(one, other)
     if "test" in opened.splits:
-        notes.lines.append(f"protocol: {protocol(opened.splits['test'])}")
+        report.lines.append(f"protocol: {protocol(opened.splits['test'])}")
     if "train" in opened.splits:
-        notes.lines.append(describe_words(opened.splits["train"]))
+        report.lines.append(describe_words(opened.splits["train"]))
 
 
-def describe(split: Split, notes: Notes) -> None:
+def describe(split: Split, report: Report) -> None:
     """Counts and shapes of a split."""
     counts = torch.bincount(split.image_of_text, minlength=split.num_images)
     least, most = int(counts.min()), int(counts.max())
     number = f"{least}" if least == most else f"{least} to {most}"
     features = split.features
     boxes = ", with boxes" if split.boxes is not None else ""
-    notes.lines.append(
+    report.lines.append(
         f"{split.name}: {split.num_images:,} images, {split.num_texts:,} captions ({number} per image); "
         f"up to {features.num_regions} regions of {features.width} numbers{boxes}"
     )
     if least == 0:
         without = (counts == 0).nonzero().flatten().tolist()
-        notes.warnings.append(
+        report.warnings.append(
             f"{split.name}: images {some(without)} have no caption: they are never a query, only an answer"
         )
 

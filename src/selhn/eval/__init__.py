@@ -1,10 +1,10 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.attention import image_row, pair_attention, region_attention
 from selhn.eval.encoded import encode_split, evaluate, measure_split, require_width, score_split
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap
+from selhn.eval.word_attention import image_row, pair_attention, region_attention
 
 __all__ = [
     "Comparison",

@@ -1,6 +1,6 @@
-"""Scores on disk: a matrix that is filled a block of texts at a time, and can be taken up again after a kill.
+"""Scores on disk: a matrix that is filled a block of texts at a time, and can be continued after a kill.
 
-scores.npy           (I, T) float32 for `numpy.load`; in Fortran order, so that a text's column is written at one go
+scores.npy           (I, T) float32 for `numpy.load`; in Fortran order, so that a text's column is written at once
 scores.partial.npy   the same, while columns are missing
 scores.json          what was scored, and how many blocks of texts are done
 """
@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
-from selhn.base.files import writing
+from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import write_whole, writing
 from selhn.data import Split, image_blocks
 from selhn.models import AbstractMatcher
 
@@ -119,9 +119,9 @@ class StoredScores:
             written = json.loads(self._state.read_text(encoding="utf-8"))
             version, there, block, done = (written[key] for key in ("format", "identity", "block", "done"))
         except (ValueError, KeyError, TypeError) as error:
-            raise SelhnError(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
+            raise Damaged(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
         if version != FORMAT:
-            raise SelhnError(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
+            raise Damaged(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
         changed = [what for what, value in self.identity.items() if there.get(what) != value]
         if changed:
             raise SelhnError(
@@ -132,15 +132,10 @@ class StoredScores:
 
     def _write_state(self, done: int = 0) -> None:
         state = {"format": FORMAT, "done": done, "block": self.block, "shape": self.shape, "identity": self.identity}
-        unfinished = self._state.with_name(".scores.json")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(state, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, self._state)
+        write_whole(self._state, json.dumps(state, indent=1) + "\n", durable=True)
 
     def _allocate(self) -> None:
-        """The whole file at once: a disk that is too small says so now and not after hours."""
+        """The whole file at once: a disk that is too small fails now and not after hours."""
         try:
             with self._partial.open("wb") as file:
                 header = {"descr": ITEM.str, "fortran_order": True, "shape": self.shape}
@@ -150,8 +145,8 @@ class StoredScores:
         except OSError as error:
             self._partial.unlink(missing_ok=True)
             raise OSError(
-                f"{self.folder} has no room for the scores, {self._num_bytes:,} bytes ({error.strerror}): "
-                "make room, or give another folder"
+                f"{self.folder} has no space for the scores, {self._num_bytes:,} bytes ({error.strerror}): "
+                "free some disk space, or give another folder"
             ) from None
 
     def _check_matrix(self) -> None:
@@ -161,7 +156,7 @@ class StoredScores:
         except (OSError, ValueError):
             shape = ()
         if shape != self.shape:
-            raise SelhnError(f"{file} is missing or cut off: remove {self.folder} and score again")
+            raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
 
     @property
     def _num_bytes(self) -> int:
@@ -199,7 +194,7 @@ def _digest(tensors: Iterable[Tensor]) -> str:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Room on the disk for a file of this size."""
+    """Reserve space on the disk for a file of this size."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file, 0, size)

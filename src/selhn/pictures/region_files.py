@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
-from selhn.data.formats.reading import open_array, read_archive
+from selhn.base.untrusted import open_array, read_archive
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport
 from selhn.pictures.picture_files import read_bytes

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selhn.base.untrusted import read_json
 from selhn.data import Split
-from selhn.data.formats.reading import read_json
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
 from selhn.pictures import open_picture

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.data.formats.reading import read_json
+from selhn.base.untrusted import read_json
 from selhn.diagnose import diagnose, epsilon_of
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict

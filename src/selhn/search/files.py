@@ -14,8 +14,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import open_array, read_json
 from selhn.data.features import BLOCK_BYTES
-from selhn.data.formats.reading import open_array, read_json
 
 CHECKSUM = "checksum"
 

@@ -51,7 +51,7 @@ def test_the_generated_world_takes_options():
     [
         ({"cutdev": False}, "the precomp format has no setting 'cutdev': did you mean 'cut_dev'?"),
         ({"zzz": 1}, "the precomp format has no setting 'zzz': there are cut_dev, test"),
-        ({"notes": 1}, "no setting 'notes'"),
+        ({"report": 1}, "no setting 'report'"),
     ],
 )
 def test_unknown_options(precomp, options, sentence):
@@ -64,7 +64,7 @@ def test_unknown_names_and_folders(tmp_path):
         load_data("wrold")
     with pytest.raises(ValueError, match="no file or folder '/no/where': give a path"):
         load_data("/no/where")
-    (tmp_path / "notes.txt").write_text("nothing here")
+    (tmp_path / "report.txt").write_text("nothing here")
     with pytest.raises(ValueError, match="Looked for .*native: data.json") as caught:
         load_data(tmp_path)
     assert all(f"{name}: " in str(caught.value) for name in FORMATS)

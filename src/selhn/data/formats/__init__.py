@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_settings
+from selhn.data.formats.data_report import Opened, Report
 from selhn.data.formats.karpathy import read_karpathy
 from selhn.data.formats.native import read_native, write_native
-from selhn.data.formats.notes import Notes, Opened
 from selhn.data.formats.pocket import read_pocket
 from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
@@ -36,7 +36,7 @@ def has_file(path: Path, *patterns: str) -> bool:
     return path.is_dir() and all(any(path.glob(pattern)) for pattern in patterns)
 
 
-def read_world(path: Path, notes: Notes, **settings: Any) -> Opened:
+def read_world(path: Path, report: Report, **settings: Any) -> Opened:
     """The generated world, which is not on any disk."""
     data = make_world(**settings)
     return Opened(data.name, {name: data[name] for name in SPLITS})
@@ -108,10 +108,10 @@ def import_data(
 
 def read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
     """A data set of a known format, complete or an error."""
-    known, notes = FORMATS[format_name], Notes()
+    known, report = FORMATS[format_name], Report()
     require_settings(f"the {format_name} format", known.settings or known.read, settings, only_optional=True)
-    opened = known.read(path, notes, **settings)
-    notes.raise_problems()
+    opened = known.read(path, report, **settings)
+    report.raise_problems()
     missing = [name for name in SPLITS if name not in opened.splits]
     if missing:
         raise SelhnError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")

@@ -1,43 +1,50 @@
-"""Files that say what is on pictures: CSV, JSON lines, `token.txt` of Flickr8k, Karpathy's and COCO's JSON."""
+"""Files of captions of pictures: CSV, JSON lines, `token.txt` of Flickr8k, Karpathy's and COCO's JSON."""
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import parse_json, read_lines, read_text
 from selhn.data.formats.karpathy import SPLIT_NAMES, read_captioned_images
-from selhn.data.formats.reading import parse_json, read_lines, read_text
 
 NAME_FIELDS = ("image", "file", "filename", "file_name", "image_name", "filepath", "path", "name")
 TEXT_FIELDS = ("caption", "captions", "text", "sentence", "comment", "description", "title")
+Row: TypeAlias = tuple[str, str, str | None]
+"""The name of a picture, a text, and its split if the file has it."""
 _NUMBERED = re.compile(r"^(?P<name>[^\t]+?)#\d+\s*\t(?P<text>.*)$")
 
 
 @dataclass(frozen=True)
 class PictureTexts:
-    """What a file says of one picture."""
+    """The captions of one picture."""
 
     texts: tuple[str, ...]
     split: str | None = None
-    """train, dev or test, where the file has it."""
+    """train, dev or test, if the file has it."""
 
 
 def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
-    """The texts of pictures by file name, in any of the formats above; which one it is shows in the content."""
+    """The texts of pictures by file name, in any of the formats above; the content shows which one it is."""
     path = Path(path)
     if path.suffix.lower() == ".json":
-        found = _from_json(path)
+        rows = _from_json(path)
     elif path.suffix.lower() in (".jsonl", ".ndjson"):
         entries = (parse_json(line, f"{path}, line {n}") for n, line in enumerate(read_lines(path), 1) if line)
-        found = _from_objects(entries, path)
+        rows = _from_objects(entries, path)
     elif any(_NUMBERED.match(line) for line in read_lines(path)[:1]):
-        found = _from_token_lines(path)
+        rows = _from_token_lines(path)
     else:
-        found = _from_table(path)
+        rows = _from_table(path)
+    found: dict[str, PictureTexts] = {}
+    for name, text, split in rows:
+        kept = " ".join(text.split())
+        known = found.get(name, PictureTexts((), split))
+        found[name] = replace(known, texts=(*known.texts, kept)) if kept else known
     if not found:
         raise SelhnError(f"{path} has no captions: check which file it is")
     return found
@@ -68,25 +75,25 @@ def match_texts(names: Iterable[str], texts: Mapping[str, PictureTexts]) -> tupl
     return matched, unmatched
 
 
-def _from_json(path: Path) -> dict[str, PictureTexts]:
+def _from_json(path: Path) -> Iterator[Row]:
     content = parse_json(read_text(path), str(path))
     if isinstance(content, list):
-        return _from_objects(content, path)
-    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
+        yield from _from_objects(content, path)
+    elif not isinstance(content, dict) or not isinstance(content.get("images"), list):
         raise SelhnError(f"{path}: needs a list of objects, or an object with 'images' (Karpathy's or COCO's layout)")
-    if isinstance(content.get("annotations"), list):
-        return _from_coco(content, path)
-    images = read_captioned_images(path, max_captions=None)
-    return {image.filename or image.imgid: PictureTexts(image.captions, image.split) for image in images}
+    elif isinstance(content.get("annotations"), list):
+        yield from _from_coco(content, path)
+    else:
+        for image in read_captioned_images(path, max_captions=None):
+            yield from ((image.filename or image.imgid, caption, image.split) for caption in image.captions)
 
 
-def _from_coco(content: dict[str, Any], path: Path) -> dict[str, PictureTexts]:
+def _from_coco(content: dict[str, Any], path: Path) -> Iterator[Row]:
     names = {
         image["id"]: str(image["file_name"])
         for image in content["images"]
         if isinstance(image, dict) and isinstance(image.get("id"), int | str) and "file_name" in image
     }
-    texts: dict[str, list[str]] = {}
     for number, entry in enumerate(content["annotations"]):
         known = isinstance(entry, dict) and isinstance(entry.get("image_id"), int | str)
         if not known or entry["image_id"] not in names or not isinstance(entry.get("caption"), str):
@@ -94,38 +101,31 @@ def _from_coco(content: dict[str, Any], path: Path) -> dict[str, PictureTexts]:
                 f"{path}, annotation {number}: needs 'caption' and the 'image_id' of an image in 'images': "
                 "give the captions file of COCO, not that of its boxes"
             )
-        texts.setdefault(names[entry["image_id"]], []).append(entry["caption"])
-    return _collected((name, text, None) for name, found in texts.items() for text in found)
+        yield names[entry["image_id"]], entry["caption"], None
 
 
-def _from_objects(entries: Iterable[Any], path: Path) -> dict[str, PictureTexts]:
-    def rows() -> Iterable[tuple[str, str, str | None]]:
-        for number, entry in enumerate(entries, 1):
-            name = _field(entry, NAME_FIELDS) if isinstance(entry, dict) else None
-            texts = _field(entry, TEXT_FIELDS) if isinstance(entry, dict) else None
-            texts = [texts] if isinstance(texts, str) else texts
-            if not isinstance(name, str) or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
-                raise SelhnError(
-                    f"{path}, entry {number}: needs 'image', a file name, and 'caption', a text, or 'captions', a list"
-                )
-            split = _split_called(entry.get("split"), f"{path}, entry {number}")
-            yield from ((name, text, split) for text in texts)
-
-    return _collected(rows())
+def _from_objects(entries: Iterable[Any], path: Path) -> Iterator[Row]:
+    for number, entry in enumerate(entries, 1):
+        name = _field(entry, NAME_FIELDS) if isinstance(entry, dict) else None
+        texts = _field(entry, TEXT_FIELDS) if isinstance(entry, dict) else None
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(name, str) or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+            raise SelhnError(
+                f"{path}, entry {number}: needs 'image', a file name, and 'caption', a text, or 'captions', a list"
+            )
+        split = _split_called(entry.get("split"), f"{path}, entry {number}")
+        yield from ((name, text, split) for text in texts)
 
 
-def _from_token_lines(path: Path) -> dict[str, PictureTexts]:
-    def rows() -> Iterable[tuple[str, str, None]]:
-        for number, line in enumerate(read_lines(path), 1):
-            found = _NUMBERED.match(line)
-            if found is None:
-                raise SelhnError(f"{path}, line {number}: should be 'picture.jpg#0', a tab and a caption")
-            yield found["name"], found["text"], None
-
-    return _collected(rows())
+def _from_token_lines(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path), 1):
+        found = _NUMBERED.match(line)
+        if found is None:
+            raise SelhnError(f"{path}, line {number}: should be 'picture.jpg#0', a tab and a caption")
+        yield found["name"], found["text"], None
 
 
-def _from_table(path: Path) -> dict[str, PictureTexts]:
+def _from_table(path: Path) -> Iterator[Row]:
     text = read_text(path)
     delimiter = max("\t|;,", key=text.partition("\n")[0].count)
     table = _cells(text, delimiter, path)
@@ -137,21 +137,16 @@ def _from_table(path: Path) -> dict[str, PictureTexts]:
             f"{path}: the first line should name the columns, such as image{delimiter}caption; found {head[:5]}"
         )
     split = head.index("split") if "split" in head else None
-
-    def rows() -> Iterable[tuple[str, str, str | None]]:
-        for number, row in table[1:]:
-            if not row:
-                continue
-            if len(row) <= max(named, told):
-                raise SelhnError(f"{path}, line {number}: has {len(row)} columns, the first line {len(head)}")
+    for number, row in table[1:]:
+        if row and len(row) <= max(named, told):
+            raise SelhnError(f"{path}, line {number}: has {len(row)} columns, the first line {len(head)}")
+        if row:
             given = row[split] if split is not None and split < len(row) else None
             yield row[named].strip(), row[told], _split_called(given, f"{path}, line {number}")
 
-    return _collected(rows())
-
 
 def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]:
-    """The rows of a table, each with its last line; quotes count where they are used as CSV has them."""
+    """The rows of a table, each with its last line; quotes count if they are used as in CSV."""
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
         # A reader of lines would glue a caption together that has a line break in it, or cut it at rarer marks.
         reader = csv.reader(
@@ -162,30 +157,20 @@ def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]
         except csv.Error as error:
             problem = f"line {reader.line_num}: {error}"
             continue
-        # Where quotes are part of the captions a delimiter in one would cut it off.
+        # If quotes are part of the captions, a delimiter in one would cut it off.
         odd = next((number for number, row in rows if row and len(row) != len(rows[0][1])), None)
         if quoting == csv.QUOTE_MINIMAL or odd is None:
             return rows
-    raise SelhnError(f"{path} is no table that can be read ({problem}): close its quotes, and save it as CSV again")
+    raise SelhnError(f"{path} is not a readable table ({problem}): close its quotes, and save it as CSV again")
 
 
-def _split_called(word: Any, place: str) -> str | None:
-    """The split that is meant by a word; None where there is none."""
+def _split_called(word: Any, where: str) -> str | None:
+    """The split that a word means; None for no word."""
     known = {**SPLIT_NAMES, "dev": "dev", "valid": "dev", "validation": "dev"}
     plain = "" if word is None else str(word).strip().lower()
     if plain and plain not in known:
-        raise SelhnError(f"{place}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
+        raise SelhnError(f"{where}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
     return known.get(plain)
-
-
-def _collected(rows: Iterable[tuple[str, str, str | None]]) -> dict[str, PictureTexts]:
-    """Rows of name, text and split by name; empty texts are passed over."""
-    found: dict[str, PictureTexts] = {}
-    for name, text, split in rows:
-        kept = " ".join(text.split())
-        known = found.get(name, PictureTexts((), split))
-        found[name] = replace(known, texts=(*known.texts, kept)) if kept else known
-    return found
 
 
 def _field(entry: dict[str, Any], names: tuple[str, ...]) -> Any:

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import open_array, read_json, require_file
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.notes import Notes, Opened, each
+from selhn.data.formats.data_report import Opened, Report, each
 from selhn.data.formats.precomp import cut_images
-from selhn.data.formats.reading import open_array, read_json, require_file
 from selhn.data.splits import COCO_FOLDS, Split
 
 # restval is the part of COCO's validation images that everyone trains on.
@@ -39,7 +39,7 @@ class CaptionedImage:
 
 def read_karpathy(
     path: Path,
-    notes: Notes,
+    report: Report,
     *,
     features: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
@@ -59,9 +59,9 @@ def read_karpathy(
             f"{array_path} has {len(array)} rows and {json_path} {len(images)} images: "
             "features must have one row for each image of the file, in its order, whatever its split"
         )
-    notes.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
+    report.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
     splits = {}
-    for name, numbers in numbers_of_splits(images, notes, cut_dev).items():
+    for name, numbers in numbers_of_splits(images, report, cut_dev).items():
         stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
         splits[name] = make_split(name, stored, [images[number] for number in numbers], json_path)
     return Opened(json_path.stem.removeprefix("dataset_"), splits)
@@ -111,13 +111,13 @@ def captioned_image(entry: Any, place: str, max_captions: int | None) -> Caption
     return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
 
 
-def numbers_of_splits(images: Sequence[CaptionedImage], notes: Notes, cut_dev: bool) -> dict[str, list[int]]:
+def numbers_of_splits(images: Sequence[CaptionedImage], report: Report, cut_dev: bool) -> dict[str, list[int]]:
     """For each split, the numbers of its images in the order of the file."""
     numbers: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
     for number, image in enumerate(images):
         numbers[image.split].append(number)
     if cut_dev:
-        numbers["dev"] = numbers["dev"][: cut_images("dev", len(numbers["dev"]), notes)]
+        numbers["dev"] = numbers["dev"][: cut_images("dev", len(numbers["dev"]), report)]
     return {name: found for name, found in numbers.items() if found}
 
 

@@ -21,9 +21,9 @@ import torch
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import new_folder
 from selhn.base.names import require_kind
+from selhn.base.untrusted import open_array, read_json, read_json_lines, some
 from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
-from selhn.data.formats.notes import Notes, Opened, each
-from selhn.data.formats.reading import open_array, read_json, read_json_lines, some
+from selhn.data.formats.data_report import Opened, Report, each
 from selhn.data.splits import Data, Split
 
 FORMAT, VERSION = "selhn-data", 1
@@ -117,13 +117,13 @@ def npy_header(shape: tuple[int, ...], precision: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-def read_native(path: Path, notes: Notes) -> Opened:
+def read_native(path: Path, report: Report) -> Opened:
     """The splits of our own folder."""
     content = read_contents(path / "data.json")
     splits = {}
     for name, entry in content["splits"].items():
-        with notes.collecting():
-            split = open_native_split(path, name, entry, notes)
+        with report.collecting():
+            split = open_native_split(path, name, entry, report)
             splits[name] = replace(split, folds=content["folds"]) if name == "test" else split
     return Opened(str(content.get("name", path.name)), splits)
 
@@ -142,7 +142,7 @@ def read_contents(path: Path) -> dict[str, Any]:
     return content
 
 
-def open_native_split(folder: Path, name: str, entry: Any, notes: Notes) -> Split:
+def open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Split:
     """One split."""
     paths = {}
     for kind in ("features", "texts", "images", "offsets", "boxes"):
@@ -159,7 +159,7 @@ def open_native_split(folder: Path, name: str, entry: Any, notes: Notes) -> Spli
         lambda: read_json_lines(paths["images"], name=str),
     )
     owners, boxes = [text["image"] for text in texts], None
-    with notes.collecting():
+    with report.collecting():
         empty = [number for number, text in enumerate(texts, 1) if not text["text"].strip()]
         if empty:
             raise SelhnError(f"{paths['texts']}: empty texts in line {some(empty)}: remove the lines")
@@ -173,7 +173,7 @@ def open_native_split(folder: Path, name: str, entry: Any, notes: Notes) -> Spli
         raise SelhnError(
             f"{paths['images']} has {len(images)} lines for {features.num_images} images: write one per image"
         )
-    with notes.collecting():
+    with report.collecting():
         boxes = open_boxes(paths["boxes"], features) if "boxes" in paths else None
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
     return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)

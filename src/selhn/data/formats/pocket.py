@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import read_archive
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.notes import Notes, Opened
+from selhn.data.formats.data_report import Opened, Report
 from selhn.data.formats.precomp import SplitFiles, open_split
-from selhn.data.formats.reading import read_archive
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class PocketFeatures(Features):
 
 def read_pocket(
     path: Path,
-    notes: Notes,
+    report: Report,
     *,
     form: Literal["full", "pca"] = "full",
     regions: int | None = None,
@@ -87,7 +87,7 @@ def read_pocket(
         raise SelhnError(f"regions is {regions}: keep at least one, or None for all")
     projection = read_projection(path / "projection.npz")
     full, reduced = projection.components.shape
-    notes.lines.append(f"projection.npz: {reduced} codes per region become {reduced} (pca) or {full} (full) numbers")
+    report.lines.append(f"projection.npz: {reduced} codes per region become {reduced} (pca) or {full} (full) numbers")
 
     def unpacked(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> PocketFeatures:
         if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != reduced:
@@ -99,8 +99,8 @@ def read_pocket(
 
     splits = {}
     for name in ("train", "dev", "test"):
-        with notes.collecting():
-            splits[name] = open_split(SplitFiles(path, name), name, notes, unpacked, kinds="i")
+        with report.collecting():
+            splits[name] = open_split(SplitFiles(path, name), name, report, unpacked, kinds="i")
     return Opened(path.name, splits)
 
 

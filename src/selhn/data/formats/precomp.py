@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import open_array, read_integers, read_json, read_lines, some
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.notes import Notes, Opened, each
-from selhn.data.formats.reading import open_array, read_captions, read_integers, read_json, read_lines
+from selhn.data.formats.data_report import Opened, Report, each
 from selhn.data.splits import COCO_FOLDS, Split
 
 # Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
@@ -54,7 +54,7 @@ class SplitFiles:
 FeaturesOf = Callable[[npt.NDArray[Any], Int[Tensor, " I"], Path], Features]
 
 
-def read_precomp(path: Path, notes: Notes, *, cut_dev: bool = True, test: str | None = None) -> Opened:
+def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str | None = None) -> Opened:
     """The splits of a precomp folder.
 
     Args:
@@ -66,10 +66,10 @@ def read_precomp(path: Path, notes: Notes, *, cut_dev: bool = True, test: str | 
     stem = test or ("testall" if any(folder.glob("testall_*")) else "test")
     splits = {}
     for name, files in (("train", "train"), ("dev", "dev"), ("test", stem)):
-        with notes.collecting():
-            splits[name] = open_split(SplitFiles(folder, files), name, notes, cut=cut_dev and name == "dev")
+        with report.collecting():
+            splits[name] = open_split(SplitFiles(folder, files), name, report, cut=cut_dev and name == "dev")
     if stem == "testall" and (folder / "test_ims.npy").exists():
-        notes.lines.append("test_*: not used, because it is the first fifth of testall_*")
+        report.lines.append("test_*: not used, because it is the first fifth of testall_*")
     if stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0:
         splits["test"] = replace(splits["test"], folds=COCO_FOLDS)
     return Opened(folder.name if folder.name != "precomp" else folder.parent.name, splits)
@@ -89,7 +89,7 @@ def mapped_features(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path
 def open_split(
     files: SplitFiles,
     name: str,
-    notes: Notes,
+    report: Report,
     features_of: FeaturesOf = mapped_features,
     cut: bool = False,
     kinds: str = "f",
@@ -97,18 +97,18 @@ def open_split(
     """One split."""
     path = files.path("ims.npy")
     array, captions, ids = each(
-        lambda: open_array(path, kinds), lambda: read_captions(files.path("caps.txt")), lambda: read_ids(files, notes)
+        lambda: open_array(path, kinds), lambda: read_captions(files.path("caps.txt")), lambda: read_ids(files, report)
     )
-    notes.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
+    report.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
     layout = find_layout(files, array, len(captions), ids)
-    notes.lines.append(f"{path.name}: {layout.words}")
+    report.lines.append(f"{path.name}: {layout.words}")
     names, boxes = [f"{files.stem} row {row}" for row in layout.rows.tolist()], None
-    with notes.collecting():
+    with report.collecting():
         names = names_of_images(files, layout, ids, len(array)) or names
-    kept = cut_images(name, len(layout.rows), notes) if cut else len(layout.rows)
+    kept = cut_images(name, len(layout.rows), report) if cut else len(layout.rows)
     features = features_of(array, layout.rows[:kept], path)
-    with notes.collecting():
-        boxes = read_boxes(files, layout, features.num_regions, len(array), notes)
+    with report.collecting():
+        boxes = read_boxes(files, layout, features.num_regions, len(array), report)
     texts = (layout.image_of_text < kept).nonzero().flatten()
     return Split(
         name,
@@ -120,22 +120,36 @@ def open_split(
     )
 
 
-def cut_images(name: str, number: int, notes: Notes) -> int:
+def cut_images(name: str, number: int, report: Report) -> int:
     """How many images of a split are kept if it is cut as dev is."""
     if number > DEV_IMAGES:
-        notes.lines.append(
+        report.lines.append(
             f"{name}: the first {DEV_IMAGES:,} of {number:,} images are used, as in every public program "
             "(cut_dev=False keeps all)"
         )
     return min(number, DEV_IMAGES)
 
 
-def read_ids(files: SplitFiles, notes: Notes) -> list[str]:
+def read_captions(path: Path) -> list[str]:
+    """One caption per line, none of them empty."""
+    lines = read_lines(path)
+    if not lines:
+        raise SelhnError(f"{path} is empty: it should have one caption per line")
+    empty = [number for number, line in enumerate(lines, 1) if not line]
+    if empty:
+        raise SelhnError(
+            f"{path}: empty captions in line {some(empty)}: write a caption there, "
+            "or remove the image (deleting only the line would shift all captions after it)"
+        )
+    return lines
+
+
+def read_ids(files: SplitFiles, report: Report) -> list[str]:
     """The ids as they are written; none, with a warning, if there is no such file."""
     path = files.path("ids.txt")
     if path.exists():
         return read_lines(path)
-    notes.warnings.append(f"{path} is missing: images are named by their row, and overlap of splits cannot be seen")
+    report.warnings.append(f"{path} is missing: images are named by their row, and overlap of splits cannot be seen")
     return []
 
 
@@ -225,7 +239,7 @@ def names_of_images(files: SplitFiles, layout: Layout, ids: list[str], num_rows:
 
 
 def read_boxes(
-    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, notes: Notes
+    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, report: Report
 ) -> Float[Tensor, "I M 4"] | None:
     """The boxes as shares of width and height, where they are there and can be made such."""
     path = files.path("boxes.npy")
@@ -245,7 +259,7 @@ def read_boxes(
         return torch.from_numpy(boxes)
     sizes_path = files.path("img_sizes.npy")
     if not sizes_path.exists():
-        notes.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
+        report.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
         return None
     sizes = open_array(sizes_path, "fiu", (2,))
     if len(sizes) != len(array) or sizes.shape[1] < 2:

@@ -20,7 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.untrusted import require_file
 from selhn.data.features import ImageByImage
+from selhn.data.formats.data_report import Opened, Report, each
 from selhn.data.formats.karpathy import (
     MAX_CAPTIONS,
     CaptionedImage,
@@ -29,8 +31,6 @@ from selhn.data.formats.karpathy import (
     only_file,
     read_captioned_images,
 )
-from selhn.data.formats.notes import Notes, Opened, each
-from selhn.data.formats.reading import require_file
 
 FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 # 100 boxes of 2048 floats take 1.1 MB in base64.
@@ -85,7 +85,7 @@ class TsvFeatures(ImageByImage):
 
 def read_tsv(
     path: Path,
-    notes: Notes,
+    report: Report,
     *,
     captions: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
@@ -105,10 +105,10 @@ def read_tsv(
         lambda: index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),
     )
     most = max(len(row.boxes) for row in lines.values())
-    notes.lines.append(f"{path.name}: {len(lines):,} images with 1 to {most} boxes")
+    report.lines.append(f"{path.name}: {len(lines):,} images with 1 to {most} boxes")
     splits = {}
-    for name, numbers in numbers_of_splits(images, notes, cut_dev).items():
-        with notes.collecting():
+    for name, numbers in numbers_of_splits(images, report, cut_dev).items():
+        with report.collecting():
             chosen = [images[number] for number in numbers]
             rows = rows_of_images(chosen, lines, path, name)
             features = TsvFeatures(rows, read_features(rows[0]).shape[1])

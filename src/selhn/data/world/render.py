@@ -1,13 +1,12 @@
 """Pictures of the generated world, for people: models see features, never these."""
 
 import math
-from typing import TYPE_CHECKING
+
+from PIL import Image, ImageDraw
+from PIL.Image import Image as PILImage
 
 from selhn.base.errors import SelhnError
 from selhn.data.world.scenes import HORIZON, Scene, Thing
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Colour = tuple[int, int, int]
 Points = list[tuple[float, float]]
@@ -83,14 +82,10 @@ _SMOOTH = 3  # drawn this many times larger, then shrunk: edges without steps
 _TILE = 256
 
 
-def render(scene: Scene, size: int = 256) -> "Image":
+def render(scene: Scene, size: int = 256) -> PILImage:
     """A square picture of a scene, far things first."""
     if size < 16:
         raise SelhnError(f"size={size}: a picture needs at least 16 pixels a side")
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("pictures of scenes need Pillow: pip install pillow") from error
     full = size * _SMOOTH
     picture = _backdrop(scene.setting, full)
     for thing in sorted(scene.things, key=lambda thing: -thing.depth):
@@ -115,10 +110,8 @@ def _lighter(colour: Colour, share: float) -> Colour:
     return _mix(colour, (255, 255, 255), share)
 
 
-def _backdrop(setting: str, full: int) -> "Image":
+def _backdrop(setting: str, full: int) -> PILImage:
     """Sky, ground, and a sign or two of where we are."""
-    from PIL import Image, ImageDraw
-
     picture = Image.new("RGB", (full, full))
     draw = ImageDraw.Draw(picture)
     top, low, ground = GROUND[setting]
@@ -132,9 +125,7 @@ def _backdrop(setting: str, full: int) -> "Image":
     return picture
 
 
-def _cast_shadow(picture: "Image", thing: Thing) -> None:
-    from PIL import Image, ImageDraw
-
+def _cast_shadow(picture: PILImage, thing: Thing) -> None:
     full = picture.width
     x, y, wide = thing.x * full, thing.foot * full, 0.9 * thing.radius * full
     mask = Image.new("L", picture.size)
@@ -183,10 +174,8 @@ FACES: dict[str, list[tuple[Points, int]]] = {
 }
 
 
-def _surface(thing: Thing) -> "Image":
+def _surface(thing: Thing) -> PILImage:
     """The colour of a thing as its material shows it, without its silhouette."""
-    from PIL import Image, ImageDraw
-
     paint = PAINT[thing.colour]
     surface = Image.new("RGB", (_TILE, _TILE), paint)
     draw = ImageDraw.Draw(surface)
@@ -208,9 +197,8 @@ def _surface(thing: Thing) -> "Image":
     return surface
 
 
-def _tile(thing: Thing) -> "Image":
+def _tile(thing: Thing) -> PILImage:
     """One thing on a transparent square."""
-    from PIL import Image, ImageDraw
 
     def placed(points: Points) -> Points:
         return [((x + 1) * _TILE / 2, (y + 1) * _TILE / 2) for x, y in points]

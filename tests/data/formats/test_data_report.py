@@ -1,7 +1,7 @@
 import pytest
 
 from selhn.base.errors import SelhnError
-from selhn.data.formats.notes import Notes, Problems, each
+from selhn.data.formats.data_report import Problems, Report, each
 
 
 def fail(error):
@@ -9,19 +9,19 @@ def fail(error):
 
 
 def test_problems_are_written_down():
-    notes = Notes()
-    notes.raise_problems()
+    report = Report()
+    report.raise_problems()
     for error in (SelhnError("fix it"), Problems(["this", "that"]), OSError(5, "disk error", "x.npy")):
-        with notes.collecting():
+        with report.collecting():
             fail(error)
     problems = ["fix it", "this", "that", "cannot read x.npy: disk error; check its permissions and disk"]
-    assert notes.problems == problems
+    assert report.problems == problems
     with pytest.raises(Problems, match="(?s)fix it.*that"):
-        notes.raise_problems()
+        report.raise_problems()
 
 
 def test_a_bug_is_not_a_problem_of_the_data():
-    with pytest.raises(ZeroDivisionError), Notes().collecting():
+    with pytest.raises(ZeroDivisionError), Report().collecting():
         fail(ZeroDivisionError())
 
 

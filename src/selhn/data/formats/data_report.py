@@ -1,4 +1,4 @@
-"""What a reader notes: what it understood, what may surprise, and every problem, not only the first."""
+"""What a reader finds in a data set, in plain words: what is there, what may surprise, and every problem."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ class Problems(SelhnError):
 
 
 @dataclass
-class Notes:
-    """The notes of one reading.
+class Report:
+    """What is in a data set, in plain words.
 
     Readers simply raise. `collecting` writes a problem down instead, around what the rest does not depend on: one
     split of three, the names or boxes of a split. Who loads data calls `raise_problems` at the end.
@@ -30,6 +30,17 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
     """What works but may surprise."""
     problems: list[str] = field(default_factory=list)
+    """What must be fixed before the data can be used."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data can be used."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        verdict = "This data can be used." if self.ok else f"Problems to fix: {len(self.problems)}."
+        marked = [f"warning: {line}" for line in self.warnings] + [f"problem: {line}" for line in self.problems]
+        return "\n".join([*self.lines, *marked, verdict])
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -44,7 +55,7 @@ class Notes:
             self.problems.append(f"cannot read {problem.filename}: {problem.strerror}; check its permissions and disk")
 
     def raise_problems(self) -> None:
-        """Raise what was noted, if anything was."""
+        """Raise all problems at once, if there are any."""
         if self.problems:
             raise Problems(self.problems)
 
@@ -59,9 +70,9 @@ class Opened:
 
 def each(*steps: Callable[[], Any]) -> list[Any]:
     """What each step returns; if some fail, the problems of all."""
-    notes, found = Notes(), []
+    report, found = Report(), []
     for step in steps:
-        with notes.collecting():
+        with report.collecting():
             found.append(step())
-    notes.raise_problems()
+    report.raise_problems()
     return found

@@ -143,20 +143,6 @@ def read_lines(path: Path) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def read_captions(path: Path) -> list[str]:
-    """One caption per line, none of them empty."""
-    lines = read_lines(path)
-    if not lines:
-        raise SelhnError(f"{path} is empty: it should have one caption per line")
-    empty = [number for number, line in enumerate(lines, 1) if not line]
-    if empty:
-        raise SelhnError(
-            f"{path}: empty captions in line {some(empty)}: write a caption there, "
-            "or remove the image (deleting only the line would shift all captions after it)"
-        )
-    return lines
-
-
 def read_integers(path: Path) -> list[int]:
     """One whole number from 0 up per line."""
     lines = read_lines(path)

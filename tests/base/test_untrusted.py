@@ -7,11 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selhn.data.formats import reading
-from selhn.data.formats.reading import (
+from selhn.base import untrusted
+from selhn.base.untrusted import (
     open_array,
     read_archive,
-    read_captions,
     read_integers,
     read_json,
     read_json_lines,
@@ -105,7 +104,7 @@ def test_an_archive(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="lacks an array .*it must hold one, three"):
         read_archive(path, ("one", "three"))
     np.savez_compressed(path, one=np.zeros(100_000))
-    monkeypatch.setattr(reading, "MAX_PROJECTION_BYTES", 1000)
+    monkeypatch.setattr(untrusted, "MAX_PROJECTION_BYTES", 1000)
     with pytest.raises(ValueError, match="is cut off"):
         read_archive(path, ("one",))
     with zipfile.ZipFile(path, "w") as archive:
@@ -125,9 +124,7 @@ def test_lines(file):
 @pytest.mark.parametrize(
     ("read", "content", "sentence"),
     [
-        (read_captions, b"a\nb\xe9\n", "line 2: the byte 0xe9 is not UTF-8: save the file as UTF-8"),
-        (read_captions, b"a\n\nb\n  \nc\n", "empty captions in line 2, 4: write a caption there"),
-        (read_captions, b"", "is empty"),
+        (read_lines, b"a\nb\xe9\n", "line 2: the byte 0xe9 is not UTF-8: save the file as UTF-8"),
         (read_integers, b"1\n2\nx\n", "line 3: 'x' is not a whole number"),
         (read_integers, b"-1\n", "line 1: '-1'"),
         (read_integers, "\u00b2\n".encode(), "line 1"),
@@ -149,7 +146,7 @@ def test_texts_that_are_refused(file, read, content, sentence):
 
 
 def test_a_text_that_is_too_large(file, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_TEXT_BYTES", 3)
+    monkeypatch.setattr(untrusted, "MAX_TEXT_BYTES", 3)
     with pytest.raises(ValueError, match="too much for a file of texts"):
         read_lines(file(b"four"))
 

@@ -1,0 +1,258 @@
+"""The generated world: scenes whose region features have the statistics of real ones, made on the fly.
+
+A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail: a mean
+that all regions share, a gain along it (strong on things, weak on empty ground), and a code z of what the region's box
+shows: the looks of the things in it, the setting, where it is, a style all regions of a picture share, and noise. The
+constants were chosen by the statistics of Flickr8k's features alone; docs/world.md has both columns side by side.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import overload
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from selhn.base.errors import NotFound, SelhnError
+from selhn.data.features import Features
+from selhn.data.splits import Data, Split
+from selhn.data.world.counter import Draws
+from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
+from selhn.data.world.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
+
+CODE = 256
+"""Width of z: with as many independent directions the features reach the effective rank of real ones."""
+MEAN, MEAN_SPREAD = 0.185, 0.22
+GAIN_EMPTY, GAIN_THING, GAIN_NOISE, GAIN_CONTENT = -0.4, 0.15, 0.52, 0.35
+"""Gain on empty ground and on a thing, how much it varies from region to region, and how much of it z feels."""
+THING, SETTING, PLACE, STYLE, NOISE = 0.185, 0.155, 0.05, 0.16, 0.105
+"""Standard deviation that each source adds to an entry of a feature."""
+SKEW = 0.5
+"""Real entries have a long tail upwards: x + SKEW * x^2, which leaves the zeros where they are."""
+CONTEXT = 0.3
+"""How much a region also sees of the whole scene, as the wide view of a convolutional network does."""
+LOOK_SHARES = {"shape": 0.25, "colour": 0.2, "binding": 0.35, "material": 0.12, "size": 0.08}
+"""Variance of a thing's look by where it comes from; binding is what a shape in one colour has of its own."""
+_LOOK_ROWS = {
+    "shape": len(SHAPES),
+    "colour": len(COLOURS),
+    "binding": len(SHAPES) * len(COLOURS),
+    "material": len(MATERIALS),
+    "size": len(SIZES),
+}
+_BLOCK = 1 << 14
+
+
+def _table(name: str, rows: int, width: int, scale: float) -> Float[Tensor, "rows width"]:
+    """Fixed random directions, the same for every seed: a red ball looks the same in all samples of the world."""
+    return Draws("looks").normal(name, torch.arange(rows), width) * scale
+
+
+def _make_tables(width: int) -> dict[str, Tensor]:
+    """All that is fixed about how things look."""
+    looks = [_table(key, rows, CODE, THING * LOOK_SHARES[key] ** 0.5) for key, rows in _LOOK_ROWS.items()]
+    mean = MEAN * (1 + MEAN_SPREAD * _table("mean", 1, width, 1.0)[0]).clamp(min=0.1)
+    return {
+        "looks": torch.cat(looks),
+        "setting": _table("setting", len(SETTINGS), CODE, SETTING),
+        "place": _table("place", 4, CODE, PLACE),
+        "mean": mean,
+        # Real features vary more where their mean is larger.
+        "components": _table("components", width, CODE, CODE**-0.5) * (mean / MEAN)[:, None],
+    }
+
+
+class WorldFeatures(Features):
+    """Region features of a split, computed from the scenes when they are gathered.
+
+    Region 0 is the whole picture, then one a thing, then crops anywhere.
+    """
+
+    def __init__(self, source: SceneSource, num_images: int, num_regions: int, width: int, noise: float):
+        self.source, self.noise = source, noise
+        self._shape = num_images, num_regions, width
+        self._tables = _make_tables(width)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(I, M, F)."""
+        return self._shape
+
+    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+        """Features and mask of some images, on the device of the tables."""
+        # Looking at numbers on a device would wait for it; there the caller is trusted.
+        if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
+            raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
+        rows = rows.to(self._tables["mean"].device)
+        scenes = self.source.draw(rows)
+        boxes = self._region_boxes(rows, scenes)
+        seen = _seen(boxes, scenes.boxes)
+        filled = seen.sum(dim=2, keepdim=True).clamp(max=1)
+        gain = GAIN_EMPTY + (GAIN_THING - GAIN_EMPTY) * filled
+        gain = gain + GAIN_NOISE * self._draws.normal("gain", rows, self.num_regions, 1)
+        content = self._codes(rows, scenes, boxes, seen) @ self._tables["components"].T
+        strength = (1 + GAIN_CONTENT * gain).clamp(min=0)
+        features = torch.addcmul(self._tables["mean"] * (1 + gain), strength, content).relu_()
+        features = torch.addcmul(features, features, features, value=SKEW)
+        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
+        return features, mask
+
+    def boxes(self, rows: Int[Tensor, " B"]) -> Float[Tensor, "B M 4"]:
+        """x1, y1, x2, y2 of every region of some images."""
+        return self._region_boxes(rows, self.source.draw(rows))
+
+    def scene(self, index: int) -> Scene:
+        """What image `index` shows, in words."""
+        if not 0 <= index < self.num_images:
+            raise NotFound(f"there is no scene {index} among {self.num_images}: count from 0")
+        return self.source.draw(torch.tensor([index])).scene(0, scene_name(self.source.split, index))
+
+    def to(self, device: torch.device | str) -> "WorldFeatures":
+        """The same features, computed on a device."""
+        moved = copy.copy(self)
+        moved._tables = {name: table.to(device) for name, table in self._tables.items()}
+        return moved
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tables; it does not grow with the number of images."""
+        return sum(table.nbytes for table in self._tables.values())
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(self.source.seed, self.source.split, "features")
+
+    def _codes(
+        self, rows: Int[Tensor, " B"], scenes: Scenes, boxes: Float[Tensor, "B M 4"], seen: Float[Tensor, "B M K"]
+    ) -> Float[Tensor, "B M d"]:
+        """z: what every region shows, as one sum over things, setting, picture and place, and noise."""
+        tables = self._tables
+        looks = self._looks(scenes)
+        everything = scenes.present / scenes.present.sum(dim=1, keepdim=True)
+        picture = CONTEXT * (everything[:, None] @ looks)
+        # The components add up so many entries of z that uniform noise in it comes out Gaussian.
+        picture += self.noise * STYLE * self._draws.noise("style", rows, 1, CODE)
+        amount = seen.sum(dim=2, keepdim=True)
+        ones = torch.ones_like(amount)
+        weights = [seen / amount.clamp(min=1), 1 - 0.5 * amount.clamp(max=1), ones, (boxes - 0.5) / 0.3]
+        place = tables["place"].expand(len(rows), -1, -1)
+        sources = [looks, tables["setting"][scenes.setting][:, None], picture, place]
+        noise = self._draws.noise("noise", rows, self.num_regions, CODE)
+        return torch.baddbmm(noise, torch.cat(weights, dim=2), torch.cat(sources, dim=1), beta=self.noise * NOISE)
+
+    def _looks(self, scenes: Scenes) -> Float[Tensor, "B K d"]:
+        """How every thing looks: the sum of the rows of its attributes."""
+        chosen = [scenes.shape, scenes.colour, scenes.shape * len(COLOURS) + scenes.colour]
+        chosen += [scenes.material, scenes.size]
+        starts = [0, *accumulate(_LOOK_ROWS.values())]
+        rows = torch.stack([which + start for which, start in zip(chosen, starts)], dim=-1)
+        return embedding_bag(rows.flatten(0, 1), self._tables["looks"], mode="sum").view(*rows.shape[:2], CODE)
+
+    def _region_boxes(self, rows: Int[Tensor, " B"], scenes: Scenes) -> Float[Tensor, "B M 4"]:
+        draws = Draws(self.source.seed, self.source.split, "boxes")
+        corners = draws.uniform("corner", rows, self.num_regions, 2) * 0.6
+        sides = 0.2 + 0.2 * draws.uniform("side", rows, self.num_regions, 2)
+        boxes = torch.cat([corners, corners + sides], dim=2)
+        # A detector's box is never quite right: up to a twentieth of the thing's height off.
+        wobble = 0.1 * (draws.uniform("wobble", rows, scenes.x.shape[1], 4) - 0.5) * scenes.radius[..., None]
+        found = (scenes.boxes + wobble).clamp(0, 1)
+        slots = slice(1, 1 + found.shape[1])
+        boxes[:, slots] = torch.where(scenes.present[..., None], found, boxes[:, slots])
+        boxes[:, 0, :2] = 0
+        boxes[:, 0, 2:] = 1
+        return boxes
+
+
+def _seen(regions: Float[Tensor, "B M 4"], things: Float[Tensor, "B K 4"]) -> Float[Tensor, "B M K"]:
+    """Which share of every thing lies inside every region."""
+    low = torch.maximum(regions[:, :, None, :2], things[:, None, :, :2])
+    high = torch.minimum(regions[:, :, None, 2:], things[:, None, :, 2:])
+    inside = (high - low).clamp(min=0).prod(dim=-1)
+    return inside / (things[..., 2:] - things[..., :2]).prod(dim=-1).clamp(min=1e-6)[:, None]
+
+
+def scene_name(split: str, index: int) -> str:
+    """What a person calls scene `index` of a split."""
+    return f"{split}-scene-{index:06d}"
+
+
+@dataclass(frozen=True)
+class SceneNames(Sequence[str]):
+    """The names of the scenes 0 .. size - 1 of a split, which need not be stored."""
+
+    split: str
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        numbers = range(self.size)[index]
+        if isinstance(numbers, range):
+            return [scene_name(self.split, i) for i in numbers]
+        return scene_name(self.split, numbers)
+
+
+def make_world(
+    images: int = 6000,
+    seed: int = 0,
+    *,
+    regions: int = 12,
+    width: int = 256,
+    objects: tuple[int, int] = (3, 6),
+    noise: float = 1.0,
+    twins: float = 0.3,
+) -> Data:
+    """A generated data set with five captions an image; the same settings always give the same data.
+
+    Args:
+        images: size of the training split; dev and test have a sixth of it each, at least 100 and at most 1,000.
+        seed: which sample of the world; how things look does not depend on it.
+        regions: regions an image (M), at least one more than the most objects.
+        width: width of a region feature (F).
+        objects: the fewest and the most things in a scene.
+        noise: scales the picture's own style and the noise of every region; 1 has the statistics of real features.
+        twins: share of odd-numbered scenes that repeat the scene before them with one attribute changed.
+    """
+    if len(objects) != 2 or not all(isinstance(number, int) for number in objects):
+        raise SelhnError(f"objects={objects}: give two whole numbers, the fewest and the most things")
+    few, many = objects
+    if not 1 <= images <= 10_000_000:
+        raise SelhnError(f"images={images}: ask for 1 to 10,000,000")
+    if not 3 <= few <= many <= MOST_THINGS:
+        raise SelhnError(
+            f"objects={objects}: give the fewest and the most things, 3 <= fewest <= most <= {MOST_THINGS}"
+        )
+    if regions < many + 1:
+        raise SelhnError(f"regions={regions}: {many} objects and the whole picture need at least {many + 1} regions")
+    if width < 1:
+        raise SelhnError(f"width={width}: a feature needs at least one number")
+    if not noise >= 0:
+        raise SelhnError(f"noise={noise}: give 0 for none, 1 for that of real features, or more")
+    if not 0 <= twins <= 1:
+        raise SelhnError(f"twins={twins}: give a share between 0 and 1")
+    held_out = min(1000, max(100, images // 6))
+
+    def make_split(name: str, size: int) -> Split:
+        source = SceneSource(seed, name, (few, many), twins)
+        features = WorldFeatures(source, size, regions, width, noise)
+        boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(_BLOCK)])
+        image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
+        return Split(name, features, WorldCaptions(source, size), image_of_text, SceneNames(name, size), boxes)
+
+    return Data("world", make_split("train", images), make_split("dev", held_out), make_split("test", held_out))
+
+
+def world_scene(split: Split, index: int) -> Scene:
+    """What image `index` of a generated split shows, to look at with `render`."""
+    if not isinstance(split.features, WorldFeatures):
+        raise SelhnError(f"the split {split.name!r} is not of the generated world, so its images have no scene")
+    return split.features.scene(index)

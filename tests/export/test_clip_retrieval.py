@@ -90,7 +90,7 @@ def test_nothing_is_left_of_a_folder_that_fails(tmp_path):
     with pytest.raises(ValueError, match="nothing to export"):
         write_clip_retrieval([some(3, captions=0)], tmp_path / "out", "pair")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         write_clip_retrieval([some()], tmp_path)
 
 

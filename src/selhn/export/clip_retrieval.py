@@ -1,7 +1,7 @@
-"""Embeddings as clip-retrieval keeps them, so that its tools, and autofaiss, read ours.
+"""Embeddings in the layout of clip-retrieval, which its tools and autofaiss read.
 
 OUT/img_emb/img_emb_0.npy          (rows, d) float16, of unit length
-OUT/text_emb/text_emb_0.npy        the same for captions, where every row has one
+OUT/text_emb/text_emb_0.npy        the same for captions, if every row has one
 OUT/metadata/metadata_0.parquet    image_path, caption, and a column for every field of the metadata
 
 Row i of one file belongs to row i of the others. Beyond `ROWS` there are more files, 00, 01 and so on.
@@ -9,7 +9,6 @@ Row i of one file belongs to row i of the others. Beyond `ROWS` there are more f
 
 import json
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.files import new_folder
 from selhn.export.embeddings import Embedded, EmbeddedRows, Rows, joined
 
 ROWS = 1_000_000
-"""Of one file, as many as clip-retrieval writes itself."""
+"""Rows per file, as many as clip-retrieval writes."""
 
 
 def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_a_file: int = ROWS) -> int:
-    """Write a new folder; gives how many rows it has. It appears when all of it is written.
+    """Write a new folder, which appears when all of it is written, and return its number of rows.
 
     Args:
-        rows: "image" for one row an image, with its first caption; "pair" for one a caption, with its image.
+        rows: "image" for one row per image, with its first caption; "pair" for one per caption, with its image.
     """
     pyarrow = _imported()
-    out = Path(out).absolute()
-    if out.exists():
-        raise SelhnError(f"{out} is there already: name a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
     total, with_texts, files = 0, True, 0
-    try:
+    with new_folder(Path(out)) as partial:
         for files, block in enumerate(_blocks((part.rows(rows) for part in parts), rows_a_file), 1):
             _write_block(pyarrow, partial, files - 1, block)
             total += len(block.records)
@@ -49,10 +44,6 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
         if not with_texts:  # rows of texts would no longer belong to rows of images
             shutil.rmtree(partial / "text_emb", ignore_errors=True)
         _named_by_number_of_files(partial, files)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return total
 
 

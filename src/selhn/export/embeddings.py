@@ -1,4 +1,4 @@
-"""Vectors with what they belong to, of an index or of the split of a data set: a row an image, or a row a caption."""
+"""Vectors and what they belong to, of an index or a split: one row per image, or one per caption."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Embedded:
     texts: Float[Tensor, "t d"]
 
     def rows(self, rows: Rows) -> "EmbeddedRows":
-        """One row an image, with its first caption, or one a caption, with its image."""
+        """One row per image, with its first caption, or one per caption, with its image."""
         places, first = [], 0
         for image, record in enumerate(self.records):
             own = [(image, first + number) for number in range(len(record.captions))]

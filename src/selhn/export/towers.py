@@ -8,8 +8,6 @@ OUT/vocabulary.json    or tokenizer.json: what makes tokens from a sentence
 
 import json
 import logging
-import shutil
-import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from selhn.base.device import device_of
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.files import new_folder
 from selhn.base.version import __version__
 from selhn.export.gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
@@ -66,23 +66,17 @@ TOWERS = (
 def export_towers(
     model: AbstractMatcher, out: Path | str, about: dict[str, Any] | None = None, tolerance: float = TOLERANCE
 ) -> dict[str, Any]:
-    """Write both towers into a new folder and compare them with the model; gives what `towers.json` says.
+    """Write both towers into a new folder, compare them with the model, and return the content of `towers.json`.
 
-    The folder appears when all of it is written and agrees; else there is an error, and nothing.
+    The folder appears only if all of it is written and agrees with the model.
 
     Args:
-        about: kept in `towers.json`, such as how pictures become regions.
-        tolerance: the largest difference of a coordinate.
+        about: further entries of `towers.json`, such as how pictures become regions.
+        tolerance: the largest difference of a coordinate that is accepted.
     """
     require_vectors(model)
     onnx, onnxruntime = _imported()
-    out = Path(out).absolute()
-    if out.exists():
-        raise SelhnError(f"{out} is there already: name a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        partial.mkdir()
+    with new_folder(Path(out)) as partial:
         differences = {}
         for tower in TOWERS:
             onnx.save(_graph(model, tower), partial / tower.file)
@@ -91,10 +85,6 @@ def export_towers(
         (partial / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
             model.tokenizer.save(partial)
-        partial.rename(out)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     return description
 
 
@@ -133,7 +123,7 @@ def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
 
 def _feature_dim(model: AbstractMatcher) -> int:
     if "feature_dim" not in model.settings:
-        raise SelhnError("only a model made by create_model can be exported: how wide its regions are is not known")
+        raise SelhnError("the width of the regions is unknown: only a model with a setting feature_dim can be exported")
     return int(model.settings["feature_dim"])
 
 
@@ -201,7 +191,7 @@ def _sample(
 
 def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float) -> float:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    device = next(model.parameters()).device
+    device = device_of(model)
     most, largest = _most_places(model) if tower.side == "text" else None, 0.0
     for seed, (rows, places) in enumerate((EXPORTED_SHAPE, *SHAPES), 1):
         values, mask = _sample(model, tower, rows, min(places, most or places), seed)

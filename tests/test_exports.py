@@ -27,7 +27,7 @@ EXPORTS = {
         region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds train""",
-    "selhn.runs": "LogPart Results RunFolder environment find_runs load_weights read_log save_weights",
+    "selhn.runs": "OWN LogPart Results RunFolder environment find_runs load_weights read_log save_weights",
     "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
         is_index is_milvus load_index rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",

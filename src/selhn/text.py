@@ -230,6 +230,11 @@ class WordPiece:
         (Path(folder) / PIECES_FILE).write_text(self.tokenizer.to_str(), encoding="utf-8")
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a tokenizer was saved in a folder."""
+    return any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
+
+
 def load_tokenizer(folder: Path | str) -> Tokenizer:
     """The tokenizer whose files lie in a folder."""
     folder = Path(folder)

@@ -16,7 +16,7 @@ def test_without_a_path_nothing_is_written(tmp_path, monkeypatch):
     folder = RunFolder(None)
     folder.check(resume=False)
     with folder.hold():
-        folder.describe({"model": "rvse"}, {}, finished=False)
+        folder.describe({"model": "rvse"}, {})
         folder.write_results(Results({}, {}, 0, None))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SelhnError, match="nothing to resume"):
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_back(tmp_path):
     folder = RunFolder(tmp_path / "run")
     assert not folder.started
     with folder.hold():
-        folder.describe({"model": "rvse", "train": {"lr": 0.1}}, {"model": "x"}, finished=False)
+        folder.describe({"model": "rvse", "train": {"lr": 0.1}}, {"model": "x"})
     assert folder.config == {"model": "rvse", "train": {"lr": 0.1}}
     assert folder.identity == {"model": "x"}
     assert folder.environment["torch"] == environment()["torch"]
@@ -41,7 +41,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert folder.results == results
     assert folder.finished
     assert folder.verdict == {"kind": "stalled"}
-    folder.describe(None, {}, finished=False)
+    folder.describe({}, {})
     assert (folder.results, folder.verdict) == (None, None), "neither belongs to a run that continues"
 
 

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import yaml
 
-from selhn.training.config import RunConfig, TrainConfig, key_values, override, with_values
+from selhn.losses import LOSSES, TripletHN, create_loss
+from selhn.training.config import RunConfig, TrainConfig, describe_objects, key_values, override, with_values
 
 
 def test_overrides_reach_their_place():
@@ -100,3 +103,30 @@ def test_yaml_of_the_wrong_kind(text, message):
 def test_a_seed_no_generator_takes():
     with pytest.raises(ValueError, match=r"seed must be below 2\^63"):
         override(RunConfig(), ["seed=99999999999999999999999"])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_ours_is_described_by_name(name, tiny_model, tiny_data, tiny_config):
+    loss = create_loss(name)
+    config = describe_objects(tiny_model(), loss, tiny_data, tiny_config)
+    read = RunConfig.from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict())))
+    assert read.train == config.train
+    assert repr(create_loss(read.loss, **read.loss_settings)) == repr(loss)
+    assert (config.model, config.data, config.own) == ("rvse", "world", [])
+    assert config.data_settings == {"images": 100}
+
+
+def test_objects_of_ones_own_are_described_as_such(tiny_model, tiny_data, tiny_config):
+    def cross_entropy(scores):
+        return scores.sum()
+
+    class Scaled(TripletHN):
+        pass
+
+    model = tiny_model()
+    model.name = None
+    data = replace(tiny_data, source=None, settings={})
+    assert describe_objects(model, cross_entropy, data, tiny_config).own == [
+        "model (VSE)", "loss (cross_entropy)", "data (world)"
+    ]  # fmt: skip
+    assert describe_objects(tiny_model(), Scaled(), tiny_data, tiny_config).own == ["loss (Scaled)"]

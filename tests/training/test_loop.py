@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from selhn.base.errors import Locked, SelhnError
 from selhn.base.files import writing
 from selhn.data import DenseFeatures, load_data
-from selhn.diagnose import StallAlarm, make_alarm
+from selhn.diagnose import StallAlarm, diagnose, make_alarm
 from selhn.eval import evaluate
 from selhn.losses import InfoNCE, Triplet, TripletHN, TripletSelHN, TripletWarmUp
 from selhn.models import load_model
-from selhn.runs import read_log
+from selhn.runs import RunFolder, read_log
 from selhn.training import loop
 from selhn.training import step as steps
 from selhn.training.loop import train
@@ -74,7 +74,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_c
     model = tiny_model()
     run = train(model, tiny_data, TripletSelHN(), out=tmp_path / "run", config=tiny_config, quiet=True)
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"identity.json", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
+    assert {"config.yaml", "identity.json", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
     rows = read_log(tmp_path / "run" / "log.jsonl")
     steps = [row for row in rows if "loss" in row]
     assert [row["step"] for row in steps] == list(range(1, 2 * (500 // 64) + 1))
@@ -86,6 +86,7 @@ def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_c
     again = load_model(tmp_path / "run" / "best")
     assert evaluate(again, tiny_data.test) == run.test == evaluate(model, tiny_data.test)
     assert run.dev.rsum == max(row["dev"]["rsum"] for row in rows if "dev" in row)
+    assert RunFolder(tmp_path / "run").verdict["why"] == diagnose(tmp_path / "run").verdict.why
 
 
 def test_training_learns(tmp_path, tiny_model, tiny_data, tiny_config):
@@ -146,7 +147,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tin
         return step(*args)
 
     monkeypatch.setattr(steps, "training_step", pressed_at_third)
-    with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*resume=True"):
+    with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*selhn train --resume"):
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
     assert "all of it is saved" in capsys.readouterr().out, "click swallows the exception, so the loop says it too"
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"

@@ -1,10 +1,22 @@
-import pytest
+import shutil
+from pathlib import Path
 
+import pytest
+import torch
+
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
+from selhn.diagnose import diagnose
+from selhn.eval import evaluate
+from selhn.losses import TripletHN, TripletSelHN
+from selhn.models import load_model
+from selhn.runs import read_log
+from selhn.training import measure_runs, train
 from selhn.training.config import RunConfig, override
 from selhn.training.recipes import get_recipe
 from selhn.training.run import make_model, mean_and_deviation, open_run, read_config, resume_run, run_config, run_seeds
 
+BEFORE = Path(__file__).parents[1] / "fixtures" / "before_the_house"
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
 
 
@@ -88,3 +100,51 @@ def test_a_vocabulary_is_no_setting():
     config = override(get_recipe("rvse_selhn_world"), ["model.tokenizer=words.json", "data.images=100"])
     with pytest.raises(ValueError, match="model.tokenizer is no setting"):
         make_model(config, load_data("world", images=100))
+
+
+def test_a_run_from_python_is_a_run_like_any_other(tmp_path, tiny_model, tiny_data, tiny_config):
+    whole = train(
+        tiny_model(), tiny_data, TripletHN(margin=0.1), out=tmp_path / "whole", config=tiny_config, quiet=True
+    )
+    train(
+        tiny_model(), tiny_data, TripletHN(margin=0.1), out=tmp_path / "part", config=tiny_config, epochs=1, quiet=True
+    )
+    config = read_config(tmp_path / "part")
+    assert (config.model, config.loss, config.loss_settings["margin"]) == ("rvse", "hn", 0.1)
+    assert resume_run(tmp_path / "part", ["epochs=2"], quiet=True).test == whole.test
+    log = (tmp_path / "part" / "log.jsonl").read_text()
+    assert log == (tmp_path / "whole" / "log.jsonl").read_text(), "to the bit, with the vocabulary it began with"
+    model, data = open_run(tmp_path / "part")
+    assert evaluate(model, data.test) == whole.test
+    assert diagnose(tmp_path / "part").plateau == 0.1
+
+
+def test_a_run_of_objects_of_ones_own(tmp_path, tiny_model, tiny_data, tiny_config):
+    def cross_entropy(scores):
+        return torch.nn.functional.cross_entropy(scores / 0.05, torch.arange(len(scores)))
+
+    train(tiny_model(), tiny_data, cross_entropy, out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    with pytest.raises(SelhnError, match=r"its own loss \(cross_entropy\).*resume=True"):
+        resume_run(tmp_path, ["epochs=2"])
+    assert diagnose(tmp_path).log.steps[-1] == 7
+    train(tiny_model(), tiny_data, cross_entropy, out=tmp_path, config=tiny_config, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("name", ["run", "run_from_python"])
+def test_a_run_of_the_version_before_is_continued(tmp_path, name):
+    run = tmp_path / name
+    shutil.copytree(BEFORE / name, run)
+    assert diagnose(run).log.steps[-1] > 0
+    if name == "run":
+        model, data = open_run(run)
+        assert resume_run(run, ["epochs=3"], quiet=True).best_epoch in (0, 1, 2)
+        assert [row["epoch"] for row in read_log(run / "log.jsonl") if "dev" in row] == [0, 1, 2]
+        assert read_config(run).train.epochs == 3
+    else:
+        with pytest.raises(SelhnError, match="config.yaml"):
+            resume_run(run)
+        data, model = load_data("world", images=40), load_model(run)
+        train(model, data, TripletSelHN(), out=run, resume=True, epochs=2, batch_size=32, device="cpu", quiet=True)
+        assert read_config(run).model == "scan_t2i_avg", "what it is made of is written now"
+    (_, metrics), *_ = measure_runs([run], data=None, split="test")
+    assert metrics == evaluate(load_model(run), data.test)

@@ -1,7 +1,8 @@
 """What a data set is once it is read: images with features, texts, and which text belongs to which image."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -75,6 +76,10 @@ class Data:
     train: Split
     dev: Split
     test: Split
+    source: str | None = None
+    """What `load_data` was given; None for data that was put together in Python."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that `load_data` was given."""
 
     @property
     def feature_dim(self) -> int:

@@ -10,7 +10,7 @@ from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.stall import StallAlarm, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.losses import LOSSES, AbstractLoss, Scheduled, create_loss
-from selhn.runs import RunFolder
+from selhn.runs import OWN, RunFolder
 
 
 class Diagnosis(NamedTuple):
@@ -39,7 +39,7 @@ def diagnose(
     """
     path = Path(path)
     config = RunFolder(path).config if (path / "log.jsonl").exists() else None
-    if config is not None:
+    if config is not None and not str(config.get("loss")).startswith(OWN):
         if margin or batch or reduction:
             raise SelhnError(f"{path} says in config.yaml what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)

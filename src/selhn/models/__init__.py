@@ -19,7 +19,7 @@ from selhn.models.saved import check_fits, find_folder, read_config, read_weight
 from selhn.models.twins import Twins
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
-from selhn.text import PIECES_FILE, VOCABULARY_FILE, load_tokenizer
+from selhn.text import has_tokenizer, load_tokenizer
 
 __all__ = [
     "MODELS",
@@ -139,8 +139,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
             f"{folder} holds the model {config['name']!r}, which nothing has registered: "
             "first import the package that calls register_model for it, or install a newer selhn"
         )
-    has_tokenizer = any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
-    settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer else {})}
+    settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer(folder) else {})}
     weights = read_weights(folder)
     try:
         with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for

@@ -12,7 +12,7 @@ from selhn.diagnose import diagnose, epsilon_of
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
 from selhn.eval import Metrics
-from selhn.runs import read_log
+from selhn.runs import OWN, read_log
 from selhn.training import run_names
 from selhn.training.config import RunConfig
 from selhn.training.run import make_loss, read_config
@@ -74,7 +74,7 @@ def read_run(folder: Path, name: str) -> RunRecord:
         log,
         verdict,
         plateau,
-        epsilon_of(None if config is None else make_loss(config)),
+        epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
         config,
         flat(_optional(folder / "identity.json") if config is None else config.to_dict()),
         flat(_optional(folder / "env.json")),

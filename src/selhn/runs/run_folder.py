@@ -23,8 +23,11 @@ from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.runs.run_log import LogPart, read_log, read_log_part
 from selhn.runs.weights import load_weights, save_weights
+from selhn.text import Tokenizer, has_tokenizer, load_tokenizer
 
 LOG, RESULTS = "log.jsonl", "results.json"
+OWN = "own:"
+"""In `config.yaml`, stands before a model, loss or data set that is in no table and that only Python code can make."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ class Results:
 class RunFolder:
     """The only reader and writer of a run's files.
 
-    `config.yaml` (model, loss, data and settings by name), `identity.json` (what a resumed run must have in common
-    with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model), `results.json`, `verdict.json`.
-    Opening one reads nothing. With `path=None` nothing is written and the best weights are kept in memory.
+    `config.yaml` (model, loss, data and settings by name), the tokenizer, `identity.json` (what a resumed run must
+    have in common with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model), `results.json`,
+    `verdict.json`. Opening one reads nothing. With `path=None` nothing is written, and the best weights are kept in
+    memory.
     """
 
     def __init__(self, path: str | Path | None):
@@ -127,6 +131,11 @@ class RunFolder:
         """What `selhn diagnose` says about the run, written when training ends; None if there is none."""
         return self._json("verdict.json")
 
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that it is trained with; None if it is not known, as in runs of older versions."""
+        folder = self.file("best") if self.file("best").is_dir() else self.file(".")
+        return load_tokenizer(folder) if has_tokenizer(folder) else None
+
     def best_model(self) -> AbstractMatcher:
         """The model with the weights of its best epoch."""
         return load_model(self.file("."))
@@ -168,7 +177,13 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return writing(self.path)
 
-    def describe(self, config: Mapping[str, Any] | None, identity: Mapping[str, str], finished: bool) -> None:
+    def describe(
+        self,
+        config: Mapping[str, Any],
+        identity: Mapping[str, str],
+        tokenizer: Tokenizer | None = None,
+        finished: bool = False,
+    ) -> None:
         """Write what the run is; on resume, only once its checkpoint has been found to be of the same run.
 
         Unless it has `finished` already, results it reached with fewer epochs are removed.
@@ -178,8 +193,9 @@ class RunFolder:
         if not finished:
             self.file(RESULTS).unlink(missing_ok=True)
             self.file("verdict.json").unlink(missing_ok=True)
-        if config is not None:
-            write_whole(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
+        write_whole(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
+        if tokenizer is not None:
+            tokenizer.save(self.path)
         self._write("identity.json", dict(identity))
         self._write("env.json", environment())
 

@@ -1,15 +1,21 @@
 """The settings of a run: frozen dataclasses, and `key=value` to change them."""
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
 import yaml
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_kind
+from selhn.data import Data
+from selhn.losses import LOSSES
+from selhn.models import AbstractMatcher
+from selhn.runs import OWN
 
 # Spellings of earlier versions, which the config.yaml of a run may have.
 OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -66,6 +72,12 @@ class RunConfig:
     data_settings: Mapping[str, Any] = field(default_factory=dict)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    @property
+    def own(self) -> list[str]:
+        """What of it only Python code can make, because it is in no table."""
+        named = {"model": self.model, "loss": self.loss, "data": self.data}
+        return [f"{kind} ({name.removeprefix(OWN)})" for kind, name in named.items() if name.startswith(OWN)]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists and numbers."""
         return _plain(dataclasses.asdict(self))
@@ -85,6 +97,22 @@ class RunConfig:
         training = {OLD_SPELLINGS.get(name, name): value for name, value in values.pop("train").items()}
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
+
+
+def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig) -> RunConfig:
+    """The configuration of a run that was started from Python, by name as far as its parts come from the tables."""
+    of_model = model.name or OWN + type(model).__name__
+    of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
+    settings = {name: getattr(loss, name) for name in inspect.signature(type(loss)).parameters} if of_loss else {}
+    return RunConfig(
+        of_model,
+        of_loss or OWN + getattr(loss, "__name__", type(loss).__name__),
+        data.source or OWN + data.name,
+        {"networks": 1, **model.settings} if model.name else {},
+        settings,
+        data.settings,
+        train,
+    )
 
 
 def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
@@ -168,4 +196,6 @@ def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

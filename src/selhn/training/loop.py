@@ -1,7 +1,7 @@
 """The one training loop."""
 
 import zlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Data, with_noise
-from selhn.diagnose import StallAlarm, make_alarm, probe_split
+from selhn.diagnose import StallAlarm, diagnose, make_alarm, probe_split
 from selhn.diagnose.stall import patience
 from selhn.eval import Metrics, evaluate
 from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
@@ -21,7 +21,7 @@ from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
 from selhn.training.checkpoint import Checkpoints, Position
-from selhn.training.config import TrainConfig, with_values
+from selhn.training.config import RunConfig, TrainConfig, describe_objects, with_values
 from selhn.training.interrupt import interruptible
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, set_learning_rate
@@ -65,7 +65,8 @@ def train(
     there, and `resume=True` continues it to the same end, bit for bit on the CPU.
     """
     config = with_values(config or TrainConfig(), settings)
-    return train_in(RunFolder(out), model, data, loss, config, resume=resume, quiet=quiet)
+    run = describe_objects(model, loss, data, config)
+    return train_in(RunFolder(out), model, data, loss, run, resume=resume, quiet=quiet)
 
 
 def train_in(
@@ -73,14 +74,14 @@ def train_in(
     model: AbstractMatcher,
     data: Data,
     loss: Callable[..., Tensor],
-    config: TrainConfig,
+    run: RunConfig,
     *,
-    described: Mapping[str, Any] | None = None,
     resume: bool = False,
     quiet: bool = False,
     label: str = "",
 ) -> Run:
-    """The loop behind `train`. `described` becomes `config.yaml`; `label` stands before every printed line."""
+    """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line."""
+    config = run.train
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum', not 'none'")
     folder.check(resume)
@@ -105,7 +106,7 @@ def train_in(
                 f"{folder.path} has trained for {position.epoch} epochs already: "
                 f"epochs={config.epochs} would take some back"
             )
-        folder.describe(described, identity, finished=position.epoch == config.epochs)
+        folder.describe(run.to_dict(), identity, model.tokenizer, finished=position.epoch == config.epochs)
         progress = Progress(config.epochs * len(batches), position.step, quiet, label)
         log = None if folder.path is None else folder.log_path
         meter = Meter(log, position.log_position, alarm, progress.say)
@@ -125,8 +126,8 @@ def train_in(
                     if stop or (config.checkpoint_every and position.step % config.checkpoint_every == 0):
                         checkpoints.save(replace(position, log_position=meter.flush()))
                     if stop:
-                        progress.say(_how_to_continue(folder, position.step, described is not None))
-                        raise KeyboardInterrupt(_how_to_continue(folder, position.step, described is not None))
+                        progress.say(_how_to_continue(folder, position.step, run))
+                        raise KeyboardInterrupt(_how_to_continue(folder, position.step, run))
                 dev, probed = evaluate(model, data.dev), probe_split(model, data.dev)
                 meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
                 progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
@@ -139,6 +140,8 @@ def train_in(
         dev, test = evaluate(model, data.dev), evaluate(model, data.test)
         stalled = None if alarm is None else alarm.said
         folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
+        if folder.path is not None:
+            folder.write_verdict(diagnose(folder.path).verdict.to_dict())
     return Run(folder.path, dev, test, position.best_epoch, stalled)
 
 
@@ -154,10 +157,10 @@ def _begin_phase(
     return loss.phase if isinstance(loss, Scheduled) else None
 
 
-def _how_to_continue(folder: RunFolder, step: int, has_config: bool) -> str:
+def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:
     if folder.path is None:
         return f"Stopped after {step} steps; nothing was saved, because the run has no folder (out=)."
-    how = f"selhn train --resume {folder.path}" if has_config else f'train(..., out="{folder.path}", resume=True)'
+    how = f'train(..., out="{folder.path}", resume=True)' if run.own else f"selhn train --resume {folder.path}"
     return f"Stopped after {step} steps; all of it is saved. Continue with: {how}"
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.data import Data, load_data
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
-from selhn.runs import RunFolder
+from selhn.runs import OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
@@ -24,16 +24,19 @@ def run_config(
     """Make the data, the model and the loss, and train."""
     data = load_data(find_data(config.data), **config.data_settings)
     loss = make_loss(config)
-    model = make_model(config, data)
-    return train_in(
-        RunFolder(out), model, data, loss, config.train,
-        described=config.to_dict(), resume=resume, quiet=quiet, label=label,
-    )  # fmt: skip
+    folder = RunFolder(out)
+    model = make_model(config, data, folder.tokenizer() if resume else None)
+    return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label)
 
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
     """Take up a run where its last checkpoint left it; `epochs`, `device` and `checkpoint_every` may be changed."""
     config = override(read_config(Path(out)), settings)
+    if config.own:
+        raise SelhnError(
+            f"{out} was trained from Python with its own {' and '.join(config.own)}, which no name stands for: "
+            f'continue it there, with train(..., out="{out}", resume=True)'
+        )
     return run_config(config, out, resume=True, quiet=quiet)
 
 
@@ -42,7 +45,7 @@ def read_config(run: Path) -> RunConfig:
     folder = RunFolder(run)
     values = folder.config
     if values is None:
-        raise SelhnError(f"{run} holds no run that was started from a recipe: there is no config.yaml in it")
+        raise NotFound(f"{run} holds no run with settings: there is no config.yaml in it")
     try:
         return RunConfig.from_dict(values)
     except SelhnError as error:
@@ -57,8 +60,11 @@ def make_loss(config: RunConfig) -> AbstractLoss:
     return create_loss(config.loss, **{**defaults, **config.loss_settings})
 
 
-def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
-    """The model of a configuration, with its weights drawn from the seed and its vocabulary from the training texts."""
+def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
+    """The model of a configuration, with weights drawn from the seed; its vocabulary is that of the training texts.
+
+    A run that is resumed has its `tokenizer` already.
+    """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
         raise SelhnError("model.tokenizer is no setting: the vocabulary is made of the training texts")
@@ -66,7 +72,9 @@ def make_model(config: RunConfig, data: Data) -> AbstractMatcher:
     if config.loss in LOSSES:
         settings.setdefault("networks", LOSSES[config.loss].networks)
     if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
-        settings.setdefault("tokenizer", Vocabulary.build([*data.train.captions, *data.dev.captions]))
+        if tokenizer is None:
+            tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])
+        settings.setdefault("tokenizer", tokenizer)
     return create_model(config.model, **settings)
 
 
@@ -95,9 +103,9 @@ def open_data(run: Path, data: str | None = None) -> Data:
     """The data a run was trained on unless other data is named."""
     if data is not None:
         return load_data(find_data(data))
-    if RunFolder(run).config is None:
+    config = None if RunFolder(run).config is None else read_config(run)
+    if config is None or config.data.startswith(OWN):
         raise SelhnError(f"{run} does not say what data it was trained on: name some with --data")
-    config = read_config(run)
     return load_data(find_data(config.data), **config.data_settings)
 
 

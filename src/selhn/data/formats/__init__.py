@@ -1,7 +1,7 @@
 """The formats a data set may have on disk, and one door to all of them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ def load_data(source: Path | str, **settings: Any) -> Data:
             f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
             "and load that folder"
         )
-    return read_data(path, name, settings)
+    return replace(read_data(path, name, settings), source=str(source), settings=settings)
 
 
 def import_data(

@@ -11,6 +11,7 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.losses import AbstractLoss
 from selhn.runs import RunFolder, load_weights
+from selhn.training.config import respelled
 
 if TYPE_CHECKING:
     from selhn.training.protocols import Protocol
@@ -71,8 +72,8 @@ class Checkpoints:
         latest, tensors, content = self.folder.read_checkpoint()
         try:
             position, there, groups, heard = (content[key] for key in ("position", "identity", "groups", "alarm"))
-            position = Position(**position)
-        except (KeyError, TypeError) as error:
+            position, there = Position(**position), respelled(there)
+        except (KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
         changed = [
             f"{key} was {there.get(key)}, is {own}" for key, own in self.identity.items() if there.get(key) != own

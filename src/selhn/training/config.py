@@ -17,8 +17,9 @@ from selhn.losses import LOSSES
 from selhn.models import AbstractMatcher
 from selhn.runs import OWN
 
-# Spellings of earlier versions, which the config.yaml of a run may have.
 OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+OLD_SPELLINGS |= {repr(old): repr(new) for old, new in OLD_SPELLINGS.items()}
+"""What earlier versions wrote into the files of a run, plain and quoted."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,17 @@ class RunConfig:
             values[name] = values.get(name) or {}
             if not isinstance(values[name], dict):
                 raise SelhnError(f"{name} must have `name: value` lines, got {values[name]!r}")
-        training = {OLD_SPELLINGS.get(name, name): value for name, value in values.pop("train").items()}
+        training = respelled(values.pop("train"))
         _refuse_unknown(training, [f.name for f in dataclasses.fields(TrainConfig)])
         return cls(**values, train=with_values(TrainConfig(), training))
+
+
+def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from the files of a run, with the names of today in place of those of earlier versions."""
+    return {
+        OLD_SPELLINGS.get(name, name): OLD_SPELLINGS.get(value, value) if isinstance(value, str) else value
+        for name, value in settings.items()
+    }
 
 
 def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig) -> RunConfig:
@@ -163,8 +172,6 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 def _fit(name: str, value: Any, kind: Any) -> Any:
     """A value as the field has it, if nothing is lost by that."""
     value = _number(value)
-    if name in ("precision", "feature_precision"):
-        value = OLD_SPELLINGS.get(value, value)
     if get_origin(kind) is tuple:
         value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
     require_kind(name, value, kind)
@@ -190,7 +197,7 @@ def _number(value: Any) -> Any:
 def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in values:
         if name not in known:
-            raise NotFound(f"unknown setting {name!r}: {did_you_mean(name, known)}")
+            raise NotFound(f"unknown setting {name!r}: {did_you_mean(OLD_SPELLINGS.get(name, name), known)}")
 
 
 def _plain(value: Any) -> Any:

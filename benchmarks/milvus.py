@@ -17,7 +17,7 @@ from report import environment, save, table
 from torch.nn.functional import normalize
 
 from selhn.models import create_model
-from selhn.search import Index, Item, MilvusIndex, Query
+from selhn.search import Index, Item, Query
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH = 512, 10, 64
@@ -29,7 +29,7 @@ def measure(size: int, uri: str) -> list[str]:
     model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH).eval()
     vectors = normalize(search.clustered(size)[:, :WIDTH], dim=1)
     items = [Item(str(row), vector=vector, metadata={"row": row}) for row, vector in enumerate(vectors)]
-    exact, remote, seconds = Index.create(model), MilvusIndex.create(model, uri), []
+    exact, remote, seconds = Index.create(model), Index.create(model, uri), []
     for index in (exact, remote):
         start = time.perf_counter()
         index.add(items)

@@ -24,7 +24,7 @@ from torch.nn.functional import normalize
 
 from selhn.models import create_model
 from selhn.search import Index, Item, Query
-from selhn.search.faiss_index import has_faiss
+from selhn.search.stores.faiss_candidates import has_faiss
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH = 1024, 10, 64

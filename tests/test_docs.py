@@ -14,7 +14,7 @@ from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
 from selhn.models import MODELS
 from selhn.reproduce import FIGURES, TABLES
-from selhn.search.vectors import Vectors
+from selhn.search.stores.vectors import Vectors
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -28,8 +28,7 @@ EXPORTS = {
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds train""",
     "selhn.runs": "OWN LogPart Results RunFolder environment find_runs load_weights read_log save_weights",
-    "selhn.search": """AnyIndex Hit Index Item MilvusIndex Query Record Reranker create_index has_index
-        is_index is_milvus load_index rerank_split""",
+    "selhn.search": """Hit Index Item Kind Query Record Reranker is_milvus rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
         from_rows gradient_norms judge make_alarm

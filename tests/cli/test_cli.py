@@ -162,7 +162,7 @@ def test_data(tmp_path):
         (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["search"], 'write `selhn search "a dog in the snow"`'),
         (["index", "world"], "there is no index selhn.index yet: name the run or the model"),
-        (["index", "--check"], "selhn.index is no index, or a damaged one"),
+        (["index", "--check"], "selhn.index does not exist"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
         (["models", "rvze"], "no model matches 'rvze'"),

@@ -87,7 +87,7 @@ def test_what_is_there_is_not_touched(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in TWO_TOWERS])
 def test_cross_attention_has_no_towers(name, tmp_path):
-    with pytest.raises(ValueError, match="compares regions with words and has no vector"):
+    with pytest.raises(ValueError, match="compares regions with words and has no single vector"):
         export_towers(make_model(name), tmp_path / "out")
 
 

@@ -72,7 +72,7 @@ def test_evaluation_search_and_what_is_refused(tmp_path):
     assert len(Index.build(twins, data.test, tmp_path / "index").search("a red ball", k=3)) == 3
     attending = create_model("scan_t2i_avg", networks=2, **settings)
     assert evaluate(attending, data.test).rsum > 0
-    with pytest.raises(ValueError, match="compares regions with words and has no vector"):
+    with pytest.raises(ValueError, match="compares regions with words and has no single vector"):
         Index.build(attending, data.test)
     with pytest.raises(ValueError, match="two networks that look in their own ways"):
         pair_attention(attending, data.test, 0, "a red ball")

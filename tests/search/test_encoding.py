@@ -2,6 +2,7 @@ import pytest
 import torch
 from model_cases import CASES, FEATURE_DIM, make_model
 
+from selhn.base.errors import SelhnError
 from selhn.models import MODELS, load_model
 from selhn.search.encoding import (
     LONGEST_QUERY,
@@ -9,7 +10,6 @@ from selhn.search.encoding import (
     encode_items,
     encode_queries_of_images,
     encode_queries_of_text,
-    require_vectors,
     width_of,
 )
 from selhn.search.items import Item, Record
@@ -45,7 +45,7 @@ def test_items_without_captions(model, make_item):
         ({"regions": torch.full((2, FEATURE_DIM), torch.nan)}, "NaN or infinity"),
         ({"regions": torch.rand(2, 5)}, r"regions of 'item1' have shape \(2, 5\)"),
         ({"regions": torch.rand(0, FEATURE_DIM)}, "give .M, F."),
-        ({"vector": torch.full((16,), torch.inf)}, "the vector of the image 'item1' holds NaN or infinity"),
+        ({"vector": torch.full((16,), torch.inf)}, "the vector of the image 'item1' contains NaN or infinity"),
         ({"vector": torch.rand(15)}, r"has shape \(15,\), those of the index \(16,\)"),
     ],
 )
@@ -101,6 +101,5 @@ def test_a_saved_model_is_the_same_model(name, tmp_path):
 
 def test_models_with_and_without_vectors(model):
     assert width_of(model) == 16
-    require_vectors(model)
-    with pytest.raises(ValueError, match="no vector to search by"):
-        require_vectors(make_model("saf"))
+    with pytest.raises(SelhnError, match="no single vector per image"):
+        width_of(make_model("saf"))

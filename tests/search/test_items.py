@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from selhn.data import load_data
-from selhn.search.items import Item, Query, Record, checked_weights, split_ids, split_items
+from selhn.search import Item, Query, Record
+from selhn.search.items import split_ids, split_items
 
 
 def nested(depth):
@@ -27,7 +28,6 @@ def test_some_depth_is_kept():
         (Item("a", metadata={"size": float("nan")}), "'a' cannot be kept as JSON"),
         (Item("a", metadata={"size": {1, 2}}), "'a' cannot be kept as JSON"),
         (Item("a\udcff"), "cannot be kept as JSON"),
-        (Item("a", metadata={"text": "x" * 2**20}), "keep them elsewhere"),
         (Item("a", metadata=nested(40)), "nested more than 32 deep"),
         (Item("a", metadata=nested(100_000)), "nested more than 32 deep"),
     ],
@@ -67,12 +67,26 @@ def test_names_that_a_split_has_twice():
 
 def test_weights():
     query = Query(text="a", like="b", weights={"text": 3, "like": -1})
-    assert checked_weights(query, ["text", "like"]) == {"text": 0.75, "like": -0.25}
-    assert checked_weights(Query(text="a"), ["text"]) == {"text": 1.0}
+    assert query.shares == {"text": 0.75, "like": -0.25}
+    assert Query(text="a").shares == {"text": 1.0}
     for weights, sentence in (
-        ({"image": 1}, "a weight for 'image' and no such part"),
+        ({"image": 1}, "a weight for 'image' but no such part"),
         ({"text": 0, "like": 0}, "not all 0"),
         ({"text": float("inf")}, "give finite numbers"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            checked_weights(replace(query, weights=weights), ["text", "like"])
+            _ = replace(query, weights=weights).shares
+
+
+def test_content_tells_what_an_item_is_made_from():
+    item = Item("a", torch.ones(2, 3), captions=("x",), metadata={"n": 1})
+    others = [
+        Item("a", torch.zeros(2, 3), captions=("x",), metadata={"n": 1}),
+        Item("a", torch.ones(3, 2), captions=("x",), metadata={"n": 1}),
+        Item("a", torch.ones(2, 3), captions=("y",), metadata={"n": 1}),
+        Item("a", torch.ones(2, 3), captions=("x",), metadata={"n": 2}),
+        Item("a", None, torch.ones(6), captions=("x",), metadata={"n": 1}),
+    ]
+    contents = {one.content(Record.of(one)) for one in (item, *others)}
+    assert len(contents) == 6
+    assert item.content(Record.of(item)) == item.content(Record.of(item))

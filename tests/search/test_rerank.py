@@ -33,10 +33,10 @@ def test_the_best_of_the_first_stage_in_the_order_of_the_second(models, split, n
     reranker = Reranker.of_split(models[name], split)
     text = split.captions[7]
     column = score_split(models[name], split)[:, 7]
-    recalled = {hit.position for hit in index.search(text, k=12)}
+    recalled = {split.image_names.index(hit.id) for hit in index.search(text, k=12)}
     hits = reranker.search(index, text, k=5, depth=12, first_share=0)
     expected = sorted(recalled, key=lambda row: -float(column[row]))[:5]
-    assert [hit.position for hit in hits] == expected
+    assert [hit.id for hit in hits] == [split.image_names[row] for row in expected]
     scores = torch.tensor([hit.score for hit in hits])
     torch.testing.assert_close(scores, column[expected], rtol=1e-4, atol=1e-5)
     assert reranker.rerank(text, []) == []
@@ -47,14 +47,16 @@ def test_both_stages_have_a_say(models, split):
     text = split.captions[7]
     recalled = index.search(text, k=12)
     first = torch.tensor([hit.score for hit in recalled]).double()
-    second = score_split(models["sgr"], split, for_ranking=True)[[hit.position for hit in recalled], 7].double()
+    second = score_split(models["sgr"], split, for_ranking=True)[
+        [split.image_names.index(hit.id) for hit in recalled], 7
+    ].double()
     standard = [(numbers - numbers.mean()) / numbers.std(correction=0) for numbers in (first, second)]
-    expected = [recalled[place].position for place in (standard[0] + standard[1]).argsort(descending=True).tolist()]
+    expected = [recalled[place].id for place in (standard[0] + standard[1]).argsort(descending=True).tolist()]
     hits = reranker.search(index, text, k=12, depth=12)
-    assert [hit.position for hit in hits] == expected
+    assert [hit.id for hit in hits] == expected
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     alone = reranker.rerank(text, recalled, first_share=1)
-    assert [hit.position for hit in alone] == [hit.position for hit in recalled]
+    assert [hit.id for hit in alone] == [hit.id for hit in recalled]
     assert reranker.rerank(text, recalled[:1])[0].id == recalled[0].id
 
 

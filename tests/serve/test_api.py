@@ -230,7 +230,7 @@ def test_a_service_that_only_reads(collection, client_of):
 
 
 def test_while_another_process_writes(client, collection):
-    from selhn.search.folder import IndexFolder
+    from selhn.search.stores.segment_folder import IndexFolder
 
     with IndexFolder(collection.index.path).writing():
         answer = client.delete("/api/v1/item", params={"id": collection.index.ids()[0]})

@@ -16,7 +16,7 @@ def test_what_is_not_known_is_refused():
 
 
 def test_a_caption_is_told_as_a_text_and_an_image_is_not():
-    text = HitMessage.of(Hit(0.5, "text", 3, "a dog", (), "1.jpg", {"year": 1}), True)
+    text = HitMessage.of(Hit(0.5, "text", "a dog", (), "1.jpg", {"year": 1}), True)
     assert (text.text, text.id, text.metadata) == ("a dog", "1.jpg", {"year": 1})
-    image = HitMessage.of(Hit(0.5, "image", 3, "1.jpg", ("a dog",), "1.jpg"), False)
+    image = HitMessage.of(Hit(0.5, "image", "1.jpg", ("a dog",), "1.jpg"), False)
     assert (image.text, image.captions, image.picture) == (None, ["a dog"], False)

@@ -6,7 +6,7 @@ import pytest
 from picture_cases import encoded, photo
 from tiny import make_collection, small_model
 
-from selhn.search import load_index
+from selhn.search import Index
 from selhn.serve.service import Service
 
 
@@ -82,7 +82,7 @@ def test_writing(both, remote, tmp_path):
     assert client.get("/api/v1/item", params={"id": name}).json()["captions"] == ["a new dog"]
     changed = client.patch("/api/v1/item", params={"id": name}, json={"captions": ["an old dog"]})
     assert changed.json()["captions"] == ["an old dog"]
-    reopened = load_index(str(tmp_path / "pictures.db"), small_model())
+    reopened = Index.load(str(tmp_path / "pictures.db"), small_model())
     assert len(reopened) == 13
     assert client.delete("/api/v1/item", params={"id": name}).status_code == 204
     assert client.get("/api/v1/item", params={"id": name}).status_code == 404
@@ -99,11 +99,11 @@ def test_milvus_goes_away_and_comes_back(both, remote, monkeypatch):
 
     with monkeypatch.context() as patch:
         for method in ("search", "query", "get", "query_iterator", "upsert", "delete"):
-            patch.setattr(remote.index.store._client, method, away)
+            patch.setattr(remote.index.store.rows._client, method, away)
         for path in ("/api/v1/search", "/api/v1/items", "/api/v1/about"):
             answer = client.get(path, params=asked if path.endswith("search") else {})
             assert answer.status_code == 503, path
-            assert "what it holds is not lost" in answer.json()["error"]
+            assert "No data was lost" in answer.json()["error"]
             assert answer.headers["retry-after"] == "5"
         post = {"content": encoded(photo(51, (60, 40)), "PNG"), "headers": {"content-type": "image/png"}}
         assert client.post("/api/v1/items", **post).status_code == 503
@@ -123,7 +123,7 @@ def test_a_server_that_is_killed_and_started_again(milvus_server, tmp_path, clie
     process.wait()
     away = client.get("/api/v1/search", params=asked)
     assert away.status_code == 503
-    assert "does not do what it is asked" in away.json()["error"]
+    assert "is not responding" in away.json()["error"]
     start()
     for _ in range(300):
         if client.get("/api/v1/search", params=asked).status_code == 200:

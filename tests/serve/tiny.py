@@ -9,7 +9,7 @@ from picture_cases import TinyBackbone, encoded, photo
 from selhn.models import create_model
 from selhn.pictures import Extractor
 from selhn.pictures.plans import picture_facts
-from selhn.search import Item, create_index
+from selhn.search import Index, Item
 from selhn.serve.collection import Collection
 from selhn.text import Vocabulary
 
@@ -29,7 +29,7 @@ def make_collection(folder, place=None):
     (root / "trip").mkdir(parents=True)
     extractor = Extractor(TinyBackbone())
     about = {"extractor": "tiny", "features": extractor.identity}
-    index = create_index(place or folder / "pictures.index", small_model(), about=about)
+    index = Index.create(small_model(), place or folder / "pictures.index", about=about)
     items = []
     for number in range(NUMBER):
         image = photo(number, (60, 40))

@@ -23,7 +23,7 @@ from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
 from selhn.pictures.sheets import SIDE, Tile, contact_sheet
 from selhn.runs import read_log
-from selhn.search import AnyIndex, Hit, Index
+from selhn.search import Hit, Index
 from selhn.training import RunConfig, get_recipe, open_run, override, run_config
 
 LOSSES = {
@@ -111,7 +111,7 @@ def _search(data: Data, out: Path) -> None:
     for number, scene in enumerate(QUERIES_ABOUT, 1):
         query = data.test.captions[5 * scene]
         hits = index.search(query, k=5)
-        place = next((i for i, hit in enumerate(hits, 1) if hit.position == scene), None)
+        place = next((i for i, hit in enumerate(hits, 1) if hit.id == data.test.image_names[scene]), None)
         path = out / f"search_{number}.png"
         answer_sheet(query, hits, data.test, scene).save(path)
         found = f"the scene it describes is answer {place}" if place else "the scene it describes is not among the five"
@@ -120,9 +120,10 @@ def _search(data: Data, out: Path) -> None:
 
 def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int | None = None) -> Image.Image:
     """The query and its answers in a row, best first; the scene that was described has a green frame."""
+    rows = [split.image_names.index(hit.id) for hit in hits]
     tiles = [
-        Tile(render(world_scene(split, hit.position), SIDE), f"{place}.  {hit.score:.3f}", hit.position == described)
-        for place, hit in enumerate(hits, 1)
+        Tile(render(world_scene(split, row), SIDE), f"{place}.  {hit.score:.3f}", row == described)
+        for place, (hit, row) in enumerate(zip(hits, rows), 1)
     ]
     return contact_sheet([(f"“{query}”", tiles)])
 
@@ -153,7 +154,7 @@ What to type next:
     {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
 
 
-def _found_by_captions(index: AnyIndex) -> tuple[float, float]:
+def _found_by_captions(index: Index) -> tuple[float, float]:
     """Shares of captions whose own picture is the first answer, and among the first five."""
     asked = [(caption, record.id) for record in index.records() for caption in record.captions]
     found = index.search_many([caption for caption, _ in asked], k=5, find="image")

@@ -29,14 +29,14 @@ def embeddings(
     """Write the vectors of images and texts, with captions and metadata."""
     from selhn.export.clip_retrieval import write_clip_retrieval
     from selhn.export.embeddings import Rows, embeddings_of_index, embeddings_of_split
-    from selhn.search import Index, is_index
+    from selhn.search import Index
     from selhn.training import open_run
 
     if layout not in LAYOUTS:
         raise SelhnError(f"--layout is {layout!r}: there is {', '.join(LAYOUTS)}")
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
-    if is_index(source):
+    if Index.exists(source):
         parts = embeddings_of_index(Index.load(source))
     else:
         model, dataset = open_run(source, data)

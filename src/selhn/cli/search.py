@@ -9,6 +9,7 @@ from PIL import Image
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
+from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library, index_pictures, open_picture
@@ -17,9 +18,8 @@ from selhn.pictures.library import TEXT_WEIGHT
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index, picture_id
 from selhn.pictures.plans import make_plan
 from selhn.pictures.sheets import Tile, contact_sheet
-from selhn.search import AnyIndex, Hit, Index, Item, create_index, has_index, is_milvus, load_index
+from selhn.search import Hit, Index, Item, is_milvus
 from selhn.search.items import Kind, split_ids, split_items
-from selhn.search.vectors import Precision
 from selhn.training import open_run
 from selhn.training.run import open_data
 
@@ -29,7 +29,7 @@ def fill_index(
     path: Path | str | None,
     model: Path | None,
     split: str = "test",
-    precision: Precision = "float32",
+    precision: StoredPrecision = "float32",
     *,
     captions: Path | None = None,
     extractor: str | None = None,
@@ -50,7 +50,7 @@ def fill_index(
         return _fill_from_data(source, path or DEFAULT_INDEX, model, opened, split, precision)
     if dry_run:
         path = path or default_index()
-        return str(make_plan(found, load_index(path, opened) if has_index(path) else None, captions))
+        return str(make_plan(found, Index.load(path, opened) if Index.exists(path) else None, captions))
     done = index_pictures(
         found, path, model=opened, extractor=extractor, captions=captions, precision=precision, device=device
     )
@@ -64,9 +64,9 @@ def _fill_from_data(
     run: Path | None,
     model: AbstractMatcher | None,
     split: str,
-    precision: Precision,
+    precision: StoredPrecision,
 ) -> str:
-    index = load_index(path, model) if has_index(path) else None
+    index = Index.load(path, model) if Index.exists(path) else None
     if index is None and model is None:
         raise NotFound(f"there is no index {path} yet: name the run or the model that is to make it with --model")
     if source is None and run is None:
@@ -76,7 +76,7 @@ def _fill_from_data(
     items = open_data(run or Path(path), source)[split]
     if index is None:
         assert model is not None
-        index = create_index(path, model, precision=precision)
+        index = Index.create(model, path, precision=precision)
     index.add(_told(items, frozenset(index.ids())), existing="skip")
     return describe(index)
 
@@ -100,16 +100,14 @@ def change_index(
     approximate: str | None = None,
 ) -> str:
     """Change or check an index; says what it holds afterwards."""
-    index = load_index(found_index(path))
-    if (compact or check) and not isinstance(index, Index):
-        raise SelhnError(f"--compact and --check are for an index in a folder: {index.place} does this by itself")
+    index = Index.load(found_index(path))
     if delete:
         index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
-    if compact and isinstance(index, Index):
+    if compact:
         index.compact()
     if approximate is not None:
         index.approximate(approximate)  # type: ignore[arg-type]
-    if check and isinstance(index, Index):
+    if check:
         index.check()
     return describe(index) + ("; every file is what was written" if check else "")
 
@@ -134,7 +132,7 @@ def ask(
     if len(words) > 2 or (not words and like is None):
         raise SelhnError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
     path = Path(words[0]) if len(words) == 2 else found_index(named)
-    if len(words) == 2 and not has_index(path):
+    if len(words) == 2 and not Index.exists(path):
         own_model, dataset = open_run(Path(path), data)
         library = Library(Index.build(own_model, dataset[split]))
     else:
@@ -182,12 +180,12 @@ def _shown(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def describe(index: AnyIndex) -> str:
+def describe(index: Index) -> str:
     """One line about an index."""
     identity = index.identity
     how = f", candidates by {index.found_by}" if index.found_by != "exact" else ""
     return (
-        f"{index.place}: {len(index):,} images, {index.num_texts:,} texts, {identity.width} numbers each in "
+        f"{index.location}: {len(index):,} images, {index.num_texts:,} texts, {identity.width} numbers each in "
         f"{identity.precision}, by {identity.model_name}{how}"
     )
 

@@ -12,10 +12,9 @@ from selhn.data import Split
 from selhn.eval import encode_split
 from selhn.models import AbstractMatcher
 from selhn.search import Index, Record
-from selhn.search.encoding import require_vectors
+from selhn.search.encoding import width_of
 from selhn.search.items import split_ids
 
-ENCODED_AT_ONCE = 1024
 Rows = Literal["image", "pair"]
 
 
@@ -53,18 +52,12 @@ class EmbeddedRows:
 
 def embeddings_of_index(index: Index) -> Iterator[Embedded]:
     """What an index in a folder or in memory holds, segment by segment."""
-    for part in index.snapshot.parts:
-        alive = part.alive.nonzero()[:, 0]
-        for some in alive.split(ENCODED_AT_ONCE * 16):
-            items = part.segment.item_of_text
-            texts = torch.isin(items, some).nonzero()[:, 0]
-            records = [part.segment.lines[row] for row in some.tolist()]
-            yield Embedded(records, part.segment.images.take(some).cpu(), part.segment.texts.take(texts).cpu())
+    return (Embedded(*some) for some in index.embeddings())
 
 
 def embeddings_of_split(model: AbstractMatcher, split: Split) -> Iterator[Embedded]:
     """The images and captions of a split, encoded by a model that has vectors."""
-    require_vectors(model)
+    width_of(model)  # refuses a model that has none
     images, texts = (part.float().cpu() for part in encode_split(model, split))
     order = split.image_of_text.argsort(stable=True)
     counts = torch.bincount(split.image_of_text, minlength=split.num_images).tolist()

@@ -26,7 +26,7 @@ from selhn.base.files import new_folder
 from selhn.base.version import __version__
 from selhn.export.gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
-from selhn.search.encoding import digest_of, require_vectors, width_of
+from selhn.search.encoding import digest_of, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 
 TOLERANCE = 1e-4
@@ -74,7 +74,7 @@ def export_towers(
         about: further entries of `towers.json`, such as how pictures become regions.
         tolerance: the largest difference of a coordinate that is accepted.
     """
-    require_vectors(model)
+    width_of(model)  # refuses a model that has none
     onnx, onnxruntime = _imported()
     with new_folder(Path(out)) as partial:
         differences = {}

@@ -14,7 +14,7 @@ from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
 from selhn.pictures.ready.loader import READY
-from selhn.search import Index, is_index
+from selhn.search import Index
 from selhn.search.items import split_items
 
 NAME = "Example pictures"
@@ -56,7 +56,7 @@ def facts() -> dict[str, dict[str, Any]]:
 
 def _opened(path: Path, model: AbstractMatcher) -> Index | None:
     try:
-        return Index.load(path, model) if is_index(path) else None
+        return Index.load(path, model) if Index.exists(path) else None
     except SelhnError:
         return None
 

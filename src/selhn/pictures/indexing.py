@@ -6,6 +6,7 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
+from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
 from selhn.models import AbstractMatcher
 from selhn.pictures.library import Library
@@ -13,8 +14,7 @@ from selhn.pictures.picture_files import Found
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready.loader import READY
-from selhn.search import has_index, is_milvus
-from selhn.search.vectors import Precision
+from selhn.search import Index, is_milvus
 
 
 def index_pictures(
@@ -24,7 +24,7 @@ def index_pictures(
     model: AbstractMatcher | None = None,
     extractor: str | None = None,
     captions: Path | str | None = None,
-    precision: Precision = "float32",
+    precision: StoredPrecision = "float32",
     device: torch.device | str = "cpu",
     cache: Path | None = None,
     quiet: bool = False,
@@ -46,7 +46,7 @@ def index_pictures(
     path = path or default_index()
     path = path if is_milvus(path) else Path(path).expanduser()
     device = choose_device(str(device))
-    library = Library.open(path, model, device) if has_index(path) else None
+    library = Library.open(path, model, device) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
         raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path for the index")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
+from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
 from selhn.pictures.cache import FeatureCache, default_cache
@@ -32,8 +33,7 @@ from selhn.pictures.picture_files import FORMATS, MOST_PIXELS, Found, decode_pic
 from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready.loader import READY
-from selhn.search import AnyIndex, Index, Item, Query, create_index, has_index, is_milvus, load_index
-from selhn.search.vectors import Precision
+from selhn.search import Index, Item, Query, is_milvus
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture: two pictures are usually nearer to each other than a picture and a sentence."""
@@ -55,7 +55,7 @@ class Library:
 
     def __init__(
         self,
-        index: AnyIndex,
+        index: Index,
         extractor: Extractor | None = None,
         folders: Sequence[Path] | None = None,
         name: str = "",
@@ -69,9 +69,9 @@ class Library:
         cls, path: Path | str, model: AbstractMatcher | None = None, device: torch.device | str = "cpu"
     ) -> "Library":
         """The library of an index on disk or in Milvus; `model` if the index neither holds nor names its own."""
-        if not has_index(path):
+        if not Index.exists(path):
             raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`, or name another")
-        return cls(load_index(path, model).to(device), device=device)
+        return cls(Index.load(path, model).to(device), device=device)
 
     @classmethod
     def create(
@@ -80,7 +80,7 @@ class Library:
         model: AbstractMatcher | None = None,
         *,
         extractor: str | Extractor = READY,
-        precision: Precision = "float32",
+        precision: StoredPrecision = "float32",
         device: torch.device | str = "cpu",
     ) -> "Library":
         """A new, empty library.
@@ -104,7 +104,7 @@ class Library:
                 "name the extractor that it was trained with"
             )
         settings: dict[str, Any] = {"precision": precision, "about": about, "keep_model": is_own}
-        index = Index.create(model, **settings) if path is None else create_index(path, model, **settings)
+        index = Index.create(model, path, **settings)
         return cls(index.to(device), vision, device=device)
 
     @cached_property
@@ -120,7 +120,7 @@ class Library:
         made_by = self.index.about.get("features")
         if extractor.identity != made_by:
             raise SelhnError(
-                f"{self.index.place} was made with other features ({made_by}) than {name} gives now "
+                f"{self.index.location} was made with other features ({made_by}) than {name} gives now "
                 f"({extractor.identity}): remove the index and make it again with `selhn index`, or make another"
             )
         return extractor
@@ -135,8 +135,8 @@ class Library:
     def name(self) -> str:
         """What a person calls it."""
         folders = () if self.pictures is None else self.pictures.folders
-        own = folders[0].name if len(folders) == 1 else Path(self.index.place).name.removesuffix(".index")
-        return self._name or own or self.index.place
+        own = folders[0].name if len(folders) == 1 else Path(self.index.location).name.removesuffix(".index")
+        return self._name or own or self.index.location
 
     @staticmethod
     def scan(folder: Path | str) -> Found:
@@ -178,7 +178,7 @@ class Library:
         progress.clear()
         store.close()
         report = replace(reading.report, refused=(*reading.report.refused, *plan.refused))
-        folder = default_index().parent if is_milvus(self.index.place) else Path(self.index.place)
+        folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
         write_report(report, plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
@@ -197,7 +197,7 @@ class Library:
         if picture_id(like) in self.index:
             return Query(text, None, picture_id(like), weights)
         if not Path(like).expanduser().is_file():
-            raise NotFound(f"{like} is neither an item of {self.index.place} nor a file: name one of them")
+            raise NotFound(f"{like} is neither an item of {self.index.location} nor a file: name one of them")
         return Query(text, self.regions(like), None, weights)
 
     def regions(self, picture: Path | str) -> Float[Tensor, "M F"]:
@@ -224,7 +224,7 @@ class Library:
         """Store a picture in the folder and in the index; gives its id, which is the same for the same picture."""
         extractor = self._require_extractor("it takes no pictures")
         if self.pictures is None:
-            raise SelhnError(f"{self.index.place} has no folder of pictures: index one first with `selhn index`")
+            raise SelhnError(f"{self.index.location} has no folder of pictures: index one first with `selhn index`")
         prepared = self.prepare(content, most_pixels)
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
@@ -278,7 +278,7 @@ class Library:
 
     def _require_extractor(self, remedy: str) -> Extractor:
         if self.extractor is None:
-            raise SelhnError(f"{self.index.place} was not made from pictures: {remedy}")
+            raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
         return self.extractor
 
 

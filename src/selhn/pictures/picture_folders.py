@@ -6,7 +6,7 @@ from pathlib import Path
 
 from selhn.base.errors import SelhnError
 from selhn.pictures.picture_files import MOST_BYTES
-from selhn.search import AnyIndex, is_index
+from selhn.search import Index
 
 DEFAULT_INDEX = Path("selhn.index")
 
@@ -41,7 +41,7 @@ class PictureFolders:
             return opened.read(MOST_BYTES)
 
 
-def indexed_folders(index: AnyIndex) -> list[Path]:
+def indexed_folders(index: Index) -> list[Path]:
     """The folders that were indexed: the path of each item without the part below the folder."""
     if "extractor" not in index.about:
         return []
@@ -64,7 +64,7 @@ def found_index(path: Path | str | None) -> Path | str:
     """The index that is meant: the one named, else `selhn.index` here, else that of the user's pictures."""
     if path is not None:
         return path
-    return default_index() if is_index(default_index()) and not is_index(DEFAULT_INDEX) else DEFAULT_INDEX
+    return default_index() if Index.exists(default_index()) and not Index.exists(DEFAULT_INDEX) else DEFAULT_INDEX
 
 
 def picture_id(picture: Path | str) -> str:

@@ -14,7 +14,7 @@ from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.pictures.dataset import describe_report
 from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.picture_files import Found
-from selhn.search import AnyIndex, Item
+from selhn.search import Index, Item
 
 SHOWN = 10
 """Kinds of files, and pictures of a plan, that are named."""
@@ -56,7 +56,7 @@ class Plan:
 class Indexed:
     """An index of pictures, and how a plan changed it."""
 
-    index: AnyIndex
+    index: Index
     added: int
     changed: int
     removed: int
@@ -74,7 +74,7 @@ class Indexed:
         return "\n".join([head, *told, *_kinds(self.others)])
 
 
-def make_plan(found: Found, index: AnyIndex | None, captions: Path | str | None = None) -> Plan:
+def make_plan(found: Found, index: Index | None, captions: Path | str | None = None) -> Plan:
     """Compare the pictures of a folder with an index, or with an empty one.
 
     A picture has changed if its size or time of change has, or, with a file of `captions`, what that says about it.

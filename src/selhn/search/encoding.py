@@ -9,56 +9,38 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data import DenseFeatures, Split
-from selhn.eval.encoded import encode_split
 from selhn.eval.stored import identity_of_model
-from selhn.models import AbstractMatcher, CrossAttention, Twins, in_eval_mode
+from selhn.models import AbstractMatcher
 from selhn.search.items import Item, Record
 from selhn.search.scripts import can_read
 
 LONGEST_QUERY = 10_000
-"""Characters: the text of three pages, and bounded memory for whoever sends more."""
-
-
-def require_vectors(model: AbstractMatcher) -> None:
-    """Refuse a model that has no vector for an image."""
-    if isinstance(model.both[0] if isinstance(model, Twins) else model, CrossAttention):
-        raise SelhnError(
-            f"{model.name or type(model).__name__} compares regions with words and has no vector to search by: "
-            "build the index with an embedding model, such as rvse, and re-rank its answers with this one"
-        )
+"""Characters: three pages of text; longer queries are refused, so that memory stays bounded."""
 
 
 def width_of(model: AbstractMatcher) -> int:
-    """d, of the vector that the model gives a text."""
-    return _texts_alone(model, ["a"]).shape[1]
+    """Width of the vectors that a model gives; one that has no vectors to search by is refused."""
+    return model.embed_texts(["a"]).shape[1]
 
 
 def digest_of(model: AbstractMatcher) -> str:
-    """What tells a model from every other whose vectors differ."""
+    """Identifies a model among all whose vectors differ."""
     return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
-
-
-def require_same_model(model: AbstractMatcher, written_by: str, name: str, place: object, remedy: str) -> None:
-    """Refuse a model whose vectors are not those of an index: `written_by` is the digest of the one that has them."""
-    if digest_of(model) != written_by:
-        raise SelhnError(
-            f"{place} was written by another model ({name}, {written_by}) than this one "
-            f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; {remedy}"
-        )
 
 
 def encode_items(
     model: AbstractMatcher, items: Sequence[Item], records: Sequence[Record], width: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "t d"]]:
-    """The vectors of images and of all their captions in order, on the CPU, none of them NaN."""
+    """The vectors of images and of all their captions in order, on the CPU; NaN and infinity are refused."""
     by_regions = [row for row, item in enumerate(items) if item.vector is None]
     for row in by_regions:
         if items[row].regions is None:
             raise SelhnError(f"{items[row].id!r} has neither regions nor a vector: give one of them")
     captions = [text for record in records for text in record.captions]
-    encoded, texts = _encode(model, [items[row] for row in by_regions], captions)
-    images = torch.empty(len(items), width)
+    images, texts = torch.empty(len(items), width), model.embed_texts(captions).float().cpu()
+    if by_regions:
+        regions = [own for row in by_regions if (own := items[row].regions) is not None]
+        images[by_regions] = model.embed_images(*padded(regions, [items[row].id for row in by_regions])).float().cpu()
     for row, item in enumerate(items):
         if item.vector is not None:
             if item.vector.shape != (width,):
@@ -67,29 +49,9 @@ def encode_items(
                     "give what the model of the index makes"
                 )
             images[row] = item.vector
-    images[by_regions] = encoded.reshape(-1, width)
     _refuse_not_finite(images, [item.id for item in items], "image")
     _refuse_not_finite(texts, captions, "text")
-    return images, texts.reshape(-1, width)
-
-
-def _encode(model: AbstractMatcher, items: Sequence[Item], captions: list[str]) -> tuple[Tensor, Tensor]:
-    """As a split is encoded; with no image, texts alone."""
-    if not items:
-        return torch.empty(0, 0), _texts_alone(model, captions)
-    regions, mask = padded([item.regions for item in items if item.regions is not None], [item.id for item in items])
-    nobody = torch.zeros(len(captions), dtype=torch.int64)
-    split = Split("the items", DenseFeatures(regions, None, mask), captions, nobody, [item.id for item in items])
-    images, texts = encode_split(model, split)
-    return images.float().cpu(), texts.float().cpu()
-
-
-def _texts_alone(model: AbstractMatcher, captions: list[str], block: int = 512) -> Float[Tensor, "t d"]:
-    device = next(model.parameters()).device
-    with in_eval_mode(model):
-        blocks = [model.tokenize(captions[first : first + block]) for first in range(0, len(captions), block)]
-        encoded = [model.encode_texts(tokens.to(device), mask.to(device)).float().cpu() for tokens, mask in blocks]
-    return torch.cat(encoded) if encoded else torch.empty(0, 0)
+    return images, texts
 
 
 def padded(
@@ -110,7 +72,7 @@ def padded(
 
 
 def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of sentences that people typed."""
+    """The vectors of sentences; those without a word that the model knows are refused."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")
@@ -130,27 +92,22 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
             f"the model knows no word of {text[:60]!r}: it was trained on other words or another language; "
             "ask in the language of its captions"
         )
-    device = next(model.parameters()).device
-    with in_eval_mode(model):
-        encoded = model.encode_texts(tokens.to(device), mask.to(device)).float()
+    encoded = model.embed_texts(texts).float()
     _refuse_not_finite(encoded, texts, "query")
     return encoded
 
 
 def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
-    """The vectors of images that are asked with."""
+    """The vectors of images by their regions."""
     for regions in images:
         width = model.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 2 or regions.shape[1] != width or regions.shape[0] == 0:
             raise SelhnError(
-                f"an image is asked for by its regions, (M, {width}) for this model; got shape {tuple(regions.shape)}"
+                f"an image is searched by its regions, (M, {width}) for this model; got shape {tuple(regions.shape)}"
             )
         if not bool(regions.isfinite().all()):
-            raise SelhnError("the regions of the image asked for hold NaN or infinity: extract them again")
-    device = next(model.parameters()).device
-    regions, mask = padded(images, ["the query"] * len(images))
-    with in_eval_mode(model):
-        encoded = model.encode_images(regions.to(device), mask.to(device)).float()
+            raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
+    encoded = model.embed_images(*padded(images, ["the query"] * len(images))).float()
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")
     return encoded
 
@@ -159,6 +116,6 @@ def _refuse_not_finite(vectors: Float[Tensor, "n d"], names: Sequence[str], what
     bad = (~vectors.isfinite().all(1)).nonzero()
     if len(bad):
         raise SelhnError(
-            f"the vector of the {what} {names[int(bad[0])][:80]!r} holds NaN or infinity: nothing of it was indexed; "
-            "find where the features or the model make it"
+            f"the vector of the {what} {names[int(bad[0])][:80]!r} contains NaN or infinity: "
+            "check the features and the model"
         )

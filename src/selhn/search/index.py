@@ -1,56 +1,54 @@
-"""Search: a collection encoded once, changed piece by piece, and the nearest of it to a query."""
+"""Search: a collection encoded once, changed piece by piece, and the best of it for a query."""
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
+from selhn.base.names import NAMED_MODELS
+from selhn.base.types import StoredPrecision
 from selhn.data import Split
-from selhn.models import AbstractMatcher
-from selhn.search.answering import Candidates, answer
-from selhn.search.changes import (
-    OnExisting,
-    changes,
-    committed,
-    digest_of_split,
-    moved,
-    nothing,
-    own_model,
-    with_candidates,
-    write_copy,
-    written,
+from selhn.models import AbstractMatcher, in_eval_mode, load_model
+from selhn.search.adding import OnExisting, encoded_batches
+from selhn.search.encoding import digest_of, width_of
+from selhn.search.items import Hit, Item, Kind, Record, digest_of_split, split_items
+from selhn.search.query import Query, encode_queries
+from selhn.search.stores import (
+    ApproximateKind,
+    Encoded,
+    Identity,
+    SegmentStore,
+    Store,
+    create_store,
+    has_store,
+    is_milvus,
+    open_store,
 )
-from selhn.search.encoding import require_same_model
-from selhn.search.faiss_index import Approximate, ApproximateKind
-from selhn.search.folder import IndexFolder, Opened, is_index
-from selhn.search.items import Hit, Item, Kind, Query, Record, as_query, split_items
-from selhn.search.segment import Draft
-from selhn.search.snapshot import Identity, Snapshot
-from selhn.search.vectors import Precision
+from selhn.search.stores.vectors import check_precision
 from selhn.search.where import Where, read_filter
+
+QUERIES_AT_ONCE = 256
 
 
 class Index:
     """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
-    With a path every change is on the disk when its call returns, and whatever kills the process, the index opens again
-    with all that was written before. One process writes at a time; others search what they opened and call `refresh`.
+    A path is a folder or a Milvus URI: http://host:19530, or a Milvus Lite file such as "pictures.db", with #NAME to
+    choose a collection. With a path every change is stored when its call returns, and whatever kills the process, the
+    index opens again with all that was written before. One process writes to a folder at a time; others search what
+    they opened and call `refresh`. Several processes may write to a Milvus server.
     """
 
-    def __init__(self, model: AbstractMatcher, opened: Opened, path: str | Path | None = None):
-        self.model = model
-        self.path = None if path is None else Path(path)
-        self._opened = opened
+    def __init__(self, model: AbstractMatcher, store: Store):
+        self.model, self.store = model, store
         self._device = torch.device("cpu")
-        self._changing = threading.RLock()
-        self._held: IndexFolder | None = None
 
     @classmethod
     def create(
@@ -58,27 +56,19 @@ class Index:
         model: AbstractMatcher,
         path: str | Path | None = None,
         *,
-        precision: Precision = "float32",
+        precision: StoredPrecision = "float32",
         about: Mapping[str, Any] | None = None,
         keep_model: bool = True,
     ) -> "Index":
-        """An empty index, in memory or in a new folder.
+        """An empty index, in memory if there is no path.
 
         Args:
-            precision: of the vectors: float32, float16, or int8 with one scale a vector.
-            about: kept with the index as JSON, for whoever made it.
-            keep_model: whether the model is saved in the folder; without it, `load` must be given the model, unless
-                `about` says {"model": "ready"}, that of `selhn.pictures.ready`.
+            precision: of the vectors: float32, float16, or int8 with one scale per vector. Milvus has float32 only.
+            about: notes as JSON, stored with the index.
+            keep_model: whether the model is saved in the folder (Milvus never keeps it). Without it `load` needs the
+                model, unless `about` names one that `load_model` knows, {"model": "ready"}.
         """
-        index = cls(model, nothing(model, precision, about or {}), path)
-        if index.path is not None:
-            folder = IndexFolder(index.path)
-            with folder.writing():
-                if is_index(index.path):
-                    raise SelhnError(f"{index.path} is an index already: open it with Index.load, or give another name")
-                folder.sweep(index._opened)
-                index._opened = folder.commit(index._opened, [], model=model if keep_model else None)
-        return index
+        return cls(model, create_store(path, _identity(model, precision, about or {}), model, keep_model))
 
     @classmethod
     def build(
@@ -87,119 +77,115 @@ class Index:
         items: Split | Iterable[Item],
         path: str | Path | None = None,
         *,
-        precision: Precision = "float32",
+        precision: StoredPrecision = "float32",
     ) -> "Index":
-        """Encode a split, or items; with `path`, into a folder.
+        """Encode a split, or items.
 
-        An index that was there is replaced in one step when the new one is complete; one that cannot be opened,
-        since it is damaged or of another version, is left alone, and that is an error. A build that was killed before
-        it was complete goes on where it was, if it is of the same split and model.
+        In a folder, an existing index is replaced in one step when the new one is complete; one that cannot be opened,
+        because it is damaged or of another version, is left alone, and that is an error. A build that was killed
+        resumes, if it is of the same split and model. In Milvus an existing index is an error.
         """
-        index = cls(model, nothing(model, precision, {}), path)
-        if index.path is None:
+        if path is None or is_milvus(path):
+            index = cls.create(model, path, precision=precision)
             index.add(split_items(items) if isinstance(items, Split) else items)
             return index
-        folder, source = IndexFolder(index.path), digest_of_split(items) if isinstance(items, Split) else None
-        with folder.writing():
-            before = folder.open_or(index._opened)
-            there = before.snapshot
-            same = there.identity.model == index.snapshot.identity.model and there.identity.precision == precision
-            if source is not None and there.unfinished == source and same:
-                index._opened = before
-            elif there.generation == 0 or there.unfinished is not None:
-                begun = replace(index.snapshot, generation=there.generation, unfinished=source)
-                index._opened = folder.commit(before, [], snapshot=begun, model=model)
-            else:
-                index._replace_all(folder, before, items)
-                return index
-            folder.sweep(index._opened)
-            there_already = frozenset(index.snapshot.row_of_id)
-            new = split_items(items, there_already) if isinstance(items, Split) else items
-            index._append(new, "refuse", folder)
-            finished = replace(index.snapshot, unfinished=None)
-            index._opened = folder.commit(
-                index._opened, finished.parts, snapshot=finished, approximate=index._opened.approximate
-            )
-        return index
+
+        def encode(store: Store) -> Iterator[list[Encoded]]:
+            there = frozenset(record.id for record in store.scan())
+            new = split_items(items, there) if isinstance(items, Split) else items
+            return encoded_batches(model, store, new, "refuse")
+
+        source = digest_of_split(items) if isinstance(items, Split) else None
+        return cls(model, SegmentStore.build(path, _identity(model, precision, {}), model, source, encode))
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
-        """Open an index, its vectors mapped into memory; `model` where the folder neither holds nor names it."""
-        folder = IndexFolder(path)
-        opened = folder.open()
-        identity = opened.snapshot.identity
+        """Open an index, with the vectors of a folder mapped. `model` if the index neither has nor names it."""
+        store = open_store(path)
+        identity = store.identity
         if model is None:
-            model = own_model(folder, opened)
-        require_same_model(model, identity.model, identity.model_name, path, "build an index of its own for it")
-        return cls(model, with_candidates(folder.path, opened), path)
+            model = store.kept_model()
+        if model is None:
+            name = identity.about.get("model")
+            if name not in NAMED_MODELS:
+                raise SelhnError(
+                    f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
+                )
+            model = load_model(name)
+        if digest_of(model) != identity.model:
+            raise SelhnError(
+                f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
+                f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; "
+                "build another index for it"
+            )
+        return cls(model, store)
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Whether there is an index in a folder or at a Milvus URI."""
+        return has_store(path)
 
     @property
-    def snapshot(self) -> Snapshot:
-        """What the index holds now."""
-        return self._opened.snapshot
+    def path(self) -> Path | str | None:
+        """The folder as a Path, the Milvus URI as a string, or None in memory."""
+        return self.store.path
 
     @property
-    def candidates(self) -> Mapping[Kind, Candidates]:
-        """What finds candidates for images and for texts, where `approximate` was called."""
-        return self._opened.candidates
-
-    @property
-    def identity(self) -> Identity:
-        """What the index is, whatever it holds."""
-        return self.snapshot.identity
-
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """What whoever made the index wanted to remember."""
-        return self.identity.about
-
-    @property
-    def place(self) -> str:
-        """Where the index lies, for people."""
+    def location(self) -> str:
+        """The path in words, for messages."""
         return "memory" if self.path is None else str(self.path)
 
     @property
+    def identity(self) -> Identity:
+        """What the index is, whatever it contains."""
+        return self.store.identity
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """The notes of whoever made the index."""
+        return self.identity.about
+
+    @property
     def generation(self) -> int:
-        """Another number after every change."""
-        return self.snapshot.generation
+        """A number that differs after every change that this process knows of."""
+        return self.store.generation
 
     @property
     def num_texts(self) -> int:
-        """How many captions there are."""
-        return self.snapshot.num_texts
+        """Number of captions."""
+        return self.store.count("text")
 
     @property
     def found_by(self) -> str:
-        """What proposes answers, "exact" where all are looked at."""
-        return ", ".join(sorted({one.kind for one in self.candidates.values()})) or "exact"
+        """What proposes answers; "exact" if every vector is compared."""
+        return self.store.found_by
 
     def __len__(self) -> int:
-        return len(self.snapshot)
+        return self.store.count()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.snapshot.row_of_id
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.store.get([name])
 
     def ids(self) -> list[str]:
-        """The ids of all items, in the order of their positions."""
-        return list(self.snapshot.row_of_id)
+        """The ids of all items; in a folder in the order in which they were added, in Milvus in no order."""
+        return [record.id for record in self.records()]
 
     def get(self, name: str) -> Record:
         """Captions and metadata of an item."""
-        number, row = self.snapshot.place(name)
-        return self.snapshot.parts[number].segment.lines[row]
+        return self._known([name])[0].record
 
     def records(self, where: Where | None = None) -> Iterator[Record]:
-        """What is known of all items for which a filter holds, in the order of their positions."""
-        return self.snapshot.records(None if where is None else read_filter(where))
+        """Captions and metadata of all items that match a filter."""
+        return self.store.scan(None if where is None else read_filter(where))
 
     def count(self, where: Where | None = None) -> int:
-        """For how many items a filter holds."""
-        return len(self) if where is None else self.snapshot.count(read_filter(where))
+        """Number of items that match a filter."""
+        return self.store.count("image", None if where is None else read_filter(where))
 
     def search(
         self,
         query: str | Float[Tensor, "M F"] | Query | None = None,
-        k: int = 5,
+        k: int | None = None,
         find: Kind | None = None,
         *,
         text: str | None = None,
@@ -208,143 +194,149 @@ class Index:
         weights: Mapping[str, float] | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k best answers to a text, to an image's regions, to an item (`like`), or to several of these at once.
+        """The k best images for a text, an image's regions, an item (`like`), or several of these at once.
 
-        A text, an item and a mixture ask for images, an image alone for texts; `find` says otherwise. `weights` are
-        those of `Query`, `where` is a filter on metadata (see `where.py`).
+        With find="text" the best captions instead. The fields of `Query` say what each argument means; k is 5 unless
+        given here or in the query.
         """
-        return self.search_many([as_query(query, text, image, like, weights)], k, find, where=where)[0]
+        parts = {"text": text, "image": image, "like": like, "weights": weights}
+        given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
+        if query is not None and given:
+            raise SelhnError("the query is given twice: by position, or by text=, image= and like=, not both")
+        return self.search_many([Query(**given) if query is None else query], k, find, where=where)[0]
 
     def search_many(
         self,
         queries: Sequence[str | Float[Tensor, "_ _"] | Query],
-        k: int = 5,
+        k: int | None = None,
         find: Kind | None = None,
         *,
         where: Where | None = None,
     ) -> list[list[Hit]]:
-        """The answers to several queries, which are encoded and scored together."""
-        asked = [as_query(query) for query in queries]
+        """The answers to several queries; those with the same filter are encoded and scored together.
+
+        `k`, `find` and `where` apply to all of them, instead of their own.
+        """
+        asked = [Query.of(query, k, find, where) for query in queries]
+        groups: dict[tuple[Kind, str], list[int]] = {}
+        for row, query in enumerate(asked):
+            groups.setdefault((query.find, repr(query.where)), []).append(row)
+        hits: list[list[Hit]] = [[] for _ in asked]
+        with in_eval_mode(self.model):
+            for rows in groups.values():
+                for first in range(0, len(rows), QUERIES_AT_ONCE):
+                    some = rows[first : first + QUERIES_AT_ONCE]
+                    for row, found in zip(some, self._answers([asked[row] for row in some])):
+                        hits[row] = found
+        return hits
+
+    def _answers(self, queries: Sequence[Query]) -> Iterator[list[Hit]]:
+        """The answers to queries that find the same kind of thing by the same filter."""
+        find, where = queries[0].find, queries[0].where
         filter = None if where is None else read_filter(where)
-        now = self._opened
-        return answer(self.model, now.snapshot, asked, k, find, filter, now.candidates, self._device)
+        vectors = encode_queries(self.model, queries, self.identity.width, self._device, self._vectors)
+        # One more, because the item of `like` is not an answer.
+        answers = self.store.nearest(vectors, find, 1 + max(query.k for query in queries), filter)
+        for query, found in zip(queries, answers):
+            yield list(islice((hit for hit in found if find == "text" or hit.id != query.like), query.k))
 
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
-        """Encode and add items; gives how many.
+        """Encode and add items; returns how many were written.
 
-        Items are taken a few hundred at a time and written some thousand at a time. What was written stays when a
-        later item is refused. `existing` says what happens to an id that is there: it is refused, skipped (so that
-        indexing that was stopped is gone on with by the same call), or replaced.
+        Items are encoded a few hundred at a time, and in a folder written some thousand at a time. What was written
+        stays if a later item is refused.
+
+        Args:
+            existing: what happens to an id that exists: "refuse", "skip" (so the same call resumes), or "replace".
+                Milvus does not encode an item again that is replaced by the same.
         """
-        if existing not in ("refuse", "skip", "replace"):
+        if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
-        with self._writing() as folder:
-            return self._append(items, existing, folder)
+        with self.store.writing():
+            return self.store.put(encoded_batches(self.model, self.store, items, existing))
 
     def update(self, items: Iterable[Item]) -> int:
-        """Replace items by others of the same ids; one with neither regions nor a vector keeps its image."""
+        """Replace items by others with the same ids; an item with neither regions nor a vector keeps its image."""
 
         def known(items: Iterable[Item]) -> Iterator[Item]:
             for item in items:
-                number, row = self.snapshot.place(item.id)
                 if item.regions is None and item.vector is None:
-                    own = self.snapshot.parts[number].segment.images.take(slice(row, row + 1))[0].cpu()
-                    item = replace(item, vector=own)
-                yield item
+                    yield replace(item, vector=self._vectors([item.id])[0].cpu())
+                else:
+                    self._known([item.id])
+                    yield item
 
-        with self._writing() as folder:
-            return self._append(known(items), "replace", folder)
+        return self.add(known(items), "replace")
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove items; gives how many. An id that is not there is an error, and nothing is removed."""
-        with self._writing() as folder:
-            places = [self.snapshot.place(name) for name in dict.fromkeys([ids] if isinstance(ids, str) else ids)]
-            if places:
-                self._opened = committed(folder, self._opened, self.snapshot.without(places), [])
-            return len(places)
-
-    def compact(self) -> None:
-        """Write all that is there into one segment, and give the room of deleted items back."""
-        with self._writing() as folder:
-            drafts = [Draft(self.snapshot.parts)] if len(self) else []
-            self._opened = moved(committed(folder, self._opened, [], drafts, compact=True), self._device)
+        """Remove items; returns how many. An unknown id is an error, and then nothing is removed."""
+        names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
+        with self.store.writing():
+            self._known(names)
+            self.store.delete(names)
+        return len(names)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
-        """Find candidates by FAISS (`pip install 'selhn[faiss]'`) from now on, and score them exactly.
+        """Compare only candidates from now on, in a folder by FAISS (`pip install 'selhn[faiss]'`), scored exactly.
 
         Args:
-            kind: "hnsw", "ivf", "ivf_int8", "exact" for none, or "auto", which takes what the size asks for. Items
-                that are added later are looked at one by one until it is called again.
+            kind: "hnsw", "ivf", "ivf_int8" (the last two not in Milvus), "exact" for none, or "auto", which depends
+                on the size. In a folder, items that are added later are all compared until it is called again.
         """
-        with self._writing() as folder:
-            found = Approximate.of(self.snapshot, kind, self.model)
-            entries = []
-            if folder is not None:
-                entries = [one.write(folder.path / "approximate", self._opened.next_name) for one in found.values()]
-            opened = written(folder, self._opened, self.snapshot.parts, [], entries)
-            self._opened = replace(opened, candidates=found)
+        if not self.model.is_embedding and kind not in ("auto", "exact"):
+            raise SelhnError(f"{self.model.name} does not score by products of vectors: its search is always exact")
+        self.store.approximate(kind if self.model.is_embedding else "exact")
+
+    def compact(self) -> None:
+        """Write everything into one segment, and free the space of deleted items."""
+        self.store.compact()
+
+    def check(self) -> None:
+        """Read every byte of the folder, and refuse it if it is not what was written."""
+        self.store.check()
+
+    def save(self, path: str | Path) -> None:
+        """Copy an index that is in memory or in a folder; an index that was at `path` is replaced in one step."""
+        self._segments().save(path, self.model)
+
+    def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
+        """All records with the vectors of their images and captions, some thousand at a time; not of Milvus."""
+        return self._segments().embeddings()
+
+    def _segments(self) -> SegmentStore:
+        if not isinstance(self.store, SegmentStore):
+            raise SelhnError(f"the vectors of {self.path} are in Milvus: this needs an index in a folder")
+        return self.store
 
     def refresh(self) -> None:
         """See what other processes have written since the index was opened."""
-        if self.path is None or IndexFolder(self.path).holds(self._opened):
-            return
-        opened = IndexFolder(self.path).open()
-        if opened.snapshot.identity.model != self.snapshot.identity.model:
-            raise SelhnError(f"{self.path} was built anew with another model: open it again with Index.load")
-        self._opened = moved(with_candidates(self.path, opened), self._device)
+        self.store.refresh()
 
-    def check(self) -> None:
-        """Read every byte of the folder, and refuse it where it is not what was written."""
-        if self.path is not None:
-            IndexFolder(self.path).check()
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the lock over several changes, so that no other process writes to the folder between them."""
+        return self.store.writing()
 
     def to(self, device: torch.device | str) -> "Index":
-        """The model and the vectors on a device."""
-        with self._changing:
-            self._device = torch.device(device)
-            self.model.to(self._device)
-            self._opened = moved(self._opened, self._device)
+        """Move the model, and the vectors of a folder, to a device."""
+        self._device = torch.device(device)
+        self.model.to(self._device)
+        self.store.to(self._device)
         return self
 
-    def save(self, path: str | Path) -> None:
-        """Write what is there into a folder; an index that was there is replaced in one step."""
-        write_copy(self.snapshot, self.model, path)
+    def _known(self, names: Sequence[str], vectors: bool = False) -> list[Any]:
+        """Stored items, all of which must exist."""
+        found = self.store.get(names, vectors)
+        for name in names:
+            if name not in found:
+                raise NotFound(
+                    f"there is no item {name[:80]!r} in the index: ids are case-sensitive; `index.ids()` has all"
+                )
+        return [found[name] for name in names]
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock over several changes, so that no other process writes between them."""
-        with self._writing() as folder:
-            outer, self._held = self._held, folder
-            try:
-                yield
-            finally:
-                self._held = outer
+    def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:
+        return torch.stack([stored.vector for stored in self._known(names, vectors=True)])
 
-    @contextmanager
-    def _writing(self) -> Iterator[IndexFolder | None]:
-        """Alone, and with what others have written since."""
-        with self._changing:
-            if self.path is None or self._held is not None:
-                yield self._held
-                return
-            folder = IndexFolder(self.path)
-            with folder.writing():
-                self.refresh()
-                folder.sweep(self._opened)
-                yield folder
 
-    def _append(self, items: Iterable[Item], existing: OnExisting, folder: IndexFolder | None) -> int:
-        number = 0
-        for draft, ids in changes(self.model, lambda: self.snapshot, iter(items), existing):
-            rows = self.snapshot.row_of_id
-            parts = self.snapshot.without([rows[name] for name in ids if name in rows])
-            self._opened = moved(committed(folder, self._opened, parts, [draft]), self._device)
-            number += len(ids)
-        return number
-
-    def _replace_all(self, folder: IndexFolder, before: Opened, items: Split | Iterable[Item]) -> None:
-        """Write everything beside what is there, and name it in one step."""
-        folder.sweep(before)
-        every = split_items(items) if isinstance(items, Split) else items
-        drafts = (change.draft for change in changes(self.model, lambda: self.snapshot, iter(every), "refuse"))
-        self._opened = folder.commit(before, [], drafts, snapshot=self.snapshot, model=self.model)
+def _identity(model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> Identity:
+    check_precision(precision)
+    return Identity(digest_of(model), model.name or type(model).__name__, width_of(model), precision, dict(about))

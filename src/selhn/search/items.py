@@ -1,7 +1,7 @@
 """What goes into an index and what comes out of it."""
 
+import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 from selhn.data import Split
 
 Kind = Literal["image", "text"]
 LONGEST_ID = 4096
-LONGEST_RECORD = 2**20
 DEEPEST = 32
 SPLIT_BLOCK = 256
 
@@ -32,15 +31,22 @@ class Item:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Anything JSON can say; `where` searches by it."""
 
+    def content(self, record: "Record") -> str:
+        """Digest of what the item is made from: its regions or its vector, and its record."""
+        digest = hashlib.blake2b(record.to_line(), digest_size=20)
+        for part in (self.regions, self.vector):
+            if part is not None:
+                numbers = part.detach().cpu().float().contiguous().numpy().tobytes()
+                digest.update(str(tuple(part.shape)).encode() + numbers)
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True)
 class Hit:
-    """One answer: the item, its score, and what it is called."""
+    """One answer, an image or a caption."""
 
     score: float
     kind: Kind
-    position: int
-    """Row of the image or text in the index as it stands; changes when items are deleted or the index compacted."""
     name: str
     """The image's id, or the text itself."""
     captions: tuple[str, ...] = ()
@@ -48,18 +54,6 @@ class Hit:
     id: str = ""
     """The item; that of a text is its image."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Query:
-    """What is looked for: a text, an image by its regions, an item of the index, or several of these at once."""
-
-    text: str | None = None
-    image: Float[Tensor, "M F"] | None = None
-    like: str | None = None
-    """The id of an item whose image is meant."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """How much each counts, {"text": 2, "like": -0.5}; 1 where nothing is said. They are divided by their sum."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +82,9 @@ class Record:
         """The line, with its end."""
         content = {"id": self.id, "captions": self.captions, "metadata": self.metadata}
         try:
-            line = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+            return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
         except (TypeError, ValueError, RecursionError) as wrong:
             raise SelhnError(f"{self.id!r} cannot be kept as JSON ({wrong}): give texts, numbers and lists") from None
-        if len(line) > LONGEST_RECORD:
-            raise SelhnError(f"{self.id[:60]!r} has {len(line):,} bytes of metadata and captions: keep them elsewhere")
-        return line
 
     @classmethod
     def from_line(cls, line: bytes) -> "Record":
@@ -102,9 +93,9 @@ class Record:
             content = json.loads(line)
             name, captions, metadata = content["id"], tuple(content["captions"]), content["metadata"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise SelhnError("an item cannot be read") from None
+            raise Damaged("an item cannot be read") from None
         if not isinstance(name, str) or not isinstance(metadata, dict) or not all(isinstance(c, str) for c in captions):
-            raise SelhnError("an item is not what was written")
+            raise Damaged("an item is not what was written")
         return cls(name, captions, metadata)
 
 
@@ -150,30 +141,10 @@ def split_ids(split: Split) -> list[str]:
     return ids
 
 
-def as_query(
-    query: str | Float[Tensor, "M F"] | Query | None,
-    text: str | None = None,
-    image: Float[Tensor, "M F"] | None = None,
-    like: str | None = None,
-    weights: Mapping[str, float] | None = None,
-) -> Query:
-    """What is asked, in any of the ways in which `search` takes it."""
-    if query is None:
-        return Query(text, image, like, weights or {})
-    if any(part is not None for part in (text, image, like)):
-        raise SelhnError("the query is given twice: by position, or by text=, image= and like=, not both")
-    if isinstance(query, str):
-        return Query(text=query)
-    return query if isinstance(query, Query) else Query(image=query)
-
-
-def checked_weights(query: Query, parts: list[str]) -> dict[str, float]:
-    """The weights of the parts of a query, of which the sum of the sizes is 1."""
-    unknown = [name for name in query.weights if name not in parts]
-    if unknown:
-        raise SelhnError(f"there is a weight for {unknown[0]!r} and no such part: this query has {', '.join(parts)}")
-    weights = {part: float(query.weights.get(part, 1.0)) for part in parts}
-    total = sum(map(abs, weights.values()))
-    if not math.isfinite(total) or total == 0:
-        raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
-    return {part: weight / total for part, weight in weights.items()}
+def digest_of_split(split: Split) -> str:
+    """Identifies a split by its names and texts."""
+    digest = hashlib.blake2b(digest_size=12)
+    for lines in (split_ids(split), split.captions, map(str, split.image_of_text.tolist())):
+        for line in lines:
+            digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()

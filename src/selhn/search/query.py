@@ -1,0 +1,137 @@
+"""A question to an index, and the vectors by which it is answered."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+from selhn.models import AbstractMatcher
+from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
+from selhn.search.items import Kind
+from selhn.search.where import Where
+
+MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image"}
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A text, an image by its regions, an item of the index, or several of these at once."""
+
+    text: str | None = None
+    image: Float[Tensor, "M F"] | None = None
+    like: str | None = None
+    """The id of an item, whose image is meant."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """How much each part counts, 1 by default: {"text": 2, "like": -0.5}. Divided by the sum of their sizes."""
+    where: Where | None = None
+    """A filter on metadata, see `where.py`."""
+    find: Kind = "image"
+    """Whether images or captions are the answers."""
+    k: int = 5
+    """Number of answers."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.k, int) or self.k < 1:
+            raise SelhnError(f"k must be at least 1, got {self.k}")
+        if self.find not in ("image", "text"):
+            raise SelhnError(f'find must be "image" or "text", got {self.find!r}')
+
+    @classmethod
+    def of(
+        cls,
+        query: "str | Float[Tensor, 'M F'] | Query",
+        k: int | None = None,
+        find: Kind | None = None,
+        where: Where | None = None,
+    ) -> "Query":
+        """A query from a text, from regions, or from another; `k`, `find` and `where` replace its own if given."""
+        if not isinstance(query, Query):
+            query = cls(text=query) if isinstance(query, str) else cls(image=query)
+        return replace(
+            query,
+            k=query.k if k is None else k,
+            find=find or query.find,
+            where=query.where if where is None else where,
+        )
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The weights of the parts that the query has; their sizes add up to 1."""
+        parts = [part for part in MODALITY if getattr(self, part) is not None]
+        if not parts:
+            raise SelhnError("the query is empty: give a text, an image, or the id of an item")
+        unknown = [name for name in self.weights if name not in parts]
+        if unknown:
+            raise SelhnError(
+                f"there is a weight for {unknown[0]!r} but no such part: this query has {', '.join(parts)}"
+            )
+        weights = {part: float(self.weights.get(part, 1.0)) for part in parts}
+        total = sum(map(abs, weights.values()))
+        if not math.isfinite(total) or total == 0:
+            raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
+        return {part: weight / total for part, weight in weights.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class QueryVectors:
+    """Queries as vectors: per part a vector and a weight for each query, 0 if a query has no such part."""
+
+    model: AbstractMatcher
+    vectors: Mapping[str, Float[Tensor, "Q d"]]
+    weights: Mapping[str, Float[Tensor, " Q"]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.vectors.values())))
+
+    @cached_property
+    def products(self) -> Float[Tensor, "Q d"] | None:
+        """One vector per query whose products are the scores, if the model scores by products."""
+        if not self.model.is_embedding:
+            return None
+        return torch.stack([self.weights[part][:, None] * own for part, own in self.vectors.items()]).sum(0)
+
+    def score(self, block: Float[Tensor, "n d"], kind: Kind) -> Float[Tensor, "Q n"]:
+        """The model's score across modalities, the product of vectors within one; the parts of a query add up."""
+        if self.products is not None:
+            return self.products @ block.T
+        scores = []
+        for part, vectors in self.vectors.items():
+            if MODALITY[part] == kind:
+                found = vectors @ block.T
+            elif kind == "image":
+                found = self.model.score(block, vectors).T
+            else:
+                found = self.model.score(vectors, block)
+            scores.append(self.weights[part][:, None] * found)
+        return torch.stack(scores).sum(0)
+
+
+def encode_queries(
+    model: AbstractMatcher,
+    queries: Sequence[Query],
+    width: int,
+    device: torch.device,
+    encode_like: Callable[[list[str]], Float[Tensor, "n d"]],
+) -> QueryVectors:
+    """The vectors of queries; texts are encoded together, and so are images. `encode_like` looks up those of items."""
+    encode: Mapping[str, Callable[[list[Any]], Float[Tensor, "n d"]]] = {
+        "text": partial(encode_queries_of_text, model),
+        "image": partial(encode_queries_of_images, model),
+        "like": encode_like,
+    }
+    shares = [query.shares for query in queries]
+    vectors, weights = {}, {}
+    for part, encode_part in encode.items():
+        rows = [row for row, own in enumerate(shares) if part in own]
+        if rows:
+            encoded = encode_part([getattr(queries[row], part) for row in rows]).to(device)
+            vectors[part] = encoded.new_zeros(len(queries), width)
+            vectors[part][rows] = encoded
+            weights[part] = torch.tensor([own.get(part, 0.0) for own in shares], device=device)
+    return QueryVectors(model, vectors, weights)

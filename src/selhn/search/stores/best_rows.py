@@ -1,0 +1,170 @@
+"""The k highest scores among many vectors, a block at a time; equal scores keep the order of their rows."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.base.errors import Damaged
+from selhn.search.items import Kind
+from selhn.search.query import QueryVectors
+from selhn.search.stores.faiss_candidates import FaissCandidates
+from selhn.search.stores.snapshot import Snapshot
+from selhn.search.stores.vectors import Vectors
+from selhn.search.where import Filter
+
+Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
+"""The scores of all queries with some vectors, which are gone when the next are scored."""
+# From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
+DENSE = 0.5
+SCORES_AT_ONCE = 2**23
+"""So many scores are kept before the best of them are picked."""
+
+
+class Best(NamedTuple):
+    """The best of every query, highest first; rows are -1 and scores -inf where there are no more."""
+
+    scores: Float[Tensor, "Q k"]
+    rows: Int[Tensor, "Q k"]
+
+    @classmethod
+    def nothing(cls, num_queries: int) -> "Best":
+        """Before anything was looked at."""
+        return cls(torch.empty(num_queries, 0), torch.empty(num_queries, 0, dtype=torch.int64))
+
+    def joined(self, other: "Best", k: int) -> "Best":
+        """The best of both; at equal scores those of this one come first."""
+        scores, rows = torch.cat([self.scores, other.scores], 1), torch.cat([self.rows, other.rows], 1)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :k]
+        return Best(scores.gather(1, order), rows.gather(1, order))
+
+
+def best_rows(
+    queries: QueryVectors,
+    snapshot: Snapshot,
+    kind: Kind,
+    k: int,
+    filter: Filter | None,
+    candidates: FaissCandidates | None,
+) -> Best:
+    """The best rows of a snapshot: of its first parts among what FAISS proposes, of the others among all."""
+    best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows(kind), 0
+    masks = [part.chosen(kind, filter) for part in snapshot.parts]
+    if candidates is not None and queries.products is not None:
+        mask = snapshot.joined_masks(kind, masks[: candidates.num_parts])
+        proposed = candidates.propose(queries.products.cpu(), k, mask)
+        if proposed is not None:
+            done, best = candidates.num_parts, _rescored(queries, snapshot, kind, proposed, k)
+    numbers = range(done, len(snapshot.parts))
+    places = ((first_rows[n], snapshot.parts[n].segment.vectors(kind), masks[n]) for n in numbers)
+    return best.joined(nearest(lambda block: queries.score(block, kind), places, k, len(queries)), k)
+
+
+def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:
+    """Proposed rows in the order of their exact scores."""
+    first_rows = torch.tensor(snapshot.first_rows(kind))
+    every = rows[rows >= 0].unique()
+    if len(every) == 0:
+        return Best.nothing(len(queries))
+    number = torch.searchsorted(first_rows, every, right=True) - 1
+    scores = torch.full((len(queries), len(every)), -torch.inf)
+    for part in number.unique().tolist():
+        here = number == part
+        vectors = snapshot.parts[part].segment.vectors(kind)
+        local = (every[here] - first_rows[part]).to(vectors.rows.device)
+        scores[:, here] = queries.score(vectors.take(local), kind).cpu()
+    query, place = (rows >= 0).nonzero(as_tuple=True)
+    not_proposed = torch.ones(scores.shape, dtype=torch.bool)
+    not_proposed[query, torch.searchsorted(every, rows[query, place])] = False
+    best = top(scores.masked_fill(not_proposed, -torch.inf), k)
+    return Best(best.scores, every[best.rows].masked_fill(best.scores == -torch.inf, -1))
+
+
+def nearest(
+    score: Score, places: Iterable[tuple[int, Vectors, Bool[Tensor, " _"] | None]], k: int, num_queries: int
+) -> Best:
+    """The k best rows of some places: number of the first row, vectors, and a mask where not all of them count.
+
+    Scores of several places are looked through together: picking the best of a few thousand takes as long as of many.
+    """
+    best, waiting, number = Best.nothing(num_queries), [], 0
+    room: Float[Tensor, "r d"] | None = None
+    for first, vectors, mask in places:
+        room = vectors.room() if room is None else room
+        for rows, block in _chosen_blocks(vectors, mask):
+            allowed = mask[block] if isinstance(block, slice) and mask is not None else None
+            waiting.append(_Looked(score(vectors.take(block, room)), rows, first, allowed))
+            number += waiting[-1].scores.numel()
+            if number > SCORES_AT_ONCE:
+                best, waiting, number = best.joined(_best_of(waiting, k), k), [], 0
+    if waiting:
+        best = best.joined(_best_of(waiting, k), k)
+    return Best(best.scores, best.rows.masked_fill(best.scores == -torch.inf, -1))
+
+
+class _Looked(NamedTuple):
+    """Scores of some rows of a place, and which of them are allowed where not all are."""
+
+    scores: Float[Tensor, "Q n"]
+    rows: range | Int[Tensor, " n"]
+    first: int
+    allowed: Bool[Tensor, " n"] | None
+
+
+def _best_of(looked: Sequence[_Looked], k: int) -> Best:
+    scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
+    # A sum is finite where all are; only where it is not, each is looked at.
+    if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
+        raise Damaged("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
+    if any(one.allowed is not None for one in looked):
+        allowed = [
+            torch.ones(one.scores.shape[1], dtype=torch.bool) if one.allowed is None else one.allowed for one in looked
+        ]
+        scores = scores.masked_fill(~torch.cat(allowed).to(scores.device), -torch.inf)
+    found = top(scores, k)
+    return Best(found.scores.cpu(), _rows(looked, found.rows.cpu()))
+
+
+def _rows(looked: Sequence[_Looked], columns: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:
+    """The rows that stand in some columns of the scores."""
+    spans = [(one.first + one.rows.start, one.first + one.rows.stop) for one in looked if isinstance(one.rows, range)]
+    if len(spans) == len(looked) and all(stop == start for (_, stop), (start, _) in zip(spans, spans[1:])):
+        return columns + spans[0][0]  # nothing was left out, as is usual
+    rows = [torch.arange(one.rows.start, one.rows.stop) if isinstance(one.rows, range) else one.rows for one in looked]
+    return torch.cat([own + one.first for own, one in zip(rows, looked)])[columns]
+
+
+def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
+    """The k highest of each row, equal ones in the order of their columns."""
+    k = min(k, scores.shape[1])
+    found = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    last, columns = found.values[:, k - 1], found.indices[:, :k].clone()
+    if found.values.shape[1] > k:
+        # Which of several that tie at the last place are found is chance; take the first of them.
+        for query in (last == found.values[:, k]).nonzero()[:, 0].tolist():
+            better = (scores[query] > last[query]).nonzero()[:, 0]
+            equal = (scores[query] == last[query]).nonzero()[: k - len(better), 0]
+            columns[query] = torch.cat([better, equal])
+    columns = columns.sort(dim=1).values
+    order = scores.gather(1, columns).argsort(dim=1, descending=True, stable=True)
+    columns = columns.gather(1, order)
+    return Best(scores.gather(1, columns), columns)
+
+
+def _chosen_blocks(
+    vectors: Vectors, mask: Bool[Tensor, " n"] | None
+) -> Iterator[tuple[range | Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
+    """Row numbers, and what to take of the vectors for them."""
+    for block in vectors.blocks():
+        rows = range(block.start, block.stop)
+        if mask is not None:
+            chosen = mask[block].nonzero()[:, 0]
+            if len(chosen) == 0:
+                continue
+            if len(chosen) < DENSE * len(rows):
+                chosen = chosen + block.start
+                yield chosen, chosen.to(vectors.rows.device)
+                continue
+        yield rows, block

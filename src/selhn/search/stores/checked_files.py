@@ -1,0 +1,115 @@
+"""Files of an index: written through to the disk, known by length and checksum, read without trust."""
+
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import write_whole
+from selhn.base.untrusted import open_array
+from selhn.data.features import BLOCK_BYTES
+
+CHECKSUM = "checksum"
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[int]:
+    """Write chunks one after the other until they are on the disk; gives length and checksum."""
+    size = checksum = 0
+    with path.open("wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            size += memoryview(chunk).nbytes
+            checksum = zlib.crc32(chunk, checksum)
+        file.flush()
+        os.fsync(file.fileno())
+    return [size, checksum]
+
+
+def array_chunks(shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Tensor]) -> Iterable[bytes | memoryview]:
+    """The .npy file of an array whose rows come in parts."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype.newbyteorder("<"))
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    yield header.getvalue()
+    for part in filter(len, parts):
+        yield part.cpu().contiguous().numpy().data.cast("B")
+
+
+def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[Tensor, "..."]:
+    """A .npy file mapped into memory, which must hold exactly this; what is written to it does not reach the file."""
+    try:
+        found = open_array(path, "fi", (1, 2))
+    except SelhnError as wrong:
+        raise Damaged(str(wrong)) from None
+    wanted = torch.empty(0, dtype=dtype).numpy().dtype
+    if found.dtype != wanted or found.shape != shape or found.flags.f_contiguous > found.flags.c_contiguous:
+        raise Damaged(f"{path} holds {found.dtype} {found.shape} and not {wanted} {shape}")
+    offset: int = found.offset  # type: ignore[attr-defined]
+    # A copy on write is what torch takes for memory it may write to.
+    return torch.from_numpy(np.memmap(path, wanted, "c", offset, shape))
+
+
+def check_length(path: Path, entry: Any) -> None:
+    """Refuse a file that is not as long as it was written."""
+    try:
+        size, _ = map(int, entry)
+    except (TypeError, ValueError):
+        raise Damaged(f"nothing sensible is known of {path.name}") from None
+    if not path.is_file():
+        raise Damaged(f"{path.name} is missing")
+    found = path.stat().st_size
+    if found != size:
+        raise Damaged(f"{path.name} has {found:,} bytes and not {size:,}")
+
+
+def check_content(path: Path, entry: Any) -> None:
+    """Refuse a file that is not what was written; reads all of it."""
+    check_length(path, entry)
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(BLOCK_BYTES):
+            checksum = zlib.crc32(chunk, checksum)
+    if checksum != int(entry[1]):
+        raise Damaged(f"{path.name} is not what was written (its checksum differs)")
+
+
+def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step by another that has its own checksum."""
+    text = json.dumps({**content, CHECKSUM: _checksum(content)}, ensure_ascii=False, allow_nan=False, indent=1)
+    write_whole(path, f"{text}\n", durable=True)
+    sync_folder(path.parent)
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """What `write_checked_json` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as wrong:  # not UTF-8, or not JSON
+        raise Damaged(f"{path.name} cannot be read ({wrong})") from None
+    found = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
+    if found is None or found != _checksum(content):
+        raise Damaged(f"{path.name} is not what was written (its checksum differs)")
+    return content
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, where the system can."""
+    if os.name == "posix":
+        file = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _checksum(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

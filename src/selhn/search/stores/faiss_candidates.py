@@ -1,0 +1,177 @@
+"""Candidates by FAISS for a large index: HNSW, or inverted lists with float32 or int8 vectors.
+
+FAISS only proposes rows. They are scored exactly from the index's own vectors, so that its rounding never shows in a
+score, and deleted items never come back. It needs vectors whose products are the scores.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.search.items import Kind
+from selhn.search.stores.checked_files import check_content, write_file
+from selhn.search.stores.segment import Part
+from selhn.search.stores.snapshot import Snapshot
+from selhn.search.stores.store import ApproximateKind
+
+# Below the first number exact search takes tens of milliseconds; from the second on a graph takes too much memory.
+HNSW_FROM, IVF_FROM = 50_000, 500_000
+NEIGHBOURS, BREADTH_AT_BUILD, BREADTH_AT_SEARCH = 16, 100, 128
+PROBED_SHARE = 32
+"""One list in so many is looked at, but at least 8."""
+TRAINING_PER_LIST = 64
+OVERSAMPLE = 4
+"""So many times k rows are proposed."""
+SCARCE = 0.1
+"""Where a filter leaves a smaller share of the rows, looking at all that are left is quicker and finds them."""
+
+
+@dataclass(frozen=True, eq=False)
+class FaissCandidates:
+    """A FAISS index over the images or the texts of the first parts of an index."""
+
+    kind: str
+    side: Kind
+    num_parts: int
+    faiss_index: Any
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
+        """Over all that is there; of images, and of texts where there are any."""
+        if kind not in get_args(ApproximateKind):
+            raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
+        found: dict[Kind, FaissCandidates] = {}
+        sides: tuple[Kind, ...] = ("image", "text")
+        for side in sides:
+            rows = snapshot.first_rows(side)[-1]
+            chosen = chosen_kind(rows) if kind == "auto" else kind
+            if chosen != "exact" and rows > 0:
+                found[side] = cls(chosen, side, len(snapshot.parts), _built(chosen, side, snapshot, rows))
+        return found
+
+    def propose(
+        self, queries: Float[Tensor, "Q d"], k: int, mask: Bool[Tensor, " n"] | None
+    ) -> Int[Tensor, "Q c"] | None:
+        """Rows, -1 where there are fewer; None where a filter leaves so few that looking at all of them is better."""
+        faiss = require_faiss()
+        if k > self.faiss_index.ntotal // OVERSAMPLE:
+            return None
+        settings: dict[str, Any] = {}
+        if mask is not None:
+            if int(mask.sum()) < max(SCARCE * len(mask), OVERSAMPLE * k):
+                return None
+            bits = np.packbits(mask.numpy(), bitorder="little")
+            settings["sel"] = faiss.IDSelectorBitmap(bits)
+        if self.kind == "hnsw":
+            parameters = faiss.SearchParametersHNSW(efSearch=max(BREADTH_AT_SEARCH, OVERSAMPLE * k), **settings)
+        else:
+            probed = max(8, self.faiss_index.nlist // PROBED_SHARE)
+            parameters = faiss.SearchParametersIVF(nprobe=probed, **settings)
+        _, rows = self.faiss_index.search(queries.float().numpy(), OVERSAMPLE * k, params=parameters)
+        return torch.from_numpy(rows)
+
+    def write(self, folder: Path, number: int) -> dict[str, Any]:
+        """Write it under a name of its own; gives what the manifest says of it."""
+        folder.mkdir(exist_ok=True)
+        file = f"{number:06}_{self.side}.faiss"
+        content = require_faiss().serialize_index(self.faiss_index)
+        written = write_file(folder / file, [content.data])
+        return {"file": file, "kind": self.kind, "side": self.side, "parts": self.num_parts, "written": written}
+
+    @classmethod
+    def read(
+        cls, folder: Path, entries: Sequence[Mapping[str, Any]], snapshot: Snapshot
+    ) -> dict[Kind, "FaissCandidates"]:
+        """Those a manifest names; none where FAISS is not installed or a file is damaged, and search is then exact.
+
+        FAISS trusts what it reads, so the checksum is compared before.
+        """
+        found: dict[Kind, FaissCandidates] = {}
+        if not entries or not has_faiss():
+            return found
+        faiss = require_faiss()
+        for entry in entries:
+            path = folder / entry["file"]
+            try:
+                check_content(path, entry["written"])
+                content = faiss.deserialize_index(np.fromfile(path, np.uint8))
+            except (OSError, Damaged, RuntimeError) as wrong:
+                _left_out(path, str(wrong))
+                continue
+            side: Kind = "image" if entry["side"] == "image" else "text"
+            rows = snapshot.first_rows(side)
+            if not 0 < entry["parts"] < len(rows) or content.ntotal != rows[entry["parts"]]:
+                _left_out(path, "it is not of this index")
+                continue
+            found[side] = cls(entry["kind"], side, entry["parts"], content)
+        return found
+
+
+def _left_out(path: Path, reason: str) -> None:
+    """Candidates only save time: what they are found among is all there."""
+    words = f"{path} cannot be used ({reason[:200]}), so search is exact: call index.approximate() again"
+    warnings.warn(words, stacklevel=4)
+
+
+def chosen_kind(rows: int) -> ApproximateKind:
+    """What so many vectors ask for."""
+    return "exact" if rows < HNSW_FROM else "hnsw" if rows < IVF_FROM else "ivf_int8"
+
+
+def _built(kind: str, side: Kind, snapshot: Snapshot, rows: int) -> Any:
+    faiss, width = require_faiss(), snapshot.identity.width
+    if kind == "hnsw":
+        index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = BREADTH_AT_BUILD
+    else:
+        lists = max(1, min(int(4 * math.sqrt(rows)), rows // TRAINING_PER_LIST))
+        index = faiss.index_factory(
+            width, f"IVF{lists},{'SQ8' if kind == 'ivf_int8' else 'Flat'}", faiss.METRIC_INNER_PRODUCT
+        )
+        # Spherical: otherwise long vectors draw everything into their lists.
+        index.cp.spherical = True
+        index.train(_sample(snapshot.parts, side, lists * TRAINING_PER_LIST, rows).numpy())
+    for part in snapshot.parts:
+        vectors = part.segment.vectors(side)
+        for block in vectors.blocks():
+            index.add(np.ascontiguousarray(vectors.take(block).cpu().numpy()))
+    return index
+
+
+def _sample(parts: Sequence[Part], side: Kind, number: int, rows: int) -> Float[Tensor, "s d"]:
+    """Evenly many rows of all parts, the same at every call."""
+    taken: list[Tensor] = []
+    for part in parts:
+        vectors = part.segment.vectors(side)
+        share = min(len(vectors), -(-number * len(vectors) // rows))
+        generator = torch.Generator().manual_seed(len(taken))
+        chosen = torch.randperm(len(vectors), generator=generator)[:share].sort().values
+        taken.append(vectors.take(chosen.to(vectors.rows.device)).cpu())
+    return torch.cat(taken)
+
+
+def has_faiss() -> bool:
+    """Whether FAISS is installed."""
+    try:
+        require_faiss()
+    except MissingExtra:
+        return False
+    return True
+
+
+def require_faiss() -> Any:
+    """The FAISS module."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtra("approximate search needs FAISS: pip install 'selhn[faiss]'") from None
+    return faiss

@@ -1,0 +1,119 @@
+"""Filters as Milvus reads them. What comes back is filtered again with the filter itself.
+
+Milvus compares missing fields and other types in its own way, and its versions differ. So an
+expression holds at least wherever the filter holds, and only says what all of them agree on: what it cannot say, and
+whatever stands under a `not`, it leaves out. Values are escaped, and those that would need more than that are left out
+too, so that no value can become part of the expression.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from selhn.search.where import Comparison, Filter, Not
+
+RECORD = "record"
+"""The JSON field that holds {"id", "metadata"}."""
+NOTHING = 'key == ""'
+MOST_VALUES = 500
+"""Of an `in`: longer lists are looked at here."""
+LARGEST = 2**53
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z", re.ASCII)
+_PATTERN_SIGN = re.compile(r"[*?\[]")
+_SIGN_OF_LIKE = re.compile(r"[%_\\]")
+_SIGNS = {"=": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+
+
+def milvus_expression(filter: Filter | None) -> str:
+    """What Milvus is asked for: everything for which the filter holds, and perhaps more; "" is all there is."""
+    return "" if filter is None else _wider(filter) or ""
+
+
+def _wider(filter: Filter) -> str | None:
+    """None where it would be all there is."""
+    if isinstance(filter, Not):
+        return _wider(filter.inner.inner) if isinstance(filter.inner, Not) else None
+    if isinstance(filter, Comparison):
+        return _comparison(filter)
+    parts = [_wider(one) for one in filter.filters]
+    return _all_of(parts) if filter.every else _any_of(parts)
+
+
+def _comparison(one: Comparison) -> str | None:
+    paths = _paths(one.field)
+    if paths is None:
+        return None
+    if one.operator in _SIGNS:
+        return _any_of(_compared(path, _SIGNS[one.operator], one.value) for path in paths)
+    if one.operator == "in":
+        if len(one.value) > MOST_VALUES:
+            return None
+        return _any_of(_compared(path, "==", value) for value in one.value for path in paths) if one.value else NOTHING
+    if one.operator == "contains":
+        return _any_of(_contains(path, one.value) for path in paths)
+    return _any_of(_begins(path, str(one.value)) for path in paths) if one.operator == "like" else None
+
+
+def _paths(field: str) -> list[str] | None:
+    """Where the value may lie; None where the name is not plain, as one that looks inside of another."""
+    if not _PLAIN_KEY.match(field):
+        return None
+    return [f'{RECORD}["metadata"]["{field}"]', *([f'{RECORD}["id"]'] if field == "id" else [])]
+
+
+def _any_of(parts: Iterable[str | None]) -> str | None:
+    several = list(parts)
+    return None if None in several else _joined(" or ", several)
+
+
+def _all_of(parts: Iterable[str | None]) -> str | None:
+    return _joined(" and ", parts)
+
+
+def _joined(word: str, parts: Iterable[str | None]) -> str | None:
+    several = [part for part in dict.fromkeys(parts) if part is not None]
+    if len(several) < 2:
+        return several[0] if several else None
+    return "(" + word.join(several) + ")"
+
+
+def _compared(path: str, sign: str, value: Any) -> str | None:
+    return _any_of(None if literal is None else f"{path} {sign} {literal}" for literal in _literals(sign, value))
+
+
+def _contains(path: str, value: Any) -> str | None:
+    literals = _literals("==", value)
+    element = _any_of(None if literal is None else f"json_contains({path}, {literal})" for literal in literals)
+    if element is None or not isinstance(value, str):
+        return element
+    return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literals[0][1:-1]}%")'
+
+
+def _begins(path: str, pattern: str) -> str | None:
+    """By the beginning of a pattern, up to its first sign."""
+    beginning = _PATTERN_SIGN.split(pattern)[0]
+    literal = _literal(beginning)
+    if not beginning or literal is None or _SIGN_OF_LIKE.search(beginning):
+        return None
+    return f'{path} like "{literal[1:-1]}%"'
+
+
+def _literals(sign: str, value: Any) -> list[Any]:
+    """The ways to write a value: Milvus compares whole numbers with whole numbers only, and others with others."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return [_literal(value)]
+    if not math.isfinite(value) or abs(value) >= LARGEST:
+        return [None]
+    whole = math.floor(value) if sign in (">", ">=") else math.ceil(value)
+    as_whole = [] if sign == "==" and whole != value else [str(whole)]
+    return [*as_whole, repr(float(value))]
+
+
+def _literal(value: Any) -> str | None:
+    """A text or a truth value that can be written so that all read the same; None for others."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.isprintable():
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return None

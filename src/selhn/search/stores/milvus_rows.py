@@ -1,0 +1,279 @@
+"""Collections in Milvus: rows with a key, a vector and a record, written in batches; the one place for its errors.
+
+NAME_images, NAME_texts and NAME_about have the same fields. Keys are digests, so that no name is ever part of an
+expression. `content` distinguishes versions of an item: a text counts only if its image has the same.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import MissingExtra, SelhnError
+
+DEFAULT_NAME = "selhn"
+TIMEOUT = 30.0
+"""Seconds until a server that does not answer is given up."""
+BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
+"""Of rows that are written together; a server takes 64 MiB in one request."""
+MOST_HITS = 16_384
+"""Rows that Milvus gives for one query."""
+KEY_LENGTH = 80
+HNSW = {"M": 16, "efConstruction": 200}
+Which = Literal["images", "texts", "about"]
+Searching = Literal["exact", "hnsw"]
+_SERVER = re.compile(r"(?:https?|tcp)://|unix:")
+_UNLOADED = re.compile(r"not loaded|call load\(\)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
+
+
+def is_milvus(path: object) -> bool:
+    """Whether a path is the URI of a Milvus server, http://host:19530, or a Milvus Lite file, "pictures.db"."""
+    return isinstance(path, str) and (is_server(path) or path.partition("#")[0].endswith(".db"))
+
+
+def is_server(uri: str) -> bool:
+    """Whether a URI is that of a server."""
+    return _SERVER.match(uri) is not None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One vector with what is known of it."""
+
+    key: str
+    owner: str
+    """The key of its image."""
+    content: str
+    """Digest of what the item was made from."""
+    added: int
+    """When, in microseconds; no two rows of a writer have the same."""
+    record: dict[str, Any]
+    vector: Float[Tensor, " d"] | None = None
+    score: float = 0.0
+
+
+class MilvusRows:
+    """The collections at a URI; `#name` behind it chooses their name. MILVUS_TOKEN has the token of a server."""
+
+    def __init__(self, uri: str):
+        address, _, name = uri.partition("#")
+        self.uri, self.name = uri, name or DEFAULT_NAME
+        if not _NAME.match(self.name):
+            raise SelhnError(f"{self.name[:60]!r} in {uri} cannot name a collection: take letters, digits and _")
+        try:
+            import grpc
+            import pymilvus
+        except ImportError:
+            raise MissingExtra("Milvus needs pymilvus: pip install 'selhn[milvus]'") from None
+        for logger in ("pymilvus", "milvus_lite"):  # what goes wrong is said once, in one sentence
+            logging.getLogger(logger).setLevel(logging.CRITICAL)
+        self._errors = (pymilvus.MilvusException, grpc.RpcError)
+        self._types = pymilvus.DataType
+        if not is_server(address):
+            address = os.path.abspath(os.path.expanduser(address))
+        token = os.environ.get("MILVUS_TOKEN", "")
+        try:
+            self._client = pymilvus.MilvusClient(address, token=token, timeout=TIMEOUT)
+        except self._errors as wrong:
+            if is_server(address):
+                raise ConnectionError(self._unreachable(wrong)) from None
+            raise ConnectionError(
+                f"{address} cannot be opened ({_reason(wrong)}): another process may have it open, or it is not a "
+                "Milvus Lite file"
+            ) from None
+        except ImportError:  # a file, and no Milvus Lite
+            raise MissingExtra(
+                "a Milvus Lite file needs Milvus Lite: pip install 'selhn[milvus]', or name a server"
+            ) from None
+
+    def exists(self) -> bool:
+        """Whether an index was made here."""
+        return bool(self._call("has_collection", self._named("about")))
+
+    def create(self, width: int) -> None:
+        """The collections, empty, searched exactly; those that exist after an interruption are used."""
+        for which, own_width in (("images", width), ("texts", width), ("about", 2)):
+            if self._call("has_collection", self._named(which)):
+                continue
+            schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+            for name in ("key", "owner", "content"):
+                schema.add_field(name, self._types.VARCHAR, is_primary=name == "key", max_length=KEY_LENGTH)
+            schema.add_field("added", self._types.INT64)
+            schema.add_field("record", self._types.JSON)
+            schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
+            self._call(
+                "create_collection",
+                self._named(which),
+                schema=schema,
+                index_params=self._index("exact"),
+                consistency_level="Strong",
+            )
+
+    def drop(self) -> None:
+        """Remove the collections."""
+        for which in ("about", "texts", "images"):
+            self._call("drop_collection", self._named(which))
+
+    def width(self) -> int:
+        """d of the vectors that are there."""
+        fields = self._call("describe_collection", self._named("images"))["fields"]
+        return int(next(field["params"]["dim"] for field in fields if field["name"] == "vector"))
+
+    def searching(self) -> Searching:
+        """How the nearest are found."""
+        kind = self._call("describe_index", self._named("images"), index_name="vector")["index_type"]
+        return "exact" if kind == "FLAT" else "hnsw"
+
+    def search_by(self, searching: Searching) -> None:
+        """Find the nearest exactly, or by a graph."""
+        for which in ("images", "texts"):
+            name = self._named(which)
+            self._call("release_collection", name)
+            self._call("drop_index", name, index_name="vector")
+            self._call("create_index", name, index_params=self._index(searching))
+            self._call("load_collection", name)
+
+    def put(self, which: Which, rows: Iterable[Row]) -> None:
+        """Write rows, over those of the same keys."""
+        batch: list[dict[str, Any]] = []
+        size = 0
+        for row in rows:
+            assert row.vector is not None
+            vector = row.vector.detach().cpu().float().numpy()
+            batch.append({**{name: getattr(row, name) for name in _FIELDS}, "vector": vector})
+            size += vector.nbytes + len(str(row.record))
+            if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
+                self._call("upsert", self._named(which), batch)
+                batch, size = [], 0
+        if batch:
+            self._call("upsert", self._named(which), batch)
+
+    def get(self, which: Which, keys: Iterable[str], vectors: bool = False) -> dict[str, Row]:
+        """Rows by their keys; those that are not there are left out."""
+        found: dict[str, Row] = {}
+        for some in _chunks(keys):
+            rows = self._call("get", self._named(which), ids=some, output_fields=_wanted(vectors))
+            found.update({row["key"]: _row(row) for row in rows})
+        return found
+
+    def remove(self, which: Which, keys: Iterable[str]) -> None:
+        """Remove rows by their keys."""
+        for some in _chunks(keys):
+            self._call("delete", self._named(which), ids=some)
+
+    def remove_texts(self, owners: Iterable[str], but: Sequence[str] = ()) -> None:
+        """Remove the texts of some images, but those of some contents."""
+        kept = f" and content not in {_list(but)}" if but else ""
+        for some in _chunks(owners):
+            self._call("delete", self._named("texts"), filter=f"owner in {_list(some)}{kept}")
+
+    def scan(self, which: Which, expression: str = "", vectors: bool = False, at_once: int = 1000) -> Iterator[Row]:
+        """All rows for which an expression holds."""
+        fields = _wanted(vectors)
+        walk = self._call("query_iterator", self._named(which), at_once, filter=expression, output_fields=fields)
+        with self._errors_explained():
+            try:
+                while batch := walk.next():
+                    yield from map(_row, batch)
+            finally:
+                walk.close()
+
+    def count(self, which: Which) -> int:
+        """How many rows there are."""
+        return int(self._call("query", self._named(which), filter="", output_fields=["count(*)"])[0]["count(*)"])
+
+    def nearest(
+        self, which: Which, queries: Float[Tensor, "Q d"], limit: int, expression: str, searching: Searching
+    ) -> list[list[Row]]:
+        """The rows of the highest products with each query, at most `MOST_HITS`."""
+        params = {"ef": min(32_768, max(64, 2 * limit))} if searching == "hnsw" else {}
+        found = self._call(
+            "search",
+            self._named(which),
+            data=list(queries.detach().cpu().float().numpy().astype(np.float32)),
+            anns_field="vector",
+            limit=limit,
+            filter=expression,
+            output_fields=_wanted(False),
+            search_params={"metric_type": "IP", "params": params},
+        )
+        return [[_row(hit["entity"], hit["distance"]) for hit in hits] for hits in found]
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def _index(self, searching: Searching) -> Any:
+        index = self._client.prepare_index_params()
+        kind, params = ("FLAT", {}) if searching == "exact" else ("HNSW", HNSW)
+        index.add_index("vector", index_type=kind, index_name="vector", metric_type="IP", params=params)
+        return index
+
+    def _named(self, which: str) -> str:
+        return f"{self.name}_{which}"
+
+    def _call(self, method: str, *given: Any, **named: Any) -> Any:
+        with self._errors_explained():
+            ask = partial(getattr(self._client, method), *given, **named, timeout=TIMEOUT)
+            try:
+                return ask()
+            except self._errors as wrong:
+                if not _UNLOADED.search(str(wrong)):
+                    raise
+            for which in get_args(Which):  # a server that was started again
+                self._client.load_collection(self._named(which), timeout=TIMEOUT)
+            return ask()
+
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        """Errors of Milvus as an OSError that says what to do: the caller's arguments are not to blame."""
+        try:
+            yield
+        except self._errors as wrong:
+            raise ConnectionError(self._unreachable(wrong)) from None
+
+    def _unreachable(self, wrong: BaseException) -> str:
+        return (
+            f"Milvus at {self.uri} is not responding ({_reason(wrong)}). No data was lost: check that it is running, "
+            "and repeat the command"
+        )
+
+
+def _reason(wrong: BaseException) -> str:
+    return str(getattr(wrong, "message", "") or wrong).strip().split("\n")[0][:200] or type(wrong).__name__
+
+
+_FIELDS = ("key", "owner", "content", "added", "record")
+
+
+def _wanted(vectors: bool) -> list[str]:
+    return [*_FIELDS, *(["vector"] if vectors else [])]
+
+
+def _row(found: Any, score: float = 0.0) -> Row:
+    vector = found.get("vector")
+    own = None if vector is None else torch.from_numpy(np.array(vector, dtype=np.float32))
+    return Row(found["key"], found["owner"], found["content"], found["added"], found["record"], own, score)
+
+
+def _chunks(keys: Iterable[str], size: int = 500) -> Iterator[list[str]]:
+    walk = iter(dict.fromkeys(keys))
+    while some := list(islice(walk, size)):
+        yield some
+
+
+def _list(digests: Sequence[str]) -> str:
+    """Digests between brackets; they have letters and digits only."""
+    assert all(digest.isalnum() for digest in digests)
+    return "[" + ", ".join(f'"{digest}"' for digest in digests) + "]"

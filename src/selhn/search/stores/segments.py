@@ -1,0 +1,298 @@
+"""Vectors in segments, in memory or in a folder: what is written together stays together, and never changes."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+from selhn.models import AbstractMatcher, load_model
+from selhn.search.items import Hit, Kind, Record
+from selhn.search.query import QueryVectors
+from selhn.search.stores.best_rows import best_rows
+from selhn.search.stores.faiss_candidates import FaissCandidates
+from selhn.search.stores.segment import Draft, Part
+from selhn.search.stores.segment_folder import IndexFolder, Opened, is_index
+from selhn.search.stores.snapshot import Snapshot
+from selhn.search.stores.store import ApproximateKind, Encoded, Identity, Store, Stored
+from selhn.search.where import Filter
+
+SEGMENT_ITEMS = 4096
+"""Items that are written together: what a kill can cost."""
+SMALL_SEGMENTS = 16
+"""So many small segments are merged into one when the next is written."""
+READ_AT_ONCE = 16_384
+
+
+class SegmentStore(Store):
+    """Segments and which of their items still count.
+
+    With a folder every change is on the disk when its call returns. Readers keep the snapshot they have.
+    """
+
+    longest_record = 2**20
+
+    def __init__(self, opened: Opened, folder: IndexFolder | None = None):
+        self._opened, self.folder = opened, folder
+        self._device = torch.device("cpu")
+        self._changing = threading.RLock()
+        self._holds_lock = False
+
+    @classmethod
+    def create(cls, path: Path | str | None, identity: Identity, model: AbstractMatcher | None) -> "SegmentStore":
+        """An empty store; `model` is saved in the folder if given."""
+        if path is None:
+            return cls(Opened(Snapshot(identity)))
+        folder = IndexFolder(path)
+        with folder.writing():
+            if is_index(path):
+                raise SelhnError(f"{path} is an index already: open it with Index.load, or give another name")
+            empty = Opened(Snapshot(identity))
+            folder.sweep(empty)
+            return cls(folder.commit(empty, [], model=model), folder)
+
+    @classmethod
+    def build(
+        cls,
+        path: Path | str,
+        identity: Identity,
+        model: AbstractMatcher,
+        source: str | None,
+        encode: Callable[[Store], Iterable[Sequence[Encoded]]],
+    ) -> "SegmentStore":
+        """A complete index in a folder; `source` is the digest of what is indexed, by which a killed build resumes.
+
+        `encode` is given the store as far as it was built before.
+        """
+        folder, store = IndexFolder(path), cls(Opened(Snapshot(identity)))
+        with folder.writing():
+            before = folder.open() if is_index(path) else store._opened
+            folder.sweep(before)
+            match _state_of(before.snapshot, identity, source):
+                case "replace":  # write everything beside the old segments, then name it in one step
+                    drafts = (draft for _, draft in store._drafts(encode(store)))
+                    store._opened = folder.commit(before, [], drafts, snapshot=store.snapshot, model=model)
+                    store.folder = folder
+                    return store
+                case "resume":
+                    store._opened = before
+                case "new":
+                    begun = replace(store.snapshot, generation=before.snapshot.generation, unfinished=source)
+                    store._opened = folder.commit(before, [], snapshot=begun, model=model)
+            store.folder = folder
+            store.put(encode(store))
+            finished, entries = replace(store.snapshot, unfinished=None), store._opened.approximate
+            store._opened = folder.commit(store._opened, finished.parts, snapshot=finished, approximate=entries)
+        return store
+
+    @classmethod
+    def open(cls, path: Path | str) -> "SegmentStore":
+        """The store in a folder, with its vectors mapped into memory."""
+        folder = IndexFolder(path)
+        return cls(folder.open_with_candidates(), folder)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the store contains now."""
+        return self._opened.snapshot
+
+    @property
+    def identity(self) -> Identity:  # type: ignore[override]
+        """What the index is."""
+        return self.snapshot.identity
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, if there is one."""
+        return None if self.folder is None else self.folder.path
+
+    @property
+    def generation(self) -> int:
+        """Number of changes so far."""
+        return self.snapshot.generation
+
+    @property
+    def found_by(self) -> str:
+        """The kinds of FAISS indices that propose answers, or "exact"."""
+        return ", ".join(sorted({one.kind for one in self._opened.candidates.values()})) or "exact"
+
+    def kept_model(self) -> AbstractMatcher | None:
+        """The model that was saved in the folder."""
+        if self.folder is None or not self._opened.model_kept:
+            return None
+        return load_model(self.folder.model_folder / self.identity.model)
+
+    def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
+        """Items by their ids."""
+        snapshot, found = self.snapshot, {}
+        for name in ids:
+            if name in snapshot.row_of_id:
+                number, row = snapshot.row_of_id[name]
+                segment = snapshot.parts[number].segment
+                vector = segment.images.take(slice(row, row + 1))[0] if vectors else None
+                found[name] = Stored(segment.lines[row], vector=vector)
+        return found
+
+    def scan(self, filter: Filter | None = None) -> Iterator[Record]:
+        """Records in the order in which the items were added."""
+        return self.snapshot.records(filter)
+
+    def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
+        """Number of images, or of captions."""
+        return self.snapshot.count(kind, filter)
+
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
+        """The best answers by exact scores, among what FAISS proposes if `approximate` was called."""
+        now = self._opened
+        keep = queries.products is None and torch.is_autocast_enabled(self._device.type)
+        with torch.autocast(self._device.type, enabled=keep):
+            best = best_rows(queries, now.snapshot, kind, k, filter, now.candidates.get(kind))
+        for scores, rows in zip(best.scores.tolist(), best.rows.tolist()):
+            yield (now.snapshot.hit(kind, row, score) for score, row in zip(scores, rows) if row >= 0)
+
+    def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
+        """All records with the vectors of their images and captions, some thousand at a time."""
+        for part in self.snapshot.parts:
+            for rows in part.alive.nonzero()[:, 0].split(READ_AT_ONCE):
+                texts = torch.isin(part.segment.item_of_text, rows).nonzero()[:, 0]
+                records = [part.segment.lines[row] for row in rows.tolist()]
+                yield records, part.segment.images.take(rows).cpu(), part.segment.texts.take(texts).cpu()
+
+    def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
+        """Write a segment for every few thousand items; what was written stays if a later batch fails."""
+        number = 0
+        for ids, draft in self._drafts(batches):
+            rows = self.snapshot.row_of_id
+            self._commit(self.snapshot.without([rows[name] for name in ids if name in rows]), [draft])
+            number += len(ids)
+        return number
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Mark items as deleted."""
+        if ids:
+            self._commit(self.snapshot.without([self.snapshot.row_of_id[name] for name in ids]), [])
+
+    def compact(self) -> None:
+        """Write everything into one segment, and free the space of deleted items."""
+        with self.writing():
+            self._commit([], [Draft(self.snapshot.parts)] if len(self.snapshot) else [], forget_candidates=True)
+
+    def approximate(self, kind: ApproximateKind) -> None:
+        """Build FAISS indices over all that is there; items added later are compared one by one."""
+        with self.writing():
+            found = FaissCandidates.of(self.snapshot, kind)
+            entries = []
+            if self.folder is not None:
+                place = self.folder.path / "approximate"
+                entries = [one.write(place, self._opened.next_name) for one in found.values()]
+            self._opened = replace(self._written(self.snapshot.parts, [], entries), candidates=found)
+
+    def refresh(self) -> None:
+        """See what other processes have written."""
+        if self.folder is None or self.folder.holds(self._opened):
+            return
+        opened = self.folder.open_with_candidates()
+        if opened.snapshot.identity.model != self.identity.model:
+            raise SelhnError(f"{self.path} was built again with another model: open it again with Index.load")
+        self._opened = self._moved(opened)
+
+    def check(self) -> None:
+        """Read every byte of the folder, and refuse it if it is not what was written."""
+        if self.folder is not None:
+            self.folder.check()
+
+    def to(self, device: torch.device) -> None:
+        """Move the vectors to a device."""
+        with self._changing:
+            self._device = device
+            self._opened = self._moved(self._opened)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock, and see what others have written before."""
+        with self._changing:
+            if self.folder is None or self._holds_lock:
+                yield
+                return
+            with self.folder.writing():
+                self._holds_lock = True
+                try:
+                    self.refresh()
+                    self.folder.sweep(self._opened)
+                    yield
+                finally:
+                    self._holds_lock = False
+
+    def save(self, path: Path | str, model: AbstractMatcher) -> None:
+        """Write what is there as one segment into a folder; an index that was there is replaced in one step."""
+        folder, whole = IndexFolder(path), replace(self.snapshot, unfinished=None)
+        with folder.writing():
+            before = folder.open() if is_index(path) else Opened(Snapshot(self.identity))
+            if before.snapshot.generation == 0:  # a manifest first: the folder is then an index, even after a kill
+                begun = replace(whole, parts=(), generation=0, unfinished="save")
+                before = folder.commit(before, [], snapshot=begun, model=model)
+            folder.sweep(before)
+            drafts = [Draft(whole.parts)] if len(whole) else []
+            folder.commit(before, [], drafts, snapshot=whole, model=model)
+
+    def _drafts(self, batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[tuple[str, ...], Draft]]:
+        """The ids and the content of segments to be."""
+        pending: dict[str, Encoded] = {}
+
+        def packed() -> tuple[tuple[str, ...], Draft]:
+            _, records, images, texts = zip(*pending.values())
+            return tuple(pending), Draft.of(records, torch.stack(images), torch.cat(texts), self.identity.precision)
+
+        for batch in batches:
+            pending.update({one.record.id: one for one in batch})
+            if len(pending) >= SEGMENT_ITEMS:
+                yield packed()
+                pending.clear()
+        if pending:
+            yield packed()
+
+    def _commit(self, parts: Sequence[Part], drafts: list[Draft], forget_candidates: bool = False) -> None:
+        """Continue with these parts and drafts; many small parts are merged. Parts that FAISS knows stay in place."""
+        before = self._opened
+        entries, candidates = ([], {}) if forget_candidates else (before.approximate, before.candidates)
+        known = [*(entry["parts"] for entry in entries), *(one.num_parts for one in candidates.values())]
+        covered = max(known, default=0)
+        parts = [*parts[:covered], *(part for part in parts[covered:] if len(part))]
+        small = list(takewhile(lambda part: len(part) < SEGMENT_ITEMS, reversed(parts[covered:])))[::-1]
+        if drafts and len(small) >= SMALL_SEGMENTS:
+            merged = Draft([*small, *(part for draft in drafts for part in draft.parts)])
+            parts, drafts = parts[: -len(small)], [merged]
+        if self.folder is not None:  # damage must not get a checksum of its own
+            copied = {part.segment.name for draft in drafts for part in draft.parts}
+            self.folder.check_segments(before, sorted(copied & set(before.segments)))
+        self._opened = self._moved(replace(self._written(parts, drafts, entries), candidates=candidates))
+
+    def _written(self, parts: Sequence[Part], drafts: Sequence[Draft], entries: Sequence[dict[str, object]]) -> Opened:
+        """Exactly these parts and drafts, on disk if there is a folder."""
+        before = self._opened
+        if self.folder is not None:
+            return self.folder.commit(before, parts, drafts, approximate=entries)
+        new = [draft.in_memory(f"{before.next_name + place:06}") for place, draft in enumerate(drafts)]
+        everything = [*parts, *(Part(segment, torch.ones(len(segment), dtype=torch.bool)) for segment in new)]
+        snapshot = replace(before.snapshot, parts=everything, generation=before.snapshot.generation + 1)
+        return replace(before, snapshot=snapshot, next_name=before.next_name + len(new))
+
+    def _moved(self, opened: Opened) -> Opened:
+        """With the vectors on the device of the store."""
+        parts = [Part(part.segment.to(self._device), part.alive) for part in opened.snapshot.parts]
+        return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
+
+
+def _state_of(there: Snapshot, identity: Identity, source: str | None) -> Literal["new", "resume", "replace"]:
+    """What a build finds: no index, its own work of before, or an index that is replaced when the new one is done."""
+    if there.generation > 0 and there.unfinished is None:
+        return "replace"
+    own = there.identity.model == identity.model and there.identity.precision == identity.precision
+    return "resume" if own and source is not None and there.unfinished == source else "new"

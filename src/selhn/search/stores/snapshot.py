@@ -1,0 +1,93 @@
+"""An index at one moment: its segments, and which items of them are there. Never changed, only replaced."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import get_args
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from selhn.base.errors import Damaged
+from selhn.search.items import Hit, Kind, Record
+from selhn.search.stores.segment import Part
+from selhn.search.stores.store import Identity
+from selhn.search.where import Filter
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The parts of an index in order; rows count through all of them, those of deleted items too."""
+
+    identity: Identity
+    parts: Sequence[Part] = ()
+    generation: int = 0
+    unfinished: str | None = None
+    """Digest of what `Index.build` was indexing when it was stopped."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @cached_property
+    def row_of_id(self) -> dict[str, tuple[int, int]]:
+        """Part and row of every item that is there."""
+        return {
+            part.segment.lines.ids[row]: (number, row)
+            for number, part in enumerate(self.parts)
+            for row in part.alive.nonzero()[:, 0].tolist()
+        }
+
+    def records(self, filter: Filter | None = None) -> Iterator[Record]:
+        """The records of all items that match a filter, in order."""
+        for part in self.parts:
+            rows = part.chosen("image", filter)
+            for row in range(len(part.alive)) if rows is None else rows.nonzero()[:, 0].tolist():
+                yield part.segment.lines[row]
+
+    def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
+        """Number of images, or of captions, whose items match a filter."""
+        masks = ((part, part.chosen(kind, filter)) for part in self.parts)
+        return sum(len(part.segment.vectors(kind)) if mask is None else int(mask.sum()) for part, mask in masks)
+
+    def first_rows(self, kind: Kind) -> list[int]:
+        """Where the rows of each part begin, and behind the last, where they end."""
+        return self._first_rows[kind]
+
+    @cached_property
+    def _first_rows(self) -> dict[Kind, list[int]]:
+        return {
+            kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in get_args(Kind)
+        }
+
+    def joined_masks(self, kind: Kind, masks: Sequence[Bool[Tensor, " _"] | None]) -> Bool[Tensor, " n"] | None:
+        """The masks of the first parts as one; None if all of their rows count."""
+        if all(mask is None for mask in masks):
+            return None
+        sizes = [len(part.segment.vectors(kind)) for part in self.parts]
+        pairs = zip(masks, sizes)
+        return torch.cat([torch.ones(size, dtype=torch.bool) if mask is None else mask for mask, size in pairs])
+
+    def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
+        """The parts without some items."""
+        alive = {number: self.parts[number].alive.clone() for number, _ in places}
+        for number, row in places:
+            alive[number][row] = False
+        return [Part(part.segment, alive.get(number, part.alive)) for number, part in enumerate(self.parts)]
+
+    def hit(self, kind: Kind, row: int, score: float) -> Hit:
+        """The image or caption of a row as an answer."""
+        first = self.first_rows(kind)
+        number = bisect_right(first, row) - 1
+        segment, local = self.parts[number].segment, row - first[number]
+        if kind == "image":
+            record = segment.lines[local]
+            return Hit(score, kind, record.id, record.captions, record.id, record.metadata)
+        item = segment.item_of_text[local]
+        record = segment.lines[int(item)]
+        place = local - int(torch.searchsorted(segment.item_of_text, item))
+        if place >= len(record.captions):
+            raise Damaged(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
+        return Hit(score, kind, record.captions[place], (), record.id, record.metadata)

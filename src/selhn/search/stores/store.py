@@ -1,0 +1,126 @@
+"""What an index needs of the place that keeps its vectors: a few verbs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+from selhn.base.types import StoredPrecision
+from selhn.models import AbstractMatcher
+from selhn.search.items import Hit, Item, Kind, Record
+from selhn.search.query import QueryVectors
+from selhn.search.where import Filter
+
+ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
+
+
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """What an index is, whatever it contains."""
+
+    model: str
+    """Digest of the model's name, settings and weights."""
+    model_name: str
+    width: int
+    precision: StoredPrecision = "float32"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Notes of whoever made the index, such as how pictures become regions."""
+
+
+class Stored(NamedTuple):
+    """An item of a store."""
+
+    record: Record
+    content: str = ""
+    """Digest of what the item was made from; empty if the store keeps none."""
+    vector: Float[Tensor, " d"] | None = None
+
+
+class Encoded(NamedTuple):
+    """An item with the vectors of its image and of its captions."""
+
+    item: Item
+    record: Record
+    image: Float[Tensor, " d"]
+    texts: Float[Tensor, "t d"]
+
+
+class Store(ABC):
+    """Keeps encoded items and finds the best of them."""
+
+    identity: Identity
+    longest_record: int
+    """Bytes of captions and metadata that an item may have."""
+
+    @property
+    @abstractmethod
+    def path(self) -> Path | str | None:
+        """A folder, the URI of a Milvus, or None for memory."""
+
+    @property
+    @abstractmethod
+    def generation(self) -> int:
+        """A number that differs after every change that this process knows of."""
+
+    @property
+    @abstractmethod
+    def found_by(self) -> str:
+        """What proposes answers; "exact" if every vector is compared."""
+
+    @abstractmethod
+    def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
+        """Write items, replacing those with the same ids; returns how many. A batch is taken when it is needed."""
+
+    @abstractmethod
+    def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
+        """Items by their ids; unknown ids are left out."""
+
+    @abstractmethod
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove items, all of which exist."""
+
+    @abstractmethod
+    def scan(self, filter: Filter | None = None) -> Iterator[Record]:
+        """The records of all items that match a filter."""
+
+    @abstractmethod
+    def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
+        """Number of images, or of captions, whose items match a filter."""
+
+    @abstractmethod
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
+        """The k best answers to each query, best first; equal scores in the order in which items were added."""
+
+    @abstractmethod
+    def approximate(self, kind: ApproximateKind) -> None:
+        """Compare only some candidates from now on, or all again."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """See what others have written."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold off other writers over several changes."""
+
+    def kept_model(self) -> AbstractMatcher | None:
+        """The model that is kept with the vectors, if there is one."""
+        return None
+
+    def to(self, device: torch.device) -> None:  # noqa: B027
+        """Move the vectors to a device, if they are in this process."""
+
+    def compact(self) -> None:
+        """Reclaim the space of deleted items."""
+        raise SelhnError(f"only an index in a folder is compacted: {self.path} does this by itself")
+
+    def check(self) -> None:
+        """Read everything, and refuse what is not as it was written."""
+        raise SelhnError(f"only an index in a folder is checked: {self.path} does this by itself")

@@ -1,0 +1,83 @@
+"""Vectors as an index keeps them: float32, float16, or int8 with one scale per row."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+from selhn.base.int8_rows import to_int8
+from selhn.base.types import StoredPrecision
+from selhn.data.features import BLOCK_BYTES, blocks
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+CONVERTED_BYTES = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """n vectors of width d, perhaps mapped from a file; `take` gives them back in float32."""
+
+    rows: Shaped[Tensor, "n d"]
+    scale: Float[Tensor, " n"] | None = None
+    """For int8: `vector = code * scale`."""
+
+    @classmethod
+    def of(cls, vectors: Float[Tensor, "n d"], precision: StoredPrecision) -> "Vectors":
+        """Vectors rounded to a precision."""
+        vectors = vectors.detach().float().cpu().contiguous()
+        return cls(*to_int8(vectors)) if precision == "int8" else cls(vectors.to(DTYPES[precision]))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Vectors"]) -> "Vectors":
+        """Vectors of one precision after each other."""
+        scales = [part.scale for part in parts if part.scale is not None]
+        return cls(torch.cat([part.rows for part in parts]), torch.cat(scales) if scales else None)
+
+    @property
+    def precision(self) -> str:
+        """The number format of the rows."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.rows.dtype)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: slice | Int[Tensor, " m"]) -> "Vectors":
+        return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
+
+    def take(self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None) -> Float[Tensor, "m d"]:
+        """Some vectors in float32; those kept so are not copied where a slice is asked for.
+
+        Others are written into `room`, where it is given: new memory for every block costs more than what is computed.
+        """
+        some = self[which]
+        if room is None or some.rows.dtype == torch.float32 or len(some) > len(room):
+            vectors = some.rows.float()
+        else:
+            vectors = room[: len(some)].copy_(some.rows)
+        return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices over all rows: a few dozen megabytes, and what stays in the cache where they are converted."""
+        budget = BLOCK_BYTES if self.rows.dtype == torch.float32 else min(BLOCK_BYTES, CONVERTED_BYTES)
+        return blocks(len(self), 4 * self.rows.shape[1], budget)
+
+    def room(self) -> Float[Tensor, "r d"] | None:
+        """Memory for a block, where blocks are converted."""
+        if self.rows.dtype == torch.float32:
+            return None
+        width = self.rows.shape[1]
+        return torch.empty(max(1, CONVERTED_BYTES // (4 * width)), width, device=self.rows.device)
+
+    def to(self, device: torch.device | str) -> "Vectors":
+        """The same on a device."""
+        return Vectors(self.rows.to(device), None if self.scale is None else self.scale.to(device))
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that an index does not know."""
+    if precision not in get_args(StoredPrecision):
+        raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from model_cases import BERT, make_batch, make_model
 
+from selhn.base.errors import Damaged
 from selhn.losses import TripletHN
 from selhn.models.official import LAYOUTS, load_official
 
@@ -247,7 +248,7 @@ def test_a_file_with_code_in_it_is_not_run(tmp_path, monkeypatch):
     with open("bomb.pkl", "wb") as file:
         pickle.dump(Bomb(), file)
     for path in ("bomb.pth", "bomb.pkl"):
-        with pytest.raises(ValueError, match="holds more than weights, or is no checkpoint, and was not opened"):
+        with pytest.raises(ValueError, match="holds more than weights, or is not a checkpoint, and was not opened"):
             load_official("vsepp", path)
     assert not (tmp_path / "exploded").exists()
 
@@ -259,10 +260,10 @@ def test_files_that_are_no_checkpoint(tmp_path):
     buffer = io.BytesIO()
     torch.save({"model": [{"fc.weight": torch.zeros(50, 50)}, {}]}, buffer)
     path.write_bytes(buffer.getvalue()[:3000])
-    with pytest.raises(ValueError, match="is cut off or no checkpoint"):
+    with pytest.raises(Damaged, match="is cut off or not a checkpoint"):
         load_official("vsepp", path)
     path.write_bytes(b"")
-    with pytest.raises(ValueError, match="is cut off or no checkpoint"):
+    with pytest.raises(Damaged, match="is cut off or not a checkpoint"):
         load_official("vsepp", path)
     torch.save([1, 2, 3], path)
     with pytest.raises(ValueError, match="no list of 2 state dicts under 'model'"):

@@ -1,10 +1,11 @@
-"""Checkpoints written by the authors' public code, read into our models: one line of `LAYOUTS` a model.
+"""Checkpoints written by the authors' public code, read into our models: one row of `LAYOUTS` per model.
 
 A file is opened with `torch.load(weights_only=True)`, which runs no code out of it.
 """
 
 import pickle
 import re
+import struct
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -16,12 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.layers import bert_weights
 from selhn.models import AbstractMatcher, create_model
 from selhn.models.saved import check_fits
 from selhn.models.vse import VSE
+
+_DAMAGED = (
+    RuntimeError, EOFError, ValueError, LookupError, TypeError, AssertionError, AttributeError, OverflowError,
+    struct.error,
+)  # fmt: skip
+"""What `torch.load` raises for files with changed or missing bytes, found by changing them at random."""
 
 State = dict[str, Tensor]
 Settings = dict[str, Any]
@@ -87,7 +94,7 @@ def load_official(
     model that encodes that side, and with `bert=` the BERT may be left out.
     """
     if name not in LAYOUTS:
-        raise SelhnError(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
+        raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")
     layout = LAYOUTS[name]
     if isinstance(source, (str, Path)):
         where = str(source)
@@ -147,7 +154,7 @@ class _Absent(nn.Module):
 def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
     """Weights and options of a file such as `model_best.pth.tar`."""
     if not path.is_file():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"there is no file {path}: name the authors' checkpoint")
     try:
         # The authors' programs store their command line beside the weights: plain values in a Namespace.
         with warnings.catch_warnings(), torch.serialization.safe_globals([Namespace]):
@@ -155,11 +162,11 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise SelhnError(
-            f"{path} holds more than weights, or is no checkpoint, and was not opened: such a file can run any "
-            f"program on your machine ({_first_line(error)})"
+            f"{path} holds more than weights, or is not a checkpoint, and was not opened: such a file can run any "
+            f"program on your machine ({_first_line(error)}); save its state dict alone"
         ) from error
-    except Exception as error:  # a damaged archive can raise nearly anything
-        raise SelhnError(f"{path} is cut off or no checkpoint ({_first_line(error)}): copy it again") from error
+    except _DAMAGED as error:
+        raise Damaged(f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again") from error
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
     if (
@@ -171,7 +178,7 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
             part + key: value for part, state in zip(parts, content, strict=True) for key, value in state.items()
         }
     if not isinstance(content, Mapping):
-        raise SelhnError(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
+        raise Damaged(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
     return _flat(content), vars(options) if isinstance(options, Namespace) else {}
 
 
@@ -184,7 +191,7 @@ def _flat(state: Mapping[str, Any]) -> State:
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, (Tensor, np.ndarray, np.generic, float, int)):
             raise SelhnError(
-                f"{key!r} is no weight ({type(value).__name__}): give names and tensors, as in a state dict"
+                f"{key!r} is not a weight ({type(value).__name__}): give names and tensors, as in a state dict"
             )
     return {
         re.sub(r"(^|\.)module\.", r"\1", key): value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

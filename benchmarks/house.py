@@ -19,7 +19,7 @@ from report import table
 
 ROOT = Path(__file__).parents[1]
 LONG = 110
-BASES = {"losses": ("losses/base.py", "AbstractLoss"), "models": ("models/base.py", "AbstractMatcher")}
+BASES = {"losses": ("losses/base.py", "AbstractLoss"), "models": ("models/matcher.py", "AbstractMatcher")}
 
 
 def measure(root: Path) -> dict[str, int]:

@@ -38,7 +38,7 @@ EXPORTS = {
     "selhn.report": "write_report",
     "selhn.serve": "serve",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
-        Projection Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan
+        LinearWeights Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan
         node_precision pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 

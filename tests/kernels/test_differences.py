@@ -11,7 +11,7 @@ import torch
 from model_cases import make_batch, make_model, score_batch
 from torch.nn.functional import leaky_relu
 
-from selhn.kernels import Projection, attention, compared_nodes, differences, node_precision
+from selhn.kernels import LinearWeights, compared_nodes, cross_scores, differences, node_precision
 from selhn.layers import unit
 from selhn.models import sgraf
 
@@ -35,7 +35,7 @@ SMOOTH = 9.0
 
 @pytest.fixture
 def interpreter(monkeypatch):
-    monkeypatch.setattr(attention, "fusable", lambda *tensors: True)
+    monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
     monkeypatch.setattr(differences, "_product", lambda a, b: a.float() @ b.float())
     monkeypatch.setattr(differences, "_shared_bytes", lambda device: differences.SHARED_BYTES)
 
@@ -62,7 +62,7 @@ def make(size, seed=0):
 
 def by_kernel(leaves, mask, half):
     images, texts, image_whole, text_whole, *layers = leaves
-    local, whole = Projection(*layers[:2]), Projection(*layers[2:])
+    local, whole = LinearWeights(*layers[:2]), LinearWeights(*layers[2:])
     return compared_nodes(images, mask, texts, (image_whole, text_whole), local, whole, SMOOTH, half)
 
 
@@ -263,13 +263,13 @@ def test_the_step_of_a_model_in_a_cuda_graph(name):
 @on_gpu
 def test_where_nodes_are_made_by_the_kernels(monkeypatch):
     images, texts = torch.zeros(2, 36, 64, device="cuda"), torch.zeros(2, 23, 64, device="cuda")
-    layer = Projection(torch.zeros(16, 64, device="cuda"), torch.zeros(16, device="cuda"))
+    layer = LinearWeights(torch.zeros(16, 64, device="cuda"), torch.zeros(16, device="cuda"))
     assert node_precision(images, texts, layer) is None
     with torch.no_grad():
         assert node_precision(images, texts, layer) == torch.float16
         assert node_precision(images.double(), texts.double(), layer) is None
         assert node_precision(images[:, :, :16], texts[:, :, :16], layer) is None
-        assert node_precision(images, texts, Projection(*(part[:12] for part in layer))) is None
+        assert node_precision(images, texts, LinearWeights(*(part[:12] for part in layer))) is None
         assert node_precision(images.cpu(), texts.cpu(), layer) is None
     with torch.autocast("cuda", torch.bfloat16):
         assert node_precision(images, texts, layer) == torch.bfloat16
@@ -278,6 +278,6 @@ def test_where_nodes_are_made_by_the_kernels(monkeypatch):
 
 
 def test_not_without_a_gpu():
-    vectors, layer = torch.zeros(2, 3, 64), Projection(torch.zeros(16, 64), torch.zeros(16))
+    vectors, layer = torch.zeros(2, 3, 64), LinearWeights(torch.zeros(16, 64), torch.zeros(16))
     with torch.no_grad():
         assert node_precision(vectors, vectors, layer) is None

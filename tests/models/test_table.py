@@ -9,7 +9,7 @@ from model_cases import CASES, FIXED_REGIONS, WORDS, make_batch, make_model, sco
 import selhn.models as models
 from selhn.base.errors import NotFound, SelhnError
 from selhn.losses import TripletSelHN
-from selhn.models import MODELS, CrossAttention, base, create_model, list_models, load_model, register_model
+from selhn.models import MODELS, CrossAttention, create_model, list_models, load_model, matcher, register_model
 from selhn.text import Vocabulary
 
 every_model = pytest.mark.parametrize("name", CASES)
@@ -65,7 +65,7 @@ def test_without_masks_all_is_real(name):
 
 @every_model
 def test_vectors_of_sentences_and_images(name, monkeypatch):
-    monkeypatch.setattr(base, "ITEMS_AT_ONCE", 4)
+    monkeypatch.setattr(matcher, "ITEMS_AT_ONCE", 4)
     model, batch = make_model(name).train(), make_batch()
     texts = ["word3", "word11 word2 word7 word9", "word5 word1", "word4", "word8 word9 word3", "word30"]
     if isinstance(model, CrossAttention):

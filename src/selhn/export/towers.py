@@ -24,7 +24,7 @@ from selhn.base.device import device_of
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.base.files import new_folder
 from selhn.base.version import __version__
-from selhn.export.gru import translations, with_exported_grus
+from selhn.export.onnx_gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
 from selhn.search.encoding import digest_of, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary

@@ -1,7 +1,7 @@
 """Where the time goes: scores and their statistics, pooling, recurrence, transformers; torch, and Triton on a GPU."""
 
-from selhn.kernels.attention import AttentionSettings, attention_scores, can_attend
-from selhn.kernels.differences import Projection, compared_nodes, node_precision
+from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_attend
+from selhn.kernels.differences import LinearWeights, compared_nodes, node_precision
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Statistic, Terms, dense_statistics
@@ -16,7 +16,7 @@ __all__ = [
     "AttentionSettings",
     "LayerSettings",
     "LayerWeights",
-    "Projection",
+    "LinearWeights",
     "Statistic",
     "Terms",
     "attention_scores",

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from selhn.kernels.attention import LARGEST_PULL, can_attend
+from selhn.kernels.cross_scores import LARGEST_PULL, can_attend
 
 USED = True
 """Whether the kernels are used where they can be."""
@@ -28,7 +28,7 @@ LEAST_CHANNELS = 64
 SIZES_OF_NODES = (16, 32, 64, 128, 256)
 
 
-class Projection(NamedTuple):
+class LinearWeights(NamedTuple):
     """A linear layer."""
 
     weight: Float[Tensor, "s d"]
@@ -36,7 +36,7 @@ class Projection(NamedTuple):
 
 
 def node_precision(
-    images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: Projection
+    images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
 ) -> torch.dtype | None:
     """In which precision `compared_nodes` would make nodes; None where it is not the way to go.
 
@@ -63,8 +63,8 @@ def compared_nodes(
     region_mask: Bool[Tensor, "I M"],
     texts: Float[Tensor, "T N d"],
     wholes: tuple[Float[Tensor, "I d"], Float[Tensor, "T d"]],
-    local: Projection,
-    whole: Projection,
+    local: LinearWeights,
+    whole: LinearWeights,
     smooth: float,
     dtype: torch.dtype,
 ) -> Float[Tensor, "I T X s"]:

@@ -29,10 +29,10 @@ def gru_scan(sequences: Float[Tensor, "D N B e"], grus: tuple[nn.GRU, ...]) -> F
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     stacked = [torch.stack([getattr(gru, name) for gru in grus]) for name in names]
     with torch.autocast("cuda", enabled=False):
-        return _Scan.apply(sequences, *stacked)
+        return _FusedScan.apply(sequences, *stacked)
 
 
-class _Scan(torch.autograd.Function):
+class _FusedScan(torch.autograd.Function):
     """(sequences, W, U, b, c) -> states, where W is (D, 3h, e) and so on."""
 
     @staticmethod

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selhn.kernels import attention
+from selhn.kernels import cross_scores
 
-SLOPE = tl.constexpr(attention.SLOPE)
-EPSILON = tl.constexpr(attention.EPSILON)
+SLOPE = tl.constexpr(cross_scores.SLOPE)
+EPSILON = tl.constexpr(cross_scores.EPSILON)
 LEAST_SQUARE = tl.constexpr(1e-30)
 LARGEST_HALF = tl.constexpr(65504.0)
 

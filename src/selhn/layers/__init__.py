@@ -1,6 +1,8 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
-from selhn.layers.attention import (
+from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.difference import projected_differences
+from selhn.layers.fragment_attention import (
     Focus,
     attended_cosines,
     attention_weights,
@@ -9,8 +11,6 @@ from selhn.layers.attention import (
     turned,
     unit_attention,
 )
-from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
-from selhn.layers.difference import projected_differences
 from selhn.layers.fragments import Fragments, joined, score_in_blocks
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding

@@ -28,7 +28,7 @@ def packed_gru(gru: nn.GRU, rows: Float[Tensor, "W e"], rows_of_step: list[int])
     n = tanh(W_n x + b_n + r * (U_n h + c_n)),   h <- (1 - z) n + z h
     """
     weights = (gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0)
-    return _Scan.apply(rows, *weights, _steps(rows_of_step))
+    return _PackedScan.apply(rows, *weights, _steps(rows_of_step))
 
 
 def _steps(rows_of_step: list[int]) -> list[tuple[slice, slice]]:
@@ -40,7 +40,7 @@ def _steps(rows_of_step: list[int]) -> list[tuple[slice, slice]]:
     return steps
 
 
-class _Scan(torch.autograd.Function):
+class _PackedScan(torch.autograd.Function):
     """(rows, W, U, b, c) -> states. Gates are kept after their sigmoid or tanh, in the order r, z, n."""
 
     @staticmethod

@@ -13,8 +13,8 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
 from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
-from selhn.models.base import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.cross_attention import CrossAttention
+from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import check_fits, find_folder, read_config, read_weights
 from selhn.models.twins import Twins
 from selhn.models.vse import VSE

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from selhn.base.errors import SelhnError
-from selhn.models.base import AbstractMatcher
+from selhn.models.matcher import AbstractMatcher
 from selhn.text import Tokenizer
 
 MatcherT = TypeVar("MatcherT", bound=AbstractMatcher)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
-from selhn.models.base import AbstractMatcher, all_real
 from selhn.models.builders import WordSettings
+from selhn.models.matcher import AbstractMatcher, all_real
 from selhn.text import Tokenizer
 
 

@@ -70,7 +70,7 @@ _SGRAF_NAMES = [
 
 
 @dataclass(frozen=True)
-class Layout:
+class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
     parts: tuple[str, ...]
@@ -109,7 +109,7 @@ def load_official(
     return model.eval()
 
 
-def _fill(model: AbstractMatcher, state: State, layout: Layout, where: str, own_bert: bool) -> None:
+def _fill(model: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool) -> None:
     wanted = model.state_dict()
     found = {_our_name(key, layout.names): value for key, value in state.items()}
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
@@ -301,14 +301,17 @@ _THEIR_OPTIONS = (
 )
 _SIDES = ("img_enc.", "txt_enc.")
 
-LAYOUTS: Mapping[str, Layout] = {
-    "vsepp": Layout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
-    "vsepp_order": Layout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
-    "vse_infty": Layout(_SIDES, _VSE_NAMES, _gru_sizes, _vse_infty_options),
-    "vse_infty_bert": Layout(_SIDES, _VSE_NAMES, _bert_sizes, _vse_infty_options),
+LAYOUTS: Mapping[str, AuthorsLayout] = {
+    "vsepp": AuthorsLayout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
+    "vsepp_order": AuthorsLayout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
+    "vse_infty": AuthorsLayout(_SIDES, _VSE_NAMES, _gru_sizes, _vse_infty_options),
+    "vse_infty_bert": AuthorsLayout(_SIDES, _VSE_NAMES, _bert_sizes, _vse_infty_options),
     **{
-        name: Layout(_SIDES, _FRAGMENT_NAMES, _gru_sizes, _fragment_options)
+        name: AuthorsLayout(_SIDES, _FRAGMENT_NAMES, _gru_sizes, _fragment_options)
         for name in ("scan_t2i_avg", "scan_t2i_lse", "scan_i2t_avg", "scan_i2t_lse", "bfan_equal", "bfan_prob")
     },
-    **{name: Layout((*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, _fragment_options) for name in ("sgr", "saf")},
+    **{
+        name: AuthorsLayout((*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, _fragment_options)
+        for name in ("sgr", "saf")
+    },
 }

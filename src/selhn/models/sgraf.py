@@ -17,7 +17,7 @@ from torch.nn.functional import linear, pad
 from torch.utils.checkpoint import checkpoint
 
 from selhn.base.errors import SelhnError
-from selhn.kernels import Projection, compared_nodes, node_precision
+from selhn.kernels import LinearWeights, compared_nodes, node_precision
 from selhn.layers import (
     Fragments,
     attention_weights,
@@ -275,8 +275,8 @@ class SimilarityHead(nn.Module):
             return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
 
 
-def _projection(layer: nn.Linear) -> Projection:
-    return Projection(layer.weight, layer.bias)
+def _projection(layer: nn.Linear) -> LinearWeights:
+    return LinearWeights(layer.weight, layer.bias)
 
 
 def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Float[Tensor, "I T X s"]:

@@ -12,8 +12,8 @@ from torch.nn.functional import logsigmoid
 from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
 from selhn.layers import Fragments
-from selhn.models.base import AbstractMatcher
 from selhn.models.cross_attention import CrossAttention
+from selhn.models.matcher import AbstractMatcher
 from selhn.models.vse import dot_scores
 
 

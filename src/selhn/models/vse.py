@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
-from selhn.models.base import AbstractMatcher, all_real
 from selhn.models.builders import BertSettings, WordSettings, builder
+from selhn.models.matcher import AbstractMatcher, all_real
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.layers import last_states, unit, word_embedding
-from selhn.models.base import AbstractMatcher, all_real
 from selhn.models.builders import WordSettings, builder
+from selhn.models.matcher import AbstractMatcher, all_real
 from selhn.models.vse import dot_scores
 
 _NUMBERS_AT_ONCE = 2**26

@@ -5,8 +5,8 @@ from model_oracle import attend, cosines
 from selhn.layers import (
     Fragments,
     attended_cosines,
-    attention,
     attention_weights,
+    fragment_attention,
     pair_products,
     products,
     turned,
@@ -59,7 +59,7 @@ def test_turned_products_are_those_of_the_other_direction():
 @pytest.mark.parametrize("focus", FOCUSES)
 @pytest.mark.parametrize("chunk", [1, 2**20])
 def test_equals_a_loop_over_pairs_and_fragments(pair, focus, chunk, monkeypatch):
-    monkeypatch.setattr(attention, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(fragment_attention, "CHUNK_BYTES", chunk)
     (context_vectors, context_mask), (query_vectors, query_mask) = pair
     contexts, queries = fragments(context_vectors, context_mask), fragments(query_vectors, query_mask)
     ours = attended_cosines(contexts, queries, 7.0, focus)

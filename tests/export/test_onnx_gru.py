@@ -5,7 +5,7 @@ import torch
 from model_cases import make_model
 from torch import nn
 
-from selhn.export.gru import ExportedGRU, translations, with_exported_grus
+from selhn.export.onnx_gru import ExportedGRU, translations, with_exported_grus
 from selhn.layers import BiGRU
 
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of `attention`; imported only where they run. See `triton_tiles` for what a tile is."""
+"""The Triton kernels of `cross_scores`; imported only where they run. See `triton_tiles` for what a tile is."""
 
 from collections.abc import Sequence
 from typing import no_type_check
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selhn.kernels.attention import AttentionSettings
+from selhn.kernels.cross_scores import AttentionSettings
 from selhn.kernels.triton_tiles import (
     EPSILON,
     LEAST_SQUARE,

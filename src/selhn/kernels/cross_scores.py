@@ -90,14 +90,14 @@ class _Scores(torch.autograd.Function):
         settings: AttentionSettings,
         *views: Tensor,
     ) -> Tensor:
-        from selhn.kernels import attention_triton
+        from selhn.kernels import cross_scores_triton
 
         # A focus jumps where a weight passes the average: there float16 alone would change scores by 1e-3.
         rows, columns = _halves(images, texts, exact=settings.focus is not None)
         dots = _product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
         scores = dots.new_empty(len(images), len(texts))
         for turn, (direction, view) in enumerate(zip(directions, _fours(views))):
-            attention_triton.score(dots, view, scores, direction, settings, add=turn > 0)
+            cross_scores_triton.score(dots, view, scores, direction, settings, add=turn > 0)
         if any(ctx.needs_input_grad):
             width = images.shape[2]
             ctx.save_for_backward(dots, rows[:, :width], columns[:, :width], *views)
@@ -107,7 +107,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from selhn.kernels import attention_triton
+        from selhn.kernels import cross_scores_triton
 
         dots, rows, columns, *views = ctx.saved_tensors
         grad = grad.contiguous()
@@ -115,7 +115,7 @@ class _Scores(torch.autograd.Function):
         grad_dots = torch.zeros_like(dots, dtype=torch.float16)
         grad_views: list[Tensor | None] = []
         for turn, (direction, view) in enumerate(zip(ctx.directions, _fours(views))):
-            grad_gram, grad_lengths = attention_triton.score_backward(
+            grad_gram, grad_lengths = cross_scores_triton.score_backward(
                 grad, scale, dots, view, grad_dots, direction, ctx.settings, add=turn > 0
             )
             grad_views += [grad_gram.div_(scale), grad_lengths.div_(scale), None, None]

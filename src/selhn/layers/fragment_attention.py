@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from selhn.kernels.attention import EPSILON, SLOPE
+from selhn.kernels.cross_scores import EPSILON, SLOPE
 from selhn.layers.fragments import Fragments
 
 Focus = Literal["equal", "prob"]

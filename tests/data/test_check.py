@@ -27,8 +27,8 @@ def test_a_good_folder_in_words(precomp, monkeypatch):
     for part in (
         "precomp format",
         "train_ims.npy: 6 rows, float32, shape (3, 4) each",
-        "train_ims.npy: one row an image, 5 consecutive captions each",
-        "dev_ims.npy: one row a caption: each image is there 5 times and is read once",
+        "train_ims.npy: one row per image, 5 consecutive captions each",
+        "dev_ims.npy: one row per caption: each image is there 5 times and is read once",
         "dev: the first 2 of 3 images are used, as in every public program (cut_dev=False keeps all)",
         "train: 6 images, 30 captions (5 per image); up to 3 regions of 4 numbers",
         "your own test split of 2 images",

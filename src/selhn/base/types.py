@@ -34,7 +34,7 @@ StoredPrecision = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class Batch:
-    """B pairs of an image and a text; masks are True where there is something."""
+    """B pairs of an image and a text; masks are True for real regions and tokens."""
 
     regions: Float[Tensor, "B M F"]
     region_mask: Bool[Tensor, "B M"]
@@ -68,17 +68,17 @@ class Attention:
     of_regions: Float[Tensor, "N M"] | None = None
     """How each region divides its look among the words: columns sum to 1 (i2t)."""
     kept: Float[Tensor, " N"] | None = None
-    """How much of each word goes into the score, where a model weighs them; the rest to 1 is that of the whole."""
+    """How much of each word goes into the score, if a model weighs them; the rest to 1 is that of the whole."""
     words: tuple[str, ...] = ()
     """What the model reads: tokens, of which some only mark where a text begins and ends."""
     is_word: tuple[bool, ...] = ()
-    """Which of the tokens are no such marks."""
+    """Which of the tokens are not such marks."""
     boxes: Float[Tensor, "M 4"] | None = None
-    """x1, y1, x2, y2 of the regions as a share of the image's width and height, where they are known."""
+    """x1, y1, x2, y2 of the regions as a share of the image's width and height, if they are known."""
 
     @property
     def weights(self) -> Float[Tensor, "N M"]:
-        """How words look at regions, or where only regions look, how they look at words."""
+        """How words look at regions, or, if only regions look, how they look at words."""
         weights = self.of_regions if self.of_words is None else self.of_words
         assert weights is not None
         return weights

@@ -1,7 +1,7 @@
 """Splits to batches: shuffled pairs to train on, and every image and text once to evaluate.
 
 Every random number comes from a generator seeded with (seed, epoch) or (seed, epoch, step), so that training which is
-taken up again at any step sees exactly the batches it would have seen.
+resumed at any step sees exactly the batches it would have seen.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class EncodedTexts:
 
     @classmethod
     def of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str = "cpu") -> "EncodedTexts":
-        """Every caption of the split, tokenised once, also where it is evaluated after every epoch."""
+        """Every caption of the split, tokenised once, also if it is evaluated after every epoch."""
         known = _ENCODED.setdefault(split, {})
         place = (id(tokenizer), str(device))
         if place not in known:
@@ -68,7 +68,7 @@ class EncodedTexts:
         return cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
 
     def take(self, texts: Int[Tensor, " B"], num_tokens: int) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """The first tokens of some texts, which are named on the device where the tokens lie."""
+        """The first tokens of some texts, which are given on the device of the tokens."""
         tokens = self.tokens[:, :num_tokens].index_select(0, texts)
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
@@ -93,8 +93,8 @@ class Batches:
 
     Args:
         augmentation: what is changed at random; None for nothing.
-        device: where batches appear. Features that lie there already are gathered there (`split.features.to(device)`
-            moves them); others are brought over while the step before is computed.
+        device: where batches appear. Features on that device are gathered there (`split.features.to(device)`
+            moves them); others are copied while the step before is computed.
         dtype: the precision in which regions are given.
         token_step: round the number of tokens up to a multiple of this, so that there are few different shapes.
     """
@@ -124,7 +124,7 @@ class Batches:
         self.image_of_text = split.image_of_text.cpu()
         store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
         self.resident = store_device.type == self.device.type
-        """Whether the features lie where batches appear."""
+        """Whether the features are on the device of the batches."""
         self.generator = torch.Generator(self.device)
 
     def __len__(self) -> int:
@@ -201,7 +201,7 @@ def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tens
         image = int(rows[int(bad[0, 0])])
         raise SelhnError(
             f"the features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
-            "`selhn data check` on the folder lists all such rows; mend or remove them"
+            "`selhn data check` on the folder lists all such rows; fix or remove them"
         )
 
 

@@ -1,6 +1,7 @@
 """What is in a data folder, and what is wrong with it, in plain words."""
 
 from collections import Counter
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.untrusted import some
 from selhn.data.features import blocks
 from selhn.data.formats import FORMATS, SPLITS, find_format
-from selhn.data.formats.data_report import Opened, Problems, Report
+from selhn.data.formats.data_report import Problems, Report
 from selhn.data.splits import Split
 from selhn.text import split_words
 
@@ -30,16 +31,16 @@ def check(path: Path | str, *, scan: bool = True) -> Report:
         path, name = find_format(path)
         report.lines.append(f"{path}: {name} format")
         # Codes are scanned in the form that is cheap to unpack.
-        opened = FORMATS[name].read(path, report, **({"form": "pca"} if name == "pocket" else {}))
-        check_opened(opened, report, scan)
+        _, splits = FORMATS[name].read(path, report, **({"form": "pca"} if name == "pocket" else {}))
+        check_splits(splits, report, scan)
     return report
 
 
-def check_opened(opened: Opened, report: Report, scan: bool) -> None:
+def check_splits(splits: Mapping[str, Split], report: Report, scan: bool) -> None:
     """Everything that can be checked once splits are read."""
     for name in SPLITS:
-        if name in opened.splits:
-            split = opened.splits[name]
+        if name in splits:
+            split = splits[name]
             describe(split, report)
             with report.collecting():
                 check_names(split)
@@ -48,14 +49,14 @@ def check_opened(opened: Opened, report: Report, scan: bool) -> None:
                     scan_features(split)
         elif not report.problems:  # if its files were tried and failed, that is the problem to fix
             report.problems.append(f"there is no {name} split: a data set needs train, dev and test")
-    for one, other in combinations(opened.splits.values(), 2):
+    for one, other in combinations(splits.values(), 2):
         for compare in (compare_widths, compare_images):
             with report.collecting():
                 compare(one, other)
-    if "test" in opened.splits:
-        report.lines.append(f"protocol: {protocol(opened.splits['test'])}")
-    if "train" in opened.splits:
-        report.lines.append(describe_words(opened.splits["train"]))
+    if "test" in splits:
+        report.lines.append(f"protocol: {protocol(splits['test'])}")
+    if "train" in splits:
+        report.lines.append(describe_words(splits["train"]))
 
 
 def describe(split: Split, report: Report) -> None:

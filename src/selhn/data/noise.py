@@ -12,7 +12,7 @@ NOISE = 2  # keeps this random stream apart from those of order and augmentation
 
 
 def with_noise(data: Data, rate: float, seed: int) -> Data:
-    """The data with a share of the training texts given the images of each other; dev and test stay as they are.
+    """The data with a share of the training texts given the images of each other; dev and test do not change.
 
     None of them keeps its image, and every image keeps its number of texts. The seed decides which they are.
     """

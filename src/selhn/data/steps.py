@@ -18,7 +18,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Pairs(NamedTuple):
-    """The numbers of B texts and of their images, and the images' features where the device does not have them."""
+    """The numbers of B texts and of their images, and the images' features if the device does not have them."""
 
     texts: Int[Tensor, " B"]
     images: Int[Tensor, " B"]

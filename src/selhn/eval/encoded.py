@@ -70,7 +70,7 @@ def score_split(
 
     Args:
         block: images, and texts, that are encoded at a time.
-        for_ranking: takes `model.logits`, which do not tie where sigmoids are all 1.
+        for_ranking: takes `model.logits`, which do not tie when all sigmoids are 1.
         path: a folder in which the result is kept, as `scores.npy` for `numpy.load`, one block of texts after the
             other; what is there already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
@@ -114,7 +114,7 @@ class _InMemory:
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
         """The scores of some texts."""
         if not len(self.matrix):
-            # A text's column lies together: filling the rows of images at scattered places takes three times as long.
+            # A text's column is contiguous: filling the rows of images at scattered places takes three times as long.
             self.matrix = columns.new_empty(self.shape[::-1]).T
         self.matrix.T[texts.to(columns.device)] = columns.T
 

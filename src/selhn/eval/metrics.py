@@ -1,7 +1,7 @@
 """Image-text retrieval metrics: pure functions of scores and ground truth.
 
 A query counts as found at k when its best ranked relevant item is among the first k. Ties are settled by a
-stated policy, never by the order in which the data happens to lie.
+stated policy, never by the order of the data.
 """
 
 import json
@@ -54,7 +54,7 @@ class DirectionMetrics:
         return self.recalls[k]
 
     def to_dict(self) -> dict[str, float]:
-        """A flat JSON object with the names used in papers; metrics that were not asked for are left out."""
+        """A flat JSON object with the names used in papers; metrics that were not computed are left out."""
         named: dict[str, float] = {f"R@{k}": value for k, value in self.recalls.items()}
         named |= {
             "median_rank": self.median_rank,
@@ -152,7 +152,7 @@ def recall(
     """Recall@k and ranks in both directions from scores (I, T).
 
     Args:
-        image_of_text: the image each of the T texts belongs to, any number of texts an image. An image
+        image_of_text: the image each of the T texts belongs to, any number of texts per image. An image
             without text is a distractor for the texts and no query itself.
         relevance: instead of it, boolean (I, T): a text may be true for several images (CxC, ECCV Caption).
         ties: "pessimistic" ranks an equal wrong item ahead, so that a model with one constant score finds
@@ -211,7 +211,7 @@ def rank_direction(
     extended: bool = False,
     byte_budget: int = DEFAULT_BYTE_BUDGET,
 ) -> tuple[Int[Tensor, " Q"], Float[Tensor, "Q 2"] | None]:
-    """Rank of each query and, where asked for, its R-Precision and mAP@R."""
+    """Rank of each query and, if requested, its R-Precision and mAP@R."""
     num_queries = matching.num_images if direction == "i2t" else matching.num_texts
     # Filled in place: small results kept between large temporaries would scatter the memory of the allocator.
     rank = torch.empty(num_queries, dtype=torch.int64)

@@ -25,7 +25,7 @@ DEFAULT_BYTE_BUDGET = 256 * 2**20
 BYTES_PER_SCORE = 13
 
 
-class Tile(NamedTuple):
+class QueryTile(NamedTuple):
     """Queries against the whole gallery, and the P true pairs among them as (row, column)."""
 
     scores: Float[Tensor, "Q G"]
@@ -59,7 +59,7 @@ class Matching:
     def from_embeddings(
         cls, image_emb: Array, text_emb: Array, image_of_text: Indices | None, relevance: Array | None
     ) -> "Matching":
-        """Products of embeddings (I, d) and (T, d), each made when its tile is asked for."""
+        """Products of embeddings (I, d) and (T, d), each computed with its tile."""
         all_images = checked_embeddings(image_emb, "image_emb")
         all_texts = checked_embeddings(text_emb, "text_emb")
         if all_images.shape[1] != all_texts.shape[1]:
@@ -83,7 +83,7 @@ class Matching:
 
         return cls(len(all_images), len(all_texts), multiply, image.to(device), text.to(device))
 
-    def tiles(self, direction: Literal["i2t", "t2i"], byte_budget: int) -> Iterator[tuple[slice, Tile]]:
+    def tiles(self, direction: Literal["i2t", "t2i"], byte_budget: int) -> Iterator[tuple[slice, QueryTile]]:
         """All queries of a direction, as many at a time as fit `byte_budget`, but at least one."""
         from_images = direction == "i2t"
         num_queries, num_gallery = self.num_images, self.num_texts
@@ -98,11 +98,11 @@ class Matching:
             if from_images:  # The other direction sees the same scores again.
                 refuse_nan(scores, "scores", first)
             here = (query >= first) & (query < first + step)
-            yield block, Tile(scores, query[here] - first, item[here])
+            yield block, QueryTile(scores, query[here] - first, item[here])
 
 
-def rank_queries(tile: Tile, ties: str) -> Int[Tensor, " Q"]:
-    """How many wrong items beat the best true one, counted and never sorted; -1 where none is true."""
+def rank_queries(tile: QueryTile, ties: str) -> Int[Tensor, " Q"]:
+    """How many wrong items beat the best true one, counted and never sorted; -1 if none is true."""
     scores, row, column = tile
     true_scores = scores[row, column]
     best = scores.new_full((len(scores),), -torch.inf).scatter_reduce(0, row, true_scores, "amax")
@@ -113,7 +113,7 @@ def rank_queries(tile: Tile, ties: str) -> Int[Tensor, " Q"]:
     return num_better.masked_fill(row.bincount(minlength=len(scores)) == 0, -1)
 
 
-def precision_queries(tile: Tile, ties: str) -> Float[Tensor, "Q 2"]:
+def precision_queries(tile: QueryTile, ties: str) -> Float[Tensor, "Q 2"]:
     """R-Precision and mAP@R of queries with R true items each (Chun et al., ECCV Caption, ECCV 2022)."""
     scores, row, column = tile
     num_true = row.bincount(minlength=len(scores))[:, None]
@@ -162,7 +162,7 @@ def true_pairs(
 
 
 def as_tensor(array: Indices) -> Tensor:
-    """A tensor over the same memory where that is possible."""
+    """A tensor over the same memory if that is possible."""
     if isinstance(array, Tensor):
         return array.detach()
     # torch warns about memory it may not write to, such as a read-only memory map.
@@ -170,7 +170,7 @@ def as_tensor(array: Indices) -> Tensor:
 
 
 def at_least_float32(scores: Tensor) -> Tensor:
-    """Half precision widened, which changes no comparison; float32 and float64 as they are."""
+    """Half precision widened, which changes no comparison; float32 and float64 unchanged."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 

@@ -103,7 +103,7 @@ class StoredScores:
         except OSError as error:
             raise OSError(
                 f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts scored "
-                "before are kept: make room and start again, it goes on from there"
+                "before are kept: free some disk space and start again, it continues from there"
             ) from None
 
     @property

@@ -53,7 +53,7 @@ def test_what_is_written_is_read(tmp_path, ragged, dtype, monkeypatch):
 def test_nothing_is_left_when_writing_fails(tmp_path):
     data = make_data(False)
     data.test.features.store[3, 1, 2] = 1e6
-    with pytest.raises(ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or past 65504"):
+    with pytest.raises(ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or above 65504"):
         write_native(data, tmp_path / "tiny", precision="float16")
     data.test.features.store[3, 1, 2] = torch.nan
     with pytest.raises(ValueError, match="image 3"):

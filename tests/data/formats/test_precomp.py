@@ -151,5 +151,5 @@ def test_repeated_rows_that_nothing_counts_are_refused(precomp, ids):
     precomp.text("dev_ids.txt", ids or [])
     if ids is None:
         (precomp.folder / "dev_ids.txt").unlink()
-    with pytest.raises(ValueError, match="row 1: is that of row 0 again.*write dev_image_of_text.txt"):
+    with pytest.raises(ValueError, match="row 1: repeats row 0.*write dev_image_of_text.txt"):
         load_data(precomp.folder)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_settings
-from selhn.data.formats.data_report import Opened, Report
+from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.karpathy import read_karpathy
 from selhn.data.formats.native import read_native, write_native
 from selhn.data.formats.pocket import read_pocket
@@ -24,7 +24,7 @@ class Format:
     """A way to lay out a data set."""
 
     looks_like: Callable[[Path], bool]
-    read: Callable[..., Opened]
+    read: Callable[..., Found]
     files: str
     """What a person would look for."""
     settings: Callable[..., Any] | None = None
@@ -36,10 +36,10 @@ def has_file(path: Path, *patterns: str) -> bool:
     return path.is_dir() and all(any(path.glob(pattern)) for pattern in patterns)
 
 
-def read_world(path: Path, report: Report, **settings: Any) -> Opened:
+def read_world(path: Path, report: Report, **settings: Any) -> Found:
     """The generated world, which is not on any disk."""
     data = make_world(**settings)
-    return Opened(data.name, {name: data[name] for name in SPLITS})
+    return data.name, {name: data[name] for name in SPLITS}
 
 
 # The first that fits is taken: a pocket folder has the files of a precomp folder too.
@@ -110,16 +110,16 @@ def read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data
     """A data set of a known format, complete or an error."""
     known, report = FORMATS[format_name], Report()
     require_settings(f"the {format_name} format", known.settings or known.read, settings, only_optional=True)
-    opened = known.read(path, report, **settings)
+    name, splits = known.read(path, report, **settings)
     report.raise_problems()
-    missing = [name for name in SPLITS if name not in opened.splits]
+    missing = [split for split in SPLITS if split not in splits]
     if missing:
         raise SelhnError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")
-    train, dev, test = (opened.splits[name] for name in SPLITS)
+    train, dev, test = (splits[split] for split in SPLITS)
     for split in (dev, test):
         if split.features.width != train.features.width:
             raise SelhnError(
                 f"{path}: {split.name} features are {split.features.width} wide, those of train "
                 f"{train.features.width}: take all splits from the same features"
             )
-    return Data(opened.name, train, dev, test)
+    return Data(name, train, dev, test)

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from selhn.base.errors import SelhnError
 from selhn.data.splits import Split
+
+Found: TypeAlias = tuple[str, dict[str, Split]]
+"""What a reader returns: the name of the data, and the splits that could be read."""
 
 
 class Problems(SelhnError):
@@ -58,14 +61,6 @@ class Report:
         """Raise all problems at once, if there are any."""
         if self.problems:
             raise Problems(self.problems)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What a reader found: the name of the data, and the splits that could be read."""
-
-    name: str
-    splits: dict[str, Split]
 
 
 def each(*steps: Callable[[], Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import open_array, read_json, require_file
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.data_report import Opened, Report, each
+from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.precomp import cut_images
 from selhn.data.splits import COCO_FOLDS, Split
 
@@ -44,7 +44,7 @@ def read_karpathy(
     features: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
     cut_dev: bool = True,
-) -> Opened:
+) -> Found:
     """The splits of a Karpathy file and a features array.
 
     Args:
@@ -64,7 +64,7 @@ def read_karpathy(
     for name, numbers in numbers_of_splits(images, report, cut_dev).items():
         stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
         splits[name] = make_split(name, stored, [images[number] for number in numbers], json_path)
-    return Opened(json_path.stem.removeprefix("dataset_"), splits)
+    return json_path.stem.removeprefix("dataset_"), splits
 
 
 def only_file(path: Path, pattern: str, what: str) -> Path:

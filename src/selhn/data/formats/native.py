@@ -3,8 +3,8 @@
 data.json                what is there: version, name, folds, and for each split the names of its files
 {split}_features.npy     (images, regions, F), or (regions of all images, F) together with
 {split}_offsets.npy      (images + 1): image i has the rows offsets[i] to offsets[i + 1]
-{split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one a line, any number an image, in any order
-{split}_images.jsonl     {"name": "dog.jpg"}                   one a line
+{split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one per line, any number per image, in any order
+{split}_images.jsonl     {"name": "dog.jpg"}                   one per line
 {split}_boxes.npy        (images, regions, 4): x1, y1, x2, y2 as shares of width and height; may be missing
 """
 
@@ -23,7 +23,7 @@ from selhn.base.files import new_folder
 from selhn.base.names import require_kind
 from selhn.base.untrusted import open_array, read_json, read_json_lines, some
 from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
-from selhn.data.formats.data_report import Opened, Report, each
+from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.splits import Data, Split
 
 FORMAT, VERSION = "selhn-data", 1
@@ -77,7 +77,7 @@ def write_split(folder: Path, split: Split, precision: NativePrecision) -> dict[
 
 
 def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
-    """One object a line."""
+    """One object per line."""
     # Half a character, which JSON files may contain, is written as the escape it came from.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
@@ -97,7 +97,7 @@ def write_features(path: Path, split: Split, precision: NativePrecision) -> npt.
                 image = block.start + int(wrong[0])
                 raise SelhnError(
                     f"{split.name}: image {image} ({split.image_names[image]}) "
-                    f"has a feature that is NaN or past {largest:g}: mend it, or write float32 if this was float16"
+                    f"has a feature that is NaN or above {largest:g}: fix it, or write float32 if this was float16"
                 )
             file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
@@ -117,7 +117,7 @@ def npy_header(shape: tuple[int, ...], precision: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
-def read_native(path: Path, report: Report) -> Opened:
+def read_native(path: Path, report: Report) -> Found:
     """The splits of our own folder."""
     content = read_contents(path / "data.json")
     splits = {}
@@ -125,7 +125,7 @@ def read_native(path: Path, report: Report) -> Opened:
         with report.collecting():
             split = open_native_split(path, name, entry, report)
             splits[name] = replace(split, folds=content["folds"]) if name == "test" else split
-    return Opened(str(content.get("name", path.name)), splits)
+    return str(content.get("name", path.name)), splits
 
 
 def read_contents(path: Path) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Sp
 
 
 def open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:
-    """Features with or without offsets."""
+    """Features, with offsets if their numbers of regions differ."""
     if "offsets" not in paths:
         return DenseFeatures(open_array(paths["features"]), path=paths["features"])
     offsets = torch.from_numpy(open_array(paths["offsets"], "iu", (1,)).astype(np.int64))

@@ -16,7 +16,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import read_archive
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.data_report import Opened, Report
+from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.precomp import SplitFiles, open_split
 
 
@@ -76,7 +76,7 @@ def read_pocket(
     *,
     form: Literal["full", "pca"] = "full",
     regions: int | None = None,
-) -> Opened:
+) -> Found:
     """The splits of a pocket folder.
 
     Args:
@@ -101,7 +101,7 @@ def read_pocket(
     for name in ("train", "dev", "test"):
         with report.collecting():
             splits[name] = open_split(SplitFiles(path, name), name, report, unpacked, kinds="i")
-    return Opened(path.name, splits)
+    return path.name, splits
 
 
 def read_projection(path: Path) -> Projection:

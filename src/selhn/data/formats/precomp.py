@@ -1,6 +1,6 @@
 """The field's `*_precomp` folders (SCAN, VSE-infinity): `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`.
 
-What differs between the folders that go around is found out here: whether an image has one row or a row for each of its
+What differs between the public folders is detected here: whether an image has one row or a row for each of its
 captions, how many captions an image has, and whether ids are given by image or by caption. Nothing is copied: features
 stay in their file and each image is read once.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import open_array, read_integers, read_json, read_lines, some
 from selhn.data.features import DenseFeatures, Features
-from selhn.data.formats.data_report import Opened, Report, each
+from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.splits import COCO_FOLDS, Split
 
 # Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
@@ -31,7 +31,7 @@ COMPARED_GROUPS = 40
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Which row of the features is image i, and which image text j belongs to."""
 
     rows: Int[Tensor, " I"]
@@ -54,7 +54,7 @@ class SplitFiles:
 FeaturesOf = Callable[[npt.NDArray[Any], Int[Tensor, " I"], Path], Features]
 
 
-def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str | None = None) -> Opened:
+def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str | None = None) -> Found:
     """The splits of a precomp folder.
 
     Args:
@@ -72,7 +72,7 @@ def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str 
         report.lines.append("test_*: not used, because it is the first fifth of testall_*")
     if stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0:
         splits["test"] = replace(splits["test"], folds=COCO_FOLDS)
-    return Opened(folder.name if folder.name != "precomp" else folder.parent.name, splits)
+    return folder.name if folder.name != "precomp" else folder.parent.name, splits
 
 
 def precomp_folder(folder: Path) -> Path:
@@ -153,7 +153,7 @@ def read_ids(files: SplitFiles, report: Report) -> list[str]:
     return []
 
 
-def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> Layout:
+def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> RowLayout:
     """How rows, images and captions belong together."""
     rows, given = len(array), files.path("image_of_text.txt")
     if given.exists():
@@ -163,22 +163,22 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
                 f"{given} has {len(owners)} lines up to image {max(owners, default=0)}, but there are {num_captions} "
                 f"captions and {rows} rows of features: give for each caption its row, counted from 0"
             )
-        return Layout(torch.arange(rows), torch.tensor(owners), f"one row an image; captions follow {given.name}")
+        return RowLayout(torch.arange(rows), torch.tensor(owners), f"one row per image; captions follow {given.name}")
     if rows == num_captions:
         return layout_of_repeated_rows(files, array, ids)
     if num_captions % rows == 0:
-        each = num_captions // rows
-        owner = torch.arange(num_captions) // each
-        return Layout(torch.arange(rows), owner, f"one row an image, {each} consecutive captions each")
+        number = num_captions // rows
+        owner = torch.arange(num_captions) // number
+        return RowLayout(torch.arange(rows), owner, f"one row per image, {number} consecutive captions each")
     raise SelhnError(
         f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions, which is "
-        f"neither one row a caption nor the same number of captions for each row: complete the shorter file, or write "
-        f"{given.name} with the row of each caption, counted from 0"
+        f"neither one row per caption nor the same number of captions for each row: complete the shorter file, or "
+        f"write {given.name} with the row of each caption, counted from 0"
     )
 
 
-def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> Layout:
-    """As many rows as captions: each image stands there once for each of its captions, or has one caption only."""
+def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> RowLayout:
+    """As many rows as captions: each image is repeated for each of its captions, or has one caption only."""
     total = len(array)
     head = np.asarray(array[:COMPARED_ROWS])
     changes = [row for row in range(1, len(head)) if not np.array_equal(head[row], head[row - 1])]
@@ -191,8 +191,8 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
     if len(starts) == total and len(changes) < len(head) - 1:
         alike = next(row for row in range(1, len(head)) if row not in changes)
         raise SelhnError(
-            f"{files.path('ims.npy')}, row {alike}: is that of row {alike - 1} again, but not every image is there "
-            f"equally often, and the ids do not tell them apart: write {files.stem}_image_of_text.txt with the row of "
+            f"{files.path('ims.npy')}, row {alike}: repeats row {alike - 1}, but not every image is repeated "
+            f"equally often, and the ids do not separate them: write {files.stem}_image_of_text.txt with the row of "
             "each caption, counted from 0"
         )
     counts = np.diff(np.append(starts, total))
@@ -204,20 +204,18 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
             raise SelhnError(
                 f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, though there are "
                 f"as many rows as captions and the ids or the first rows say that both are one image: repeat "
-                f"each image for each caption, or keep one row an image and write {files.stem}_image_of_text.txt"
+                f"each image for each caption, or keep one row per image and write {files.stem}_image_of_text.txt"
             )
     owner = torch.from_numpy(np.repeat(np.arange(len(starts)), counts))
+    times = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+    words = f"one row per caption: each image is there {times} times and is read once"
     if len(starts) == total:
-        words = "one row and one caption an image"
-    elif counts.min() == counts.max():
-        words = f"one row a caption: each image is there {counts[0]} times and is read once"
-    else:
-        words = f"one row a caption: each image is there {counts.min()} to {counts.max()} times and is read once"
-    return Layout(torch.from_numpy(starts), owner, words)
+        words = "one row and one caption per image"
+    return RowLayout(torch.from_numpy(starts), owner, words)
 
 
-def names_of_images(files: SplitFiles, layout: Layout, ids: list[str], num_rows: int) -> list[str]:
-    """The id of each image, as a file name where `id_mapping.json` knows it."""
+def names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_rows: int) -> list[str]:
+    """The id of each image, as a file name if `id_mapping.json` knows it."""
     if not ids:
         return []
     images, texts = len(layout.rows), len(layout.image_of_text)
@@ -229,7 +227,7 @@ def names_of_images(files: SplitFiles, layout: Layout, ids: list[str], num_rows:
     elif len(ids) != images:
         raise SelhnError(
             f"{files.path('ids.txt')} has {len(ids)} lines for {images} images and {texts} captions: "
-            "give one id an image, or one a caption"
+            "give one id per image, or one per caption"
         )
     for folder in (files.folder, files.folder.parent):
         if (folder / "id_mapping.json").is_file():
@@ -239,9 +237,9 @@ def names_of_images(files: SplitFiles, layout: Layout, ids: list[str], num_rows:
 
 
 def read_boxes(
-    files: SplitFiles, layout: Layout, num_regions: int, num_rows: int, report: Report
+    files: SplitFiles, layout: RowLayout, num_regions: int, num_rows: int, report: Report
 ) -> Float[Tensor, "I M 4"] | None:
-    """The boxes as shares of width and height, where they are there and can be made such."""
+    """The boxes as shares of width and height; None if there are none, or if the sizes of the images are missing."""
     path = files.path("boxes.npy")
     if not path.exists():
         return None

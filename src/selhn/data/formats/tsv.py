@@ -22,7 +22,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import require_file
 from selhn.data.features import ImageByImage
-from selhn.data.formats.data_report import Opened, Report, each
+from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.karpathy import (
     MAX_CAPTIONS,
     CaptionedImage,
@@ -90,7 +90,7 @@ def read_tsv(
     captions: Path | str | None = None,
     max_captions: int | None = MAX_CAPTIONS,
     cut_dev: bool = True,
-) -> Opened:
+) -> Found:
     """The splits of one or more TSV files and a Karpathy file.
 
     Args:
@@ -113,11 +113,11 @@ def read_tsv(
             rows = rows_of_images(chosen, lines, path, name)
             features = TsvFeatures(rows, read_features(rows[0]).shape[1])
             splits[name] = make_split(name, features, chosen, json_path, padded_boxes(rows, features.num_regions))
-    return Opened(json_path.stem.removeprefix("dataset_"), splits)
+    return json_path.stem.removeprefix("dataset_"), splits
 
 
 def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
-    """The line of every image; where an image occurs twice, the first."""
+    """The line of every image; if an image occurs twice, the first."""
     lines: dict[str, TsvRow] = {}
     for path in paths:
         require_file(path)
@@ -152,7 +152,7 @@ def split_line(content: bytes, path: Path, number: int) -> list[bytes]:
 
 
 def decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
-    """Base64 to float32, also where a Python 3 script wrote `b'...'`."""
+    """Base64 to float32, also if a Python 3 script wrote `b'...'`."""
     if field.startswith(b"b'"):
         field = field[2:-1]
     try:
@@ -204,7 +204,7 @@ def rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], p
 
 
 def padded_boxes(rows: Sequence[TsvRow], num_regions: int) -> Float[Tensor, "I M 4"]:
-    """Boxes of all images, zero where an image has fewer."""
+    """Boxes of all images, zero if an image has fewer."""
     boxes: npt.NDArray[Any] = np.zeros((len(rows), num_regions, 4), np.float32)
     for n, row in enumerate(rows):
         boxes[n, : len(row.boxes)] = row.boxes

@@ -1,4 +1,4 @@
-"""The language of the generated world: five captions an image, each true, each partial, each built differently."""
+"""The language of the generated world: five captions per image, each true, each partial, each built differently."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -17,7 +17,7 @@ NUM_CAPTIONS = 5
 MOST_WORDS = 20
 _BLOCK = 2000 * NUM_CAPTIONS
 
-# One row a meaning, in the order of the tables in scenes.py; a row lists phrases of the same meaning.
+# One row per meaning, in the order of the tables in scenes.py; a row lists phrases of the same meaning.
 SHAPE_NAMES = (
     ("ball", "sphere"),
     ("cube", "box"),
@@ -72,7 +72,7 @@ _TABLES = (
     *(OPENERS, DETERMINERS, THINGS, (("and", "with", "is", "an"),)),
 )
 WORDS = ("", *sorted({w for table in _TABLES for row in table for phrase in row for w in phrase.split()}))
-"""Word number c of a caption's codes; 0 is no word."""
+"""Word number c of a caption's codes; 0 is padding."""
 _CODE = {word: code for code, word in enumerate(WORDS)}
 
 
@@ -89,7 +89,7 @@ def _codes(table: tuple[tuple[str, ...], ...]) -> Int[Tensor, "meanings variants
 
 
 class _Writer:
-    """Says things about some scenes, one caption a row; every choice of words is drawn from the caption's number."""
+    """Says things about some scenes, one caption per row; every choice of words is drawn from the caption's number."""
 
     def __init__(self, draws: Draws, texts: Int[Tensor, " T"]):
         self.draws = draws
@@ -124,7 +124,7 @@ class _Writer:
         return torch.cat(parts, dim=1)
 
     def link(self, first: Scenes, second: Scenes) -> Int[Tensor, "T W"]:
-        """A relation that holds between two things, or "with" where none does."""
+        """A relation that holds between two things, or "with" if none does."""
         holds = relations(first, second)
         chosen = ((self.draws.uniform("relation", self.texts, holds.shape[1]) + 1.0) * holds).argmax(dim=1)
         phrase = self.say("relation", RELATION_NAMES, chosen)
@@ -134,11 +134,11 @@ class _Writer:
 
 
 def write(draws: Draws, scenes: Scenes, texts: Int[Tensor, " T"]) -> UInt8[Tensor, "T 20"]:
-    """Captions as word numbers, zeros at the end; `scenes` has one row a text."""
+    """Captions as word numbers, zeros at the end; `scenes` has one row per text."""
     writer = _Writer(draws, texts)
     order = (draws.uniform("order", texts, scenes.present.shape[1]) + 1.0).mul(scenes.present)
     first, second, third = (scenes.pick(k) for k in order.topk(3, dim=1).indices.unbind(dim=1))
-    # The five patterns begin at another one for every image, so that "caption 0" is no special kind of sentence.
+    # The five patterns begin at another one for every image, so that "caption 0" is not a special kind of sentence.
     start = draws.integers("pattern", texts // NUM_CAPTIONS, below=NUM_CAPTIONS)
     pattern = ((texts + start) % NUM_CAPTIONS)[:, None]
     pair, three, opened, placed, plain = ((pattern == k).long() for k in range(NUM_CAPTIONS))
@@ -171,7 +171,7 @@ def _packed(slots: Int[Tensor, "T S"]) -> UInt8[Tensor, "T 20"]:
 
 
 class WorldCaptions(Sequence[str]):
-    """The captions of a split, written when they are first asked for, a block at a time.
+    """The captions of a split, written when they are first read, a block at a time.
 
     `words` and `codes` hold the same captions as numbers, for whoever tokenizes millions of them.
     """
@@ -185,7 +185,7 @@ class WorldCaptions(Sequence[str]):
 
     @property
     def codes(self) -> UInt8[np.ndarray, "T 20"]:
-        """Word numbers of all captions; 0 is no word."""
+        """Word numbers of all captions; 0 is padding."""
         for block in np.flatnonzero(~self._written):
             self._write(int(block))
         return self._codes

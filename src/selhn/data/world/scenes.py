@@ -33,7 +33,7 @@ class Thing:
     x: float
     y: float
     foot: float
-    """Where its shadow lies: below y + radius when it floats."""
+    """Height of its shadow: below y + radius when it floats."""
     depth: float
     radius: float
 

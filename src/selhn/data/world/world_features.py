@@ -32,7 +32,7 @@ GAIN_EMPTY, GAIN_THING, GAIN_NOISE, GAIN_CONTENT = -0.4, 0.15, 0.52, 0.35
 THING, SETTING, PLACE, STYLE, NOISE = 0.185, 0.155, 0.05, 0.16, 0.105
 """Standard deviation that each source adds to an entry of a feature."""
 SKEW = 0.5
-"""Real entries have a long tail upwards: x + SKEW * x^2, which leaves the zeros where they are."""
+"""Real entries have a long tail upwards: x + SKEW * x^2, which leaves zeros unchanged."""
 CONTEXT = 0.3
 """How much a region also sees of the whole scene, as the wide view of a convolutional network does."""
 LOOK_SHARES = {"shape": 0.25, "colour": 0.2, "binding": 0.35, "material": 0.12, "size": 0.08}
@@ -69,7 +69,7 @@ def _make_tables(width: int) -> dict[str, Tensor]:
 class WorldFeatures(Features):
     """Region features of a split, computed from the scenes when they are gathered.
 
-    Region 0 is the whole picture, then one a thing, then crops anywhere.
+    Region 0 is the whole picture, then one per thing, then crops anywhere.
     """
 
     def __init__(self, source: SceneSource, num_images: int, num_regions: int, width: int, noise: float):
@@ -168,7 +168,7 @@ class WorldFeatures(Features):
 
 
 def _seen(regions: Float[Tensor, "B M 4"], things: Float[Tensor, "B K 4"]) -> Float[Tensor, "B M K"]:
-    """Which share of every thing lies inside every region."""
+    """The share of every thing that is inside every region."""
     low = torch.maximum(regions[:, :, None, :2], things[:, None, :, :2])
     high = torch.minimum(regions[:, :, None, 2:], things[:, None, :, 2:])
     inside = (high - low).clamp(min=0).prod(dim=-1)
@@ -211,12 +211,12 @@ def make_world(
     noise: float = 1.0,
     twins: float = 0.3,
 ) -> Data:
-    """A generated data set with five captions an image; the same settings always give the same data.
+    """A generated data set with five captions per image; the same settings always give the same data.
 
     Args:
         images: size of the training split; dev and test have a sixth of it each, at least 100 and at most 1,000.
         seed: which sample of the world; how things look does not depend on it.
-        regions: regions an image (M), at least one more than the most objects.
+        regions: regions per image (M), at least one more than the most objects.
         width: width of a region feature (F).
         objects: the fewest and the most things in a scene.
         noise: scales the picture's own style and the noise of every region; 1 has the statistics of real features.

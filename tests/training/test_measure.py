@@ -1,13 +1,17 @@
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from selhn.data import load_data, write_native
 from selhn.eval import evaluate, recall, score_split
 from selhn.eval.stored import StoredScores
+from selhn.losses import TripletHN
 from selhn.models import load_model
+from selhn.training import train
 from selhn.training.config import RunConfig, override
 from selhn.training.measure import measure_runs, run_names
 from selhn.training.run import run_config
@@ -91,3 +95,18 @@ def test_names(tmp_path):
     folders = [tmp_path / "a" / "seed0", tmp_path / "b" / "seed0", tmp_path / "c"]
     assert run_names(folders) == ["a/seed0", "b/seed0", "c"]
     assert run_names(folders[:1]) == ["seed0"]
+
+
+def test_the_folds_of_the_data_are_those_of_the_field(tmp_path, tiny_data, tiny_model, tiny_config, capsys):
+    coco = replace(tiny_data, test=replace(tiny_data.test, folds=5))
+    data = load_data(write_native(coco, tmp_path / "coco"))
+    model = tiny_model("vse_fc")
+    run = train(model, data, TripletHN(), out=tmp_path / "run", config=tiny_config, epochs=1)
+    assert "test: the mean over 5 folds of 20 images" in capsys.readouterr().out
+    assert run.test == evaluate(model, data.test, folds=5) != evaluate(model, data.test, folds=1)
+    ((_, measured),) = measure_runs([tmp_path / "run"], quiet=False)
+    assert measured == run.test
+    assert "mean over 5 folds" in capsys.readouterr().out
+    ((_, at_once),) = measure_runs([tmp_path / "run"], folds=1, quiet=False)
+    assert at_once == evaluate(model, data.test, folds=1)
+    assert "folds" not in capsys.readouterr().out

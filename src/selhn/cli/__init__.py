@@ -8,10 +8,9 @@ import typer
 
 from selhn.base.errors import SelhnError
 from selhn.base.plugins import load_plugins
-from selhn.cli import index, lab
-from selhn.cli.data import Settings, data_app
+from selhn.cli import index, lab, train
+from selhn.cli.data import data_app
 from selhn.cli.export import export_app
-from selhn.cli.options import seed_numbers, stoppable
 
 app = typer.Typer(
     help="Image-text matching: train, measure and search, with hard negatives that do not stall.",
@@ -61,51 +60,8 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
         typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
 
 
-@app.command()
-def train(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe such as rvse_selhn_world.")] = None,
-    settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE.")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder; epochs=30 makes it longer.")
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
-    show: Annotated[bool, typer.Option("--list", help="List the recipes and what the paper reached.")] = False,
-) -> None:
-    """Train by a recipe, with settings changed by key=value."""
-    from selhn.training import describe_recipes, get_recipe, override, resume_run, run_seeds
-
-    changes = [setting for setting in settings or [] if not setting.startswith("seeds=")]
-    seeds = next((word.removeprefix("seeds=") for word in settings or [] if word.startswith("seeds=")), seeds)
-    if resume is not None:  # the first word after the folder is a setting too
-        typer.echo(f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes]).test}")
-    elif show or recipe is None:
-        typer.echo(describe_recipes())
-    else:
-        numbers = seed_numbers(seeds) or None
-        typer.echo(run_seeds(override(get_recipe(recipe), changes), numbers, out or Path("runs") / recipe))
-
-
-@app.command("eval")
-def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs or of saved models; several are averaged too.")],
-    data: Annotated[str | None, typer.Option(help="Other data than the runs' own.")] = None,
-    split: str = "test",
-    folds: Annotated[int | None, typer.Option(help="1 for COCO 5K; by default 5 for the test images of COCO.")] = None,
-    scores: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what images and texts are ranked by; resumes from it.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
-    """Measure the best model of a run, or of several and their ensemble."""
-    from selhn.training import measure_runs, run_names
-
-    width = max(len("ensemble"), *map(len, run_names(runs)))
-    with stoppable():
-        for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False):
-            typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
-
-
+app.command()(train.train)
+app.command("eval")(train.evaluate)
 for command in (index.index, index.search, index.serve, lab.reproduce, lab.diagnose, lab.report):
     app.command()(command)
 

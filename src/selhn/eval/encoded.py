@@ -167,6 +167,11 @@ def folds_of(split: Split, folds: int | None = None) -> int:
     return folds
 
 
+def in_folds(split: Split, folds: int) -> str:
+    """What to say of metrics that are means over folds."""
+    return f"the mean over {folds} folds of {split.num_images // folds:,} images; folds=1 measures all at once"
+
+
 def require_width(model: AbstractMatcher, split: Split) -> None:
     """Refuse features of another width than the model was made for."""
     wanted = model.settings.get("feature_dim")

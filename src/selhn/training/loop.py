@@ -16,6 +16,7 @@ from selhn.data import Data, with_noise
 from selhn.diagnose import StallAlarm, diagnose, make_alarm, probe_split
 from selhn.diagnose.stall import patience
 from selhn.eval import Metrics, evaluate
+from selhn.eval.encoded import in_folds
 from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
@@ -41,7 +42,7 @@ class Run:
     dev: Metrics
     """Of the epoch with the highest RSUM on dev."""
     test: Metrics
-    """Of that epoch, read once, at the end."""
+    """Of that epoch, read once, at the end; over the folds of the split, five for COCO (COCO 1K)."""
     best_epoch: int
     stalled: str | None
     """What the stall alarm said, if it went off and training has not left the plateau since."""
@@ -138,6 +139,8 @@ def train_in(
                 checkpoints.save(replace(position, log_position=meter.flush()))
         folder.restore_best(model)
         dev, test = evaluate(model, data.dev), evaluate(model, data.test)
+        if data.test.folds > 1:
+            progress.say(f"test: {in_folds(data.test, data.test.folds)}")
         stalled = None if alarm is None else alarm.said
         folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
         if folder.path is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
-from selhn.eval.encoded import folds_of
+from selhn.eval.encoded import folds_of, in_folds
 from selhn.models import load_model
 from selhn.runs import RunFolder
 from selhn.training.run import open_data, read_config
@@ -29,13 +29,15 @@ def measure_runs(
 
     A run by itself is ranked by its `logits`; what is averaged are the scores, which for SGR and SAF are sigmoids, as
     their authors average them. `scores` is a folder in which the `logits` are kept, and from which a run that was
-    stopped is taken up again.
+    stopped is resumed.
     """
     names = run_names(runs)
     require_same_data(runs)
     models = [load_model(run) for run in runs]
     items = open_data(runs[0], data)[split]
-    folds_of(items, folds)
+    folds = folds_of(items, folds)
+    if folds > 1 and not quiet:
+        print(in_folds(items, folds))
     for model in models:  # before the first of them is scored for hours
         require_width(model, items)
     averaged = []
@@ -45,7 +47,7 @@ def measure_runs(
         try:
             numbers = score_split(model, items, for_ranking=True, path=path, quiet=quiet)
         except KeyboardInterrupt:
-            kept = "" if path is None else f"; what was scored is kept in {path}, the same command goes on from there"
+            kept = "" if path is None else f"; what was scored is kept in {path}, the same command continues from there"
             raise KeyboardInterrupt(f"stopped{kept}") from None
         yield name, measure_split(numbers, items, folds=folds)
         if len(runs) > 1:

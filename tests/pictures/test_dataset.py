@@ -6,7 +6,6 @@ from picture_cases import TinyBackbone, encoded, photo
 
 from selhn.data import check, load_data
 from selhn.pictures import Extractor, import_pictures, picture_split
-from selhn.pictures.dataset import describe_report
 
 
 @pytest.fixture
@@ -107,7 +106,7 @@ def test_a_long_report_is_cut(photos, tmp_path):
     for number in range(30):
         (photos / f"bad{number}.jpg").write_bytes(b"")
     _, report = picture_split(photos, Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
-    lines = describe_report(report).splitlines()
+    lines = report.describe("pictures.json").splitlines()
     assert lines[0] == "12 pictures used (12 computed now), 32 files left out"
     assert lines[-1] == "  and 12 more in pictures.json"
     assert len(lines) == 22

@@ -20,8 +20,8 @@ from selhn.base.progress import Progress
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures import library as library_module
-from selhn.pictures.dataset import REPORT_FILE
 from selhn.pictures.examples import PICTURES
+from selhn.pictures.extraction import REPORT_FILE
 from selhn.pictures.picture_folders import default_index, picture_id
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item

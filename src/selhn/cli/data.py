@@ -56,14 +56,14 @@ def data_import(
     pictures = pictures_in(source)
     if captions is not None or extractor == "files" or pictures is not None:
         from selhn.pictures import import_pictures, load_extractor
-        from selhn.pictures.dataset import describe_report
+        from selhn.pictures.extraction import REPORT_FILE
 
         out = out or Path(f"{Path(source).resolve().name}_data")
         options = {"precision": precision, **options}
         require_settings("an import of pictures", import_pictures, options, only_optional=True)
         vision = None if extractor == "files" else load_extractor(extractor, device)
         found = import_pictures(source if pictures is None else pictures, out, vision, captions, **options)
-        typer.echo(describe_report(found))
+        typer.echo(found.describe(out / REPORT_FILE))
         typer.echo(str(check(out)))
         return
     if out is None:

@@ -1,6 +1,5 @@
 """`selhn demo`: one model, two losses, side by side, then a search; with `--pictures`, a search of photographs."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -11,24 +10,25 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.search import answer_tiles, describe
 from selhn.data import Data, Split, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render
 from selhn.diagnose import training_figure
 from selhn.eval import Metrics
+from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
 from selhn.pictures.sheets import SIDE, Tile, contact_sheet
-from selhn.runs import read_log
+from selhn.runs import RunFolder
 from selhn.search import Hit, Index
-from selhn.training import RunConfig, get_recipe, open_run, override, run_config
+from selhn.training import RunConfig, get_recipe, override, run_config
 
 LOSSES = {
     "T-HN": ("hn", "every anchor learns from its hardest negative"),
-    "SelHN": ("selhn", "an anchor learns from its hardest negative where that is told apart, else from all"),
+    "SelHN": ("selhn", "an anchor learns from its hardest negative where that is distinct, otherwise from all"),
 }
 QUERIES_ABOUT = (1, 4, 9)
 """Scenes of the test split whose first caption is searched for."""
@@ -43,7 +43,7 @@ PICTURE_QUERIES: tuple[tuple[str | None, str | None], ...] = (
 
 
 def run_demo(out: Path, images: int, epochs: int) -> None:
-    """Train twice, compare, draw, search; everything lands in `out`."""
+    """Train twice, compare, draw, search; all files are in `out`."""
     print(f"A generated world: {images:,} scenes to learn from, five sentences each. For example:")
     data = load_data("world", images=images)
     for caption in data.train.captions[:2]:
@@ -64,7 +64,7 @@ What to type next:
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
-    """Both runs at once, each on one core: their lines come as they come."""
+    """Both runs at once, each on one core; their lines are printed as they come."""
     small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}", "model.dim=128",
              "model.word_dim=128", "drop_regions=0", "corrupt_words=0", "decay_at=[]", "device=cpu"]  # fmt: skip
     configs = {name: override(get_recipe(f"rvse_{loss}_world"), small) for name, (loss, _) in LOSSES.items()}
@@ -75,17 +75,17 @@ def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
     for child in children:
         child.join()
     if any(child.exitcode for child in children):
-        raise SelhnError("the training did not come to its end; what it said is above")
+        raise SelhnError("the training failed; its messages are above")
 
 
 def _train(name: str, config: RunConfig, folder: Path) -> None:
-    """One run in a process of its own; what a user can mend is one sentence here too."""
+    """One run in a process of its own."""
     torch.set_num_threads(1)
     if (folder / "config.yaml").exists():  # of an earlier demo
         shutil.rmtree(folder)
     try:
         run_config(config, folder, label=f"{name:6} ")
-    except (ValueError, OSError) as error:
+    except (SelhnError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -94,42 +94,43 @@ def _train(name: str, config: RunConfig, folder: Path) -> None:
 
 def _compare(out: Path) -> None:
     print("\nOn scenes that neither has seen (R@1, R@5, R@10 for images to texts and texts to images; their sum):")
-    for name in LOSSES:
-        results = json.loads((out / name / "results.json").read_text())
-        print(f"    {name:6} {Metrics.from_dict(results['test'])}{'   <- stalled' if results['stalled'] else ''}")
+    runs = {name: RunFolder(out / name) for name in LOSSES}
+    for name, run in runs.items():
+        results = run.results
+        assert results is not None
+        print(f"    {name:6} {Metrics.from_dict(results.test)}{'   <- stalled' if results.stalled else ''}")
     try:
-        figure = training_figure({name: [read_log(out / name / "log.jsonl")] for name in LOSSES}, out / "training.png")
-        print(f"Curves: {figure}")
-    except ValueError as missing:  # matplotlib
+        print(f"Curves: {training_figure({name: [run.log()] for name, run in runs.items()}, out / 'training.png')}")
+    except MissingExtra as missing:
         print(f"No curves: {missing}")
 
 
 def _search(data: Data, out: Path) -> None:
-    model, _ = open_run(out / "SelHN")
-    index = Index.build(model, data.test, path=out / "index")
+    index = Index.build(load_model(out / "SelHN"), data.test, path=out / "index")
     print(f"\nSearch among the {len(index)} unseen scenes, with the model trained by SelHN:")
     for number, scene in enumerate(QUERIES_ABOUT, 1):
         query = data.test.captions[5 * scene]
         hits = index.search(query, k=5)
-        place = next((i for i, hit in enumerate(hits, 1) if hit.id == data.test.image_names[scene]), None)
+        wanted = data.test.image_names[scene]
+        rank = next((i for i, hit in enumerate(hits, 1) if hit.id == wanted), None)
         path = out / f"search_{number}.png"
-        answer_sheet(query, hits, data.test, scene).save(path)
-        found = f"the scene it describes is answer {place}" if place else "the scene it describes is not among the five"
+        answer_sheet(query, hits, data.test, wanted).save(path)
+        found = f"the scene it describes is answer {rank}" if rank else "the scene it describes is not among the five"
         print(f'    "{query}"\n        {found}; pictures: {path}')
 
 
-def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: int | None = None) -> Image.Image:
+def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: str) -> Image.Image:
     """The query and its answers in a row, best first; the scene that was described has a green frame."""
-    rows = [split.image_names.index(hit.id) for hit in hits]
+    row_of = {name: row for row, name in enumerate(split.image_names)}
     tiles = [
-        Tile(render(world_scene(split, row), SIDE), f"{place}.  {hit.score:.3f}", row == described)
-        for place, (hit, row) in enumerate(zip(hits, rows), 1)
+        Tile(render(world_scene(split, row_of[hit.id]), SIDE), f"{rank}.  {hit.score:.3f}", hit.id == described)
+        for rank, hit in enumerate(hits, 1)
     ]
     return contact_sheet([(f"“{query}”", tiles)])
 
 
 def run_picture_demo(out: Path) -> None:
-    """Index the example pictures with the ready model, ask for some of them, and draw the answers."""
+    """Index the example pictures with the ready model, search them, and draw the answers."""
     print("The example pictures, none of which the model in the package has seen, go into an index:")
     done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
     print(f"{describe(done.index)}\n\nCaptions are printed to check the answers by; what is searched is the pictures.")
@@ -141,8 +142,8 @@ def run_picture_demo(out: Path) -> None:
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
         rows.append((title, own + answer_tiles(hits)))
         print(f"\n    {title}")
-        for place, hit in enumerate(hits, 1):
-            print(f"        {place}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
+        for rank, hit in enumerate(hits, 1):
+            print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
     contact_sheet(rows).save(out / "pictures.png")
     first, among_five = _found_by_captions(done.index)
     print(f"""

@@ -1,6 +1,6 @@
 """Vision models that turn a picture into a map: EfficientNet-Lite, and those of timm, transformers and open_clip.
 
-A picture is squashed to the square that the model was trained on, so that every cell of the map is a place in it.
+A picture is resized to the square that the model was trained on, so that every cell of the map is a part of it.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import MissingExtra, NotFound, SelhnError
 
 
 @runtime_checkable
@@ -23,12 +23,12 @@ class Backbone(Protocol):
     """A vision model with its preprocessing."""
 
     name: str
-    """Says which weights these are: features of other names are never mixed with its own."""
+    """Identifies the weights: features of different names are never mixed."""
     width: int
     """C, the channels of its map."""
 
     def prepare(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        """An RGB picture as the model takes it."""
+        """The input of the model for an RGB picture."""
         ...
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
@@ -47,7 +47,7 @@ class Preprocessing:
 
     @classmethod
     def of_shares(cls, size: Any, mean: Any, deviation: Any) -> "Preprocessing":
-        """From the numbers other libraries keep, for x from 0 to 1; one size stands for both sides."""
+        """From the numbers of other libraries, for x from 0 to 1; one size is used for both sides."""
         height, width = (size, size) if isinstance(size, int) else size
         return cls((height, width), tuple(255.0 * x for x in mean), tuple(255.0 * x for x in deviation))
 
@@ -60,7 +60,7 @@ class Preprocessing:
 
 
 class EfficientNetLite:
-    """EfficientNet-Lite, ImageNet weights, from Python packages that carry them; map after the last convolution.
+    """EfficientNet-Lite with ImageNet weights from Python packages; its map after the last convolution.
 
     Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019.
     """
@@ -83,7 +83,7 @@ class EfficientNetLite:
         path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()
         network: Any = code.EfficientNet.from_name(f"efficientnet-lite{number}")
         network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
-        # Twice as fast on a CPU as the network as it is loaded, and equal but for rounding (6e-5 where values reach 6).
+        # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network.eval(), self.FOLDED)
         self.network = network.to(device, memory_format=torch.channels_last)
         self.device = torch.device(device)
@@ -95,7 +95,7 @@ class EfficientNetLite:
 
 
 class Timm:
-    """Any vision model of timm by its name, with the preprocessing timm keeps for it."""
+    """Any vision model of timm by its name, with its own preprocessing."""
 
     def __init__(self, model: str, device: torch.device | str = "cpu", pretrained: bool = True):
         timm = _library("timm", f"timm:{model}", "pip install timm")
@@ -184,7 +184,9 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
     number, (height, breadth) = patches.shape[2], size
     rows = round(math.sqrt(number * height / breadth))
     if rows < 1 or number % rows:
-        raise SelhnError(f"{number} patches of a picture of {height} x {breadth} are no grid: take another model")
+        raise SelhnError(
+            f"{number} patches of a picture of {height} x {breadth} do not form a grid: take another model"
+        )
     return patches.unflatten(2, (rows, number // rows))
 
 
@@ -210,4 +212,4 @@ def _library(module: str, what: str, how: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SelhnError(f"{what} needs a library that is not installed ({error}): {how}") from error
+        raise MissingExtra(f"{what} needs a library that is not installed ({error}): {how}") from error

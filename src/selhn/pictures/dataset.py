@@ -1,6 +1,5 @@
 """A folder of pictures as a data set: found, extracted, joined with their captions, written in our own format."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,6 @@ from selhn.pictures.extractor import Extractor
 from selhn.pictures.picture_files import Found, find_pictures
 from selhn.pictures.region_files import collect_region_files, find_region_files
 from selhn.pictures.regions import grid_boxes
-
-REPORT_FILE = "pictures.json"
-SHOWN = 20
 
 
 def picture_split(
@@ -80,22 +76,8 @@ def import_pictures(
     rows = _rows_of_splits(pictures.names, pictures.extracted.keys, pictures.texts)
     train, dev, test = (pictures.split(name, own) for name, own in rows.items())
     write_native(Data(pictures.folder.resolve().name, train, dev, test), out, precision=precision)
-    write_report(pictures.extracted.report, pictures.folder, out)
+    pictures.extracted.report.write(pictures.folder, out)
     return pictures.extracted.report
-
-
-def write_report(report: PictureReport, pictures: Path, out: Path) -> None:
-    """Write into a folder where its pictures are and what happened to each file."""
-    about = {"folder": str(pictures.resolve()), "used": report.used, "notes": report.notes, "left out": report.refused}
-    (out / REPORT_FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def describe_report(report: PictureReport, where: Path | str = REPORT_FILE) -> str:
-    """The report, with only the beginning of long lists; `where` is the file that has all."""
-    head, *_ = str(report).split("\n", 1)
-    short = str(replace(report, notes=report.notes[:SHOWN], refused=report.refused[:SHOWN])).split("\n")[1:]
-    more = len(report.notes) + len(report.refused) - len(short)
-    return "\n".join([head, *short, *([f"  and {more} more in {where}"] if more else [])])
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Pictures to features: read and decoded by threads, batched, computed, stored."""
 
+import json
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,10 @@ from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, defa
 from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import decode_picture, read_bytes, writable
 
+REPORT_FILE = "pictures.json"
+SHOWN = 20
+"""Files that a printed report names."""
+
 
 @dataclass(frozen=True)
 class PictureReport:
@@ -32,14 +37,21 @@ class PictureReport:
     """Files that are not used, and why."""
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, where: Path | str = "") -> str:
+        """The numbers and the first files; `where` is the file that names all."""
+        lines = [f"  left out: {name}: {why}" for name, why in self.refused]
+        lines += [f"  note: {name}: {what}" for name, what in self.notes]
         head = f"{self.used:,} pictures used ({self.computed:,} computed now), {len(self.refused):,} files left out"
-        return "\n".join(
-            [
-                head,
-                *(f"  note: {name}: {what}" for name, what in self.notes),
-                *(f"  left out: {name}: {why}" for name, why in self.refused),
-            ]
-        )
+        more = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"] if len(lines) > SHOWN else []
+        return "\n".join([head, *lines[:SHOWN], *more])
+
+    def write(self, pictures: Path, out: Path) -> Path:
+        """Write into a folder what happened to each file of a folder of pictures; gives the new file."""
+        about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes, "left out": self.refused}
+        (out / REPORT_FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        return out / REPORT_FILE
 
 
 @dataclass(frozen=True)

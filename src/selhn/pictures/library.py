@@ -26,7 +26,6 @@ from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
 from selhn.pictures.cache import FeatureCache, default_cache
-from selhn.pictures.dataset import REPORT_FILE, write_report
 from selhn.pictures.extraction import Extraction, no_decoder_warnings
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.picture_files import FORMATS, MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
@@ -180,9 +179,8 @@ class Library:
         report = replace(reading.report, refused=(*reading.report.refused, *plan.refused))
         folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
-        write_report(report, plan.folder, folder)
+        file = report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
-        file = folder / REPORT_FILE
         return Indexed(self.index, new, len(used) - new, removed, plan.unchanged, report, file, plan.others)
 
     def query(self, text: str | None = None, like: str | None = None, text_weight: float = TEXT_WEIGHT) -> Query:

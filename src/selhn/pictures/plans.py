@@ -11,7 +11,6 @@ from typing import Any
 
 from selhn.base.errors import SelhnError
 from selhn.data.formats.captions import match_texts, read_picture_texts
-from selhn.pictures.dataset import describe_report
 from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.picture_files import Found
 from selhn.search import Index, Item
@@ -70,7 +69,7 @@ class Indexed:
     def __str__(self) -> str:
         head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
         head += f"{self.unchanged:,} unchanged; {len(self.report.refused):,} left out"
-        told = describe_report(replace(self.report, notes=()), self.report_file).split("\n")[1:]
+        told = replace(self.report, notes=()).describe(self.report_file).split("\n")[1:]
         return "\n".join([head, *told, *_kinds(self.others)])
 
 

@@ -12,7 +12,7 @@ from selhn.data import Split
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
 from selhn.pictures import open_picture
-from selhn.pictures.dataset import REPORT_FILE
+from selhn.pictures.extraction import REPORT_FILE
 from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:

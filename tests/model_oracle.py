@@ -1,4 +1,7 @@
-"""Recurrent encoders, pooling and attention, one step, position, channel or pair at a time, from their equations."""
+"""Recurrent encoders, pooling and attention, one step, position, channel or fragment at a time, from their equations.
+
+Scores of cross-attention, pair by pair, are in `selhn.models.reference`.
+"""
 
 import math
 
@@ -78,90 +81,14 @@ def cosines(queries, contexts, smooth, focus=None):
 
 
 def fragments(model, batch):
-    """Regions of every image and words of every text as lists of unit vectors."""
+    """The unit vectors of the regions of every image and of the words of every text."""
     width = model.image.fc.out_features
     images = [
-        [length_one(model.image.fc(x)) for x in r[m]] for r, m in zip(batch.regions, batch.region_mask, strict=True)
+        torch.stack([length_one(model.image.fc(x)) for x in regions[mask]])
+        for regions, mask in zip(batch.regions, batch.region_mask, strict=True)
     ]
     texts = []
     for tokens, mask in zip(batch.tokens, batch.token_mask, strict=True):
         words = [model.text.words.embed.weight[t] for t in tokens[mask]]
-        texts.append([length_one(h) for h in both_ways(model.text.words.rnn, words, width)])
+        texts.append(torch.stack([length_one(h) for h in both_ways(model.text.words.rnn, words, width)]))
     return images, texts
-
-
-def batch_norm(rows, norm, training):
-    """Rows of one channel, with their own statistics or the running ones."""
-    mean, variance = norm
-    if training:
-        mean, variance = rows.mean(), rows.var(correction=0)
-    return (rows - mean) / (variance + 1e-5).sqrt()
-
-
-def scaled(rows, norm, channel, training):
-    running = norm.running_mean[channel], norm.running_var[channel]
-    return batch_norm(rows, running, training) * norm.weight[channel] + norm.bias[channel]
-
-
-def pooled(pool, items, training=False):
-    """The vector for the whole of every item (SGRAF); images have a batch norm, whose channels are region places."""
-    linear, linear_of_mean = pool.local[0], pool.mean[0]
-    local = [torch.stack([linear(x) for x in item]) for item in items]
-    mean = torch.stack([linear_of_mean(sum(item) / len(item)) for item in items])
-    if pool.num_regions is not None:
-        stacked = torch.stack(local)
-        places = [scaled(stacked[:, k], pool.local[1], k, training) for k in range(pool.num_regions)]
-        local = list(torch.stack(places, 1))
-        mean = torch.stack([scaled(mean[:, c], pool.mean[1], c, training) for c in range(mean.shape[1])], 1)
-    out = []
-    for rows, own_mean, item in zip(local, mean, items, strict=True):
-        weights = torch.stack([pool.common(row.tanh() * own_mean.tanh())[0] for row in rows]).exp()
-        out.append(length_one(sum(w * x for w, x in zip(weights / weights.sum(), item, strict=True))))
-    return out
-
-
-def similarity_nodes(head, image, whole_image, text, whole_text):
-    """The nodes of one pair (SGRAF)."""
-    nodes = [length_one(head.whole((whole_image - whole_text) ** 2))]
-    for word, seen in zip(text, attend(text, image, head.smooth), strict=True):
-        nodes.append(length_one(head.local((length_one(seen) - word) ** 2)))
-    return torch.stack(nodes)
-
-
-def reasoned(steps, nodes):
-    """SGR with all its products, biases and nodes."""
-    for step in steps:
-        edges = ((step.query(nodes)) @ (step.key(nodes)).T).exp()
-        nodes = (step.value(edges / edges.sum(1, keepdim=True) @ nodes)).clamp(min=0)
-    return nodes[0]
-
-
-def filtered(reasoning, node_sets, training):
-    """SAF for the pairs of one text with all images, whose entries share one batch norm; updates it in training."""
-    norm = reasoning.norm
-    entries = torch.cat([reasoning.attention(nodes)[:, 0] for nodes in node_sets])
-    gates = scaled(entries, norm, 0, training).sigmoid().split([len(nodes) for nodes in node_sets])
-    if training:
-        with torch.no_grad():
-            norm.running_mean.copy_(0.9 * norm.running_mean + 0.1 * entries.mean())
-            norm.running_var.copy_(0.9 * norm.running_var + 0.1 * entries.var(correction=1))
-            norm.num_batches_tracked += 1
-    return [length_one((gate / (gate.sum() + 1e-8)) @ nodes) for gate, nodes in zip(gates, node_sets, strict=True)]
-
-
-def sgraf_scores(model, batch, training=False):
-    """SGR or SAF text by text, the longest first, as the authors' program goes through a sorted batch."""
-    images, texts = fragments(model, batch)
-    whole_images = pooled(model.image.pool, images, training)
-    whole_texts = pooled(model.text.pool, texts)
-    head, columns = model.head, {}
-    for t in sorted(range(len(texts)), key=lambda t: -len(texts[t])):
-        pairs = [
-            similarity_nodes(head, i, v, texts[t], whole_texts[t]) for i, v in zip(images, whole_images, strict=True)
-        ]
-        if hasattr(head.reasoning, "steps"):
-            vectors = [reasoned(head.reasoning.steps, nodes) for nodes in pairs]
-        else:
-            vectors = filtered(head.reasoning, pairs, training)
-        columns[t] = torch.stack([head.last(x)[0].sigmoid() for x in vectors])
-    return torch.stack([columns[t] for t in range(len(texts))], 1)

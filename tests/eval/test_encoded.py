@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,6 +71,8 @@ def test_evaluate_is_recall_of_the_scores(model, data):
     scores = score_split(model, data.test)
     assert evaluate(model, data.test) == recall(scores, data.test.image_of_text)
     assert evaluate(model, data.test, folds=5) == Metrics.mean(folds(scores, data.test.image_of_text, 5))
+    assert evaluate(model, replace(data.test, folds=5)) == evaluate(model, data.test, folds=5)
+    assert evaluate(model, replace(data.test, folds=5), folds=1) == evaluate(model, data.test)
     assert evaluate(model, data.test, extended=True).i2t.map_at_r is not None
 
 

@@ -36,6 +36,8 @@ class Split:
             raise SelhnError(
                 f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: give one each"
             )
+        if self.folds < 1 or images % self.folds:
+            raise SelhnError(f"{self.name}: {images} images do not divide into {self.folds} folds: give a divisor")
         if len(self.image_names) != images:
             raise SelhnError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
         if texts and not 0 <= int(self.image_of_text.min()) <= int(self.image_of_text.max()) < images:

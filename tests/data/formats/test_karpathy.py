@@ -40,8 +40,9 @@ def test_options(karpathy, monkeypatch):
 
 def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
     monkeypatch.setattr(karpathy_module, "COCO_TEST_IMAGES", 2)
+    monkeypatch.setattr(karpathy_module, "COCO_FOLDS", 2)
     (karpathy / "dataset_flickr30k.json").rename(karpathy / "dataset_coco.json")
-    assert load_data(karpathy).test.folds == 5
+    assert load_data(karpathy).test.folds == 2
 
 
 @pytest.mark.parametrize(

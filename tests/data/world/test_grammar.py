@@ -109,7 +109,7 @@ def test_access(captions):
     assert captions[-1] == every[-1]
     assert captions[3:9:2] == every[3:9:2]
     assert [" ".join(WORDS[c] for c in row if c) for row in captions.codes[:20]] == every[:20]
-    with pytest.raises(IndexError, match="750"):
+    with pytest.raises(IndexError):
         captions[750]
 
 

@@ -1,5 +1,6 @@
 """The language of the generated world: five captions per image, each true, each partial, each built differently."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import overload
@@ -170,7 +171,23 @@ def _packed(slots: Int[Tensor, "T S"]) -> UInt8[Tensor, "T 20"]:
     return words.to(torch.uint8)
 
 
-class WorldCaptions(Sequence[str]):
+class LazyTexts(Sequence[str]):
+    """A sequence of texts, each made when it is read."""
+
+    @abstractmethod
+    def text(self, number: int) -> str:
+        """Text number 0 to len - 1."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        numbers = range(len(self))[index]
+        return [self.text(number) for number in numbers] if isinstance(numbers, range) else self.text(numbers)
+
+
+class WorldCaptions(LazyTexts):
     """The captions of a split, written when they are first read, a block at a time.
 
     `words` and `codes` hold the same captions as numbers, for whoever tokenizes millions of them.
@@ -193,19 +210,11 @@ class WorldCaptions(Sequence[str]):
     def __len__(self) -> int:
         return len(self._codes)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"caption {index} of a split with {len(self)}")
-        index %= len(self)
-        if not self._written[index // _BLOCK]:
-            self._write(index // _BLOCK)
-        return " ".join(WORDS[code] for code in self._codes[index].tolist() if code)
+    def text(self, number: int) -> str:
+        """The words of a caption."""
+        if not self._written[number // _BLOCK]:
+            self._write(number // _BLOCK)
+        return " ".join(WORDS[code] for code in self._codes[number].tolist() if code)
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), _BLOCK):

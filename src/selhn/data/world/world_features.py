@@ -7,10 +7,8 @@ constants were chosen by the statistics of Flickr8k's features alone; docs/world
 """
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,7 +19,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.data.features import Features
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
-from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
+from selhn.data.world.grammar import NUM_CAPTIONS, LazyTexts, WorldCaptions
 from selhn.data.world.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
 
 CODE = 256
@@ -181,7 +179,7 @@ def scene_name(split: str, index: int) -> str:
 
 
 @dataclass(frozen=True)
-class SceneNames(Sequence[str]):
+class SceneNames(LazyTexts):
     """The names of the scenes 0 .. size - 1 of a split, which need not be stored."""
 
     split: str
@@ -190,15 +188,9 @@ class SceneNames(Sequence[str]):
     def __len__(self) -> int:
         return self.size
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        numbers = range(self.size)[index]
-        if isinstance(numbers, range):
-            return [scene_name(self.split, i) for i in numbers]
-        return scene_name(self.split, numbers)
+    def text(self, number: int) -> str:
+        """The name of a scene."""
+        return scene_name(self.split, number)
 
 
 def make_world(
@@ -225,20 +217,16 @@ def make_world(
     if len(objects) != 2 or not all(isinstance(number, int) for number in objects):
         raise SelhnError(f"objects={objects}: give two whole numbers, the fewest and the most things")
     few, many = objects
-    if not 1 <= images <= 10_000_000:
-        raise SelhnError(f"images={images}: ask for 1 to 10,000,000")
-    if not 3 <= few <= many <= MOST_THINGS:
-        raise SelhnError(
-            f"objects={objects}: give the fewest and the most things, 3 <= fewest <= most <= {MOST_THINGS}"
-        )
-    if regions < many + 1:
-        raise SelhnError(f"regions={regions}: {many} objects and the whole picture need at least {many + 1} regions")
-    if width < 1:
-        raise SelhnError(f"width={width}: a feature needs at least one number")
-    if not noise >= 0:
-        raise SelhnError(f"noise={noise}: give 0 for none, 1 for that of real features, or more")
-    if not 0 <= twins <= 1:
-        raise SelhnError(f"twins={twins}: give a share between 0 and 1")
+    for name, value, fits, wanted in (
+        ("images", images, 1 <= images <= 10_000_000, "ask for 1 to 10,000,000"),
+        ("objects", objects, 3 <= few <= many <= MOST_THINGS, f"give 3 <= fewest <= most <= {MOST_THINGS}"),
+        ("regions", regions, regions > many, f"{many} objects and the whole picture need at least {many + 1} regions"),
+        ("width", width, width >= 1, "a feature needs at least one number"),
+        ("noise", noise, noise >= 0, "give 0 for none, 1 for that of real features, or more"),
+        ("twins", twins, 0 <= twins <= 1, "give a share between 0 and 1"),
+    ):
+        if not fits:
+            raise SelhnError(f"{name}={value}: {wanted}")
     held_out = min(1000, max(100, images // 6))
 
     def make_split(name: str, size: int) -> Split:

@@ -94,7 +94,7 @@ def test_questions_that_cannot_be_answered(client, parameters, status, sentence)
         (b"<svg/>", "image/svg+xml", 400, "cannot be read as a picture"),
         (encoded(photo(1)), "text/plain", 415, "Content-Type: image/jpeg"),
         (encoded(photo(1)), "multipart/form-data; boundary=x", 415, "Content-Type: image/jpeg"),
-        (encoded(photo(1)), "", 415, "of no kind"),
+        (encoded(photo(1)), "", 415, "content type none"),
     ],
 )
 def test_bodies_that_are_no_picture(client, content, kind, status, sentence):

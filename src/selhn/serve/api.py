@@ -1,4 +1,4 @@
-"""The routes of the API: each a few lines that ask the collection."""
+"""The routes for search, items and the service itself."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ PICTURE_BODY: dict[str, Any] = {
 }
 
 MOST_CAPTIONS = 100
-"""Of an item, from the network: each is encoded."""
+"""Per item; each is encoded."""
 
 
 def api_routes(service: Service) -> APIRouter:
@@ -46,17 +46,17 @@ def api_routes(service: Service) -> APIRouter:
 
     @router.get("/search", tags=["search"])
     async def search(asked: Annotated[SearchRequest, Query()]) -> Answers:
-        """Find by a sentence, by an item (`like`), or by both."""
+        """Search by a sentence, by an item (`like`), or by both."""
         return await _answers(service, asked, None)
 
     @router.post("/search", tags=["search"], openapi_extra=PICTURE_BODY)
     async def search_by_picture(asked: Annotated[SearchRequest, Query()], request: Request) -> Answers:
-        """Find by a picture, which is the body; with a sentence or an item beside it, all count."""
+        """Search by the picture in the body, optionally combined with a sentence or an item."""
         return await _answers(service, asked, await read_picture(request))
 
     @router.get("/items", tags=["items"])
     async def items(asked: Annotated[BrowseRequest, Query()]) -> Items:
-        """Items in their order."""
+        """List items in their order."""
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
@@ -92,7 +92,7 @@ def api_routes(service: Service) -> APIRouter:
     async def look(id: str, text: str) -> LookMessage:
         """Which parts of a picture the words of a sentence are about."""
         if service.looking is None:
-            raise NotFound("the model in service has nothing to show of words and regions")
+            raise NotFound("the model of this service cannot compare words with regions")
         _check_length(service, text, "the text")
         path = await service.read(service.searched().picture, id)
         if path is None:
@@ -107,7 +107,7 @@ def api_routes(service: Service) -> APIRouter:
 def _about_routes(router: APIRouter, service: Service) -> None:
     @router.get("/about", tags=["service"])
     async def about() -> About:
-        """What is served, and what it can do."""
+        """Describe what is served and what the service can do."""
         collection, limits = service.collection, service.limits
         fields = {} if collection is None else await service.read(collection.fields)
         return About(
@@ -130,12 +130,12 @@ def _about_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/models", tags=["service"])
     async def models() -> list[ModelMessage]:
-        """The models in service."""
+        """List the models that the service uses."""
         return service.models()
 
     @router.get("/health", tags=["service"])
     async def health() -> Health:
-        """Whether the service is well; needs no token."""
+        """Say whether the service works; needs no token."""
         stale = service.collection is not None and bool(service.collection.stale)
         return Health(status="stale" if stale else "ok", version=__version__)
 
@@ -143,7 +143,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
 def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.post("/items", tags=["writing"], status_code=201, openapi_extra=PICTURE_BODY)
     async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> Added:
-        """Add the picture that is the body; the same picture has the same id, and replaces itself."""
+        """Add the picture in the body; the same picture always gets the same id and replaces itself."""
         collection = _written(service)
         _check_captions(service, caption or [])
         content = await read_picture(request)
@@ -151,7 +151,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
 
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: ItemChange) -> ItemMessage:
-        """Give an item other captions or other metadata."""
+        """Replace the captions or the metadata of an item."""
         collection = _written(service)
         _check_captions(service, changed.captions or [])
         await service.batcher.run(collection.change, id, changed.captions, changed.metadata)
@@ -159,7 +159,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
-        """Take an item out of the index. Pictures that were sent here are deleted, all other files stay."""
+        """Remove an item. The file of a picture that was added here is deleted; all other files stay."""
         collection = _written(service)
         await service.batcher.run(collection.delete, id)
         return Response(status_code=204)
@@ -173,10 +173,12 @@ def _check_captions(service: Service, captions: Sequence[str]) -> None:
 
 
 async def read_picture(request: Request) -> bytes:
-    """The body, where it says that it is a picture."""
+    """The body, if its content type is that of a picture."""
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("image/"):
-        raise HTTPException(415, f"the body is {kind[:80] or 'of no kind'}: send a picture, Content-Type: image/jpeg")
+        raise HTTPException(
+            415, f"the body has the content type {kind[:80] or 'none'}: send a picture, Content-Type: image/jpeg"
+        )
     return await request.body()
 
 

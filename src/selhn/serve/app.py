@@ -1,4 +1,4 @@
-"""The application: routes, page, and around them guard, limits and numbers."""
+"""The application: routes and page, behind guard, limits and metrics."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -25,11 +25,11 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     """The service as an ASGI application.
 
     Args:
-        token: what `Authorization: Bearer` must say, where one is needed.
-        hosts: names beside localhost under which the service is reached.
+        token: the token that clients must send as `Authorization: Bearer TOKEN`; None for no token.
+        hosts: names of the service besides localhost.
     """
     if token is not None and len(token) < 8:
-        raise SelhnError("the token is shorter than 8 characters: choose one that nobody guesses")
+        raise SelhnError("the token is shorter than 8 characters: choose one that cannot be guessed")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -39,7 +39,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     app = FastAPI(
         title="selhn",
         version=__version__,
-        description='Search pictures by sentences and by pictures. Whatever goes wrong is told as {"error": "..."}.',
+        description='Search pictures by sentences and by pictures. Errors are answered with {"error": "..."}.',
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -63,7 +63,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
 
 
 def _serve_page(app: FastAPI) -> None:
-    """The files of the page, read once: a name that is none of them is never looked for on the disk."""
+    """Read the files of the page once; no other name is ever looked up on disk."""
     for file in resources.files("selhn.serve").joinpath("page").iterdir():
         content = file.read_bytes()
         kind = KINDS[file.name.rpartition(".")[2]]

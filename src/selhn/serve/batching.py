@@ -1,4 +1,4 @@
-"""Questions that are asked at the same time, answered together."""
+"""Answers questions that arrive at the same time together."""
 
 import asyncio
 from collections import deque
@@ -11,15 +11,15 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Question, Answer]):
-    """One thread that answers: a question that finds it idle is answered at once, those that come meanwhile together.
+    """One thread that answers: a question that finds it idle at once, those that arrive meanwhile together.
 
-    So nobody waits for others to come, and the busier the service, the larger the batches.
+    So no question waits for others to arrive, and batches grow with the load.
 
     Args:
-        answer: the answers to some questions, an exception in place of an answer that cannot be given. It is also
-            given a function that tells whether whoever asked the question of a row is still there.
-        most: questions in a batch.
-        observe: told the size of every batch.
+        answer: returns the answers to some questions, or exceptions in their places. Its second argument is a function
+            that says whether the client that asked the question of a row is still connected.
+        most: questions per batch.
+        observe: called with the size of every batch.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Batcher(Generic[Question, Answer]):
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
-        """The answer, or the exception that stands in its place."""
+        """The answer; raises the exception that `answer` returned in its place."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answered))
         if self._working is None or self._working.done():
@@ -42,11 +42,11 @@ class Batcher(Generic[Question, Answer]):
         return await answered
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Something else in the same thread, so that it is never beside an answer."""
+        """Call something else in the same thread, so that it never runs beside an answer."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def close(self) -> None:
-        """Answer what waits, and end the thread."""
+        """Answer the waiting questions, and end the thread."""
         if self._working is not None:
             await self._working
         self._thread.shutdown()
@@ -56,7 +56,7 @@ class Batcher(Generic[Question, Answer]):
             taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
             questions = [question for question, answered in taken if not answered.done()]
             waiting = [answered for _, answered in taken if not answered.done()]
-            if not waiting:  # all of them went away
+            if not waiting:  # all clients have disconnected
                 continue
             self._observe(len(waiting))
             for answered, answer in zip(waiting, await self._answers(questions, waiting)):

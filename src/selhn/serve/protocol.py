@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, without patience for those who send a head, or take an answer, byte by byte."""
+"""uvicorn's HTTP with time limits for clients that send a head, or read an answer, byte by byte."""
 
 import asyncio
 from typing import Any
@@ -9,18 +9,18 @@ from selhn.serve.limits import Limits
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes a connection whose request has no end of its head, or whose answer is not taken, within some seconds."""
+    """Closes a connection if the head of a request is not complete, or an answer not read, within some seconds."""
 
     seconds = Limits.head_seconds
 
     def connection_made(self, transport: Any) -> None:
-        """A client has come."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._reading: asyncio.TimerHandle | None = self.loop.call_later(self.seconds, transport.abort)
         self._writing: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request."""
+        """Stop the timer once a head is complete; start it when the next one begins."""
         super().data_received(data)
         within_head = self.cycle is None or self.cycle.response_complete
         if not within_head:
@@ -29,22 +29,22 @@ class ImpatientProtocol(H11Protocol):
             self._reading = self.loop.call_later(self.seconds, self.transport.abort)
 
     def on_response_complete(self) -> None:
-        """An answer is on its way; uvicorn itself waits for the next head to begin."""
+        """Stop the timer: uvicorn itself waits for the next head to begin."""
         self._reading = _cancelled(self._reading)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not take what it asked for."""
+        """Start a timer: the client does not read the answer."""
         super().pause_writing()
         self._writing = self._writing or self.loop.call_later(self.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Stop that timer."""
         super().resume_writing()
         self._writing = _cancelled(self._writing)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
+        """Stop both timers."""
         self._reading, self._writing = _cancelled(self._reading), _cancelled(self._writing)
         super().connection_lost(exc)
 

@@ -1,4 +1,4 @@
-"""What the routes share: the collection, who answers for it, limits and numbers."""
+"""What the routes share: the collection, its thread, limits and metrics."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,14 +22,14 @@ from selhn.serve.watched_runs import WatchedRuns
 
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
-"""Pictures that are decoded at a time, for one may take some hundred megabytes; and other work with files."""
+"""Threads that decode pictures, which may take hundreds of megabytes each, and threads for other file access."""
 
 
 class Service:
-    """A collection, or training runs, or both, ready to be asked.
+    """A collection, or training runs, or both, ready to answer.
 
     Args:
-        attention: a model that compares regions with words, for `/look`; default is that of the index.
+        attention: a model that compares regions with words, for `/look`; default is the model of the index.
         writable: whether items may be added and deleted.
     """
 
@@ -63,11 +63,11 @@ class Service:
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """The name shown to people."""
         return self.collection.name if self.collection is not None else "Training runs"
 
     def searched(self) -> Collection:
-        """The collection, or an answer that there is none."""
+        """The collection; raises NotFound if only runs are served."""
         if self.collection is None:
             raise NotFound("no index is served here, only training runs")
         return self.collection
@@ -81,7 +81,7 @@ class Service:
         return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._decoders)
 
     def models(self) -> list[ModelMessage]:
-        """What is in service."""
+        """Describe the models in use."""
         if self.collection is None:
             return []
         identity, extractor = self.collection.index.identity, self.collection.extractor
@@ -100,7 +100,7 @@ class Service:
         return [message, ModelMessage(name=str(other.name), role="attention", digest=digest_of(other))]
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Values for Prometheus."""
+        """Current values for Prometheus, with their descriptions."""
         found: dict[str, tuple[str, float]] = {}
         if self.collection is not None:
             with suppress(OSError):  # Milvus may be away, and the other numbers are wanted all the more

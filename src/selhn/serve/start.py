@@ -1,4 +1,4 @@
-"""`selhn serve`: open what is asked for, and answer until someone says stop."""
+"""`selhn serve`: open an index or runs, and answer until stopped."""
 
 import importlib.util
 import os
@@ -15,7 +15,7 @@ TOKEN_VARIABLE = "SELHN_TOKEN"
 
 
 def require_serve() -> None:
-    """One sentence where FastAPI or uvicorn are not installed."""
+    """Raise MissingExtra if FastAPI or uvicorn is not installed."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
@@ -34,7 +34,7 @@ def serve(
     writable: bool = False,
     model: Path | None = None,
 ) -> None:
-    """Serve an index (its folder, or where it lies in Milvus), the example pictures, or training runs, until Ctrl-C."""
+    """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
     require_serve()
     from selhn.serve.app import create_app
     from selhn.serve.guard import is_loopback
@@ -43,8 +43,8 @@ def serve(
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     if not is_loopback(host) and token is None:
         raise SelhnError(
-            f"on {host} others can reach the service, and it would show them every picture: give a token with --token "
-            f"or {TOKEN_VARIABLE}, or leave it on 127.0.0.1"
+            f"on {host} other machines can reach the service and see every picture: set a token with --token or "
+            f"{TOKEN_VARIABLE}, or use --host 127.0.0.1"
         )
     listening = listen(host, port)
     try:
@@ -57,24 +57,24 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that waits at an address, before anything slow is done."""
+    """A listening socket; opened first, so that a wrong address fails at once."""
     host = host.strip("[]")
     try:
         if not 0 <= port < 2**16:
             raise OSError(0, "there is no such port")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=256)
-        # asyncio does this for sockets that name their protocol, and those of create_server do not. Connections inherit
+        # asyncio sets this only on sockets that name their protocol, which create_server's do not. Connections inherit
         # it; without it the body of an answer waits 40 ms until its head is acknowledged.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as wrong:
         reason = wrong.strerror or wrong
-        raise SelhnError(f"{host}:{port} cannot be served on ({reason}): choose another --port or --host") from None
+        raise SelhnError(f"cannot listen on {host}:{port} ({reason}): choose another --port or --host") from None
 
 
 def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
-    """Answer on a socket until a signal comes; what is being answered then is finished first."""
+    """Answer on a socket until a signal comes; answers in progress are finished first."""
     import uvicorn
 
     from selhn.serve.protocol import ImpatientProtocol
@@ -84,7 +84,7 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
         http=type("Protocol", (ImpatientProtocol,), {"seconds": limits.head_seconds}),
         ws="none",
         lifespan="on",
-        access_log=False,  # queries are nobody's business
+        access_log=False,  # queries are private
         log_level="error",
         server_header=False,
         proxy_headers=False,

@@ -1,4 +1,4 @@
-"""Small copies of indexed pictures: found in the indexed folders only, drawn anew so that nothing of EXIF is left."""
+"""Small copies of indexed pictures, from the indexed folders only and without EXIF."""
 
 import io
 from collections import OrderedDict

@@ -3,6 +3,7 @@ from importlib import resources
 
 import pytest
 
+from selhn.base.errors import SelhnError
 from selhn.serve.app import create_app
 from selhn.serve.service import Service
 
@@ -46,7 +47,7 @@ def test_pages_have_one_address(client, path):
 
 
 def test_short_tokens_are_refused(collection):
-    with pytest.raises(ValueError, match="shorter than 8"):
+    with pytest.raises(SelhnError, match="shorter than 8"):
         create_app(Service(collection), token="1234")
 
 

@@ -3,6 +3,7 @@ import torch
 from picture_cases import encoded, huge_png, photo
 from tiny import NUMBER, WORDS, small_model
 
+from selhn.base.errors import SelhnError
 from selhn.search import Index, Item
 from selhn.serve.collection import Collection, Question
 
@@ -131,14 +132,14 @@ def test_what_was_added_stays_when_the_folder_is_indexed_again(collection, tmp_p
 def test_uploads_that_would_leave_the_folder(collection, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "Pictures" / "uploads").symlink_to(tmp_path / "outside")
-    with pytest.raises(ValueError, match="is a link to another folder"):
+    with pytest.raises(SelhnError, match="is a link to another folder"):
         collection.add(encoded(photo(1)), 10**6, [], {})
     assert not list((tmp_path / "outside").iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
 def test_what_is_no_picture_is_kept_nowhere(collection, tmp_path, content):
-    with pytest.raises(ValueError, match="the picture"):
+    with pytest.raises(SelhnError, match="the picture"):
         collection.add(content, 10**6, [], {})
     assert not (tmp_path / "Pictures" / "uploads").exists()
     assert len(collection.index) == NUMBER
@@ -150,9 +151,9 @@ def test_an_index_without_pictures(tmp_path):
     bare = Collection(index)
     assert len(bare.answer([Question(WORDS[0], k=2)])[0]) == 2
     assert bare.picture(index.ids()[0]) is None
-    with pytest.raises(ValueError, match="search with a text"):
+    with pytest.raises(SelhnError, match="search with a text"):
         bare.prepare(encoded(photo(1)), 10**6)
-    with pytest.raises(ValueError, match="was not made from pictures"):
+    with pytest.raises(SelhnError, match="was not made from pictures"):
         bare.add(encoded(photo(1)), 10**6, [], {})
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from tiny import make_collection, small_model
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.models import create_model
 from selhn.pictures.picture_folders import indexed_folders
@@ -54,7 +55,7 @@ def test_an_index_of_other_features_is_refused(made, monkeypatch):
 
     other = Extractor(TinyBackbone(), cells=2)
     monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": other)
-    with pytest.raises(ValueError, match="make it again with `selhn index`"):
+    with pytest.raises(SelhnError, match="make it again with `selhn index`"):
         open_collection(made.index.path)
 
 
@@ -88,11 +89,11 @@ def test_what_is_served(made, tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_served(made, arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(SelhnError, match=sentence):
         open_service(*arguments)
 
 
 def test_a_model_is_for_an_index_that_is_named(tmp_path):
     for examples, runs in ((True, None), (False, tmp_path)):
-        with pytest.raises(ValueError, match="leave --model out"):
+        with pytest.raises(SelhnError, match="leave --model out"):
             open_service(None, examples, runs, model=tmp_path)

@@ -1,6 +1,7 @@
 import pytest
 from tiny import small_model
 
+from selhn.base.errors import SelhnError
 from selhn.models import create_model
 from selhn.search import Index
 from selhn.serve.collection import Collection
@@ -8,7 +9,7 @@ from selhn.serve.service import Service
 
 
 def test_nothing_to_serve():
-    with pytest.raises(ValueError, match="there is nothing to serve"):
+    with pytest.raises(SelhnError, match="there is nothing to serve"):
         Service()
 
 
@@ -23,7 +24,7 @@ def test_another_model_for_attention(collection):
 def test_attention_that_does_not_fit(collection):
     other = create_model("scan_t2i_avg", tokenizer=small_model().tokenizer, feature_dim=9, dim=8, word_dim=8)
     for served in (collection, Collection(Index.create(small_model()))):
-        with pytest.raises(ValueError, match="--attention needs an index of pictures"):
+        with pytest.raises(SelhnError, match="--attention needs an index of pictures"):
             Service(served, attention=other)
 
 

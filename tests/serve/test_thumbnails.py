@@ -106,10 +106,10 @@ def test_a_changed_file_is_drawn_anew(root):
 
 
 def test_sizes_are_few(root):
-    with pytest.raises(ValueError, match=f"choose {SIZES[0]}, "):
+    with pytest.raises(SelhnError, match=f"choose {SIZES[0]}, "):
         Thumbnails(PictureFolders(root)).get(root / "a.png", 161)
 
 
 def test_a_picture_of_billions_of_pixels_is_refused():
-    with pytest.raises(ValueError, match="too large"):
+    with pytest.raises(SelhnError, match="too large"):
         drawn(huge_png(), "bomb.png", 160)

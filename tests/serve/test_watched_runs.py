@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import NotFound, SelhnError
 from selhn.serve.messages import VerdictMessage
 from selhn.serve.watched_runs import MOST_ROWS, WatchedRuns
 
@@ -147,5 +147,5 @@ def test_the_verdict_is_that_of_diagnose(runs, log):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match="--runs"):
+    with pytest.raises(SelhnError, match="--runs"):
         WatchedRuns(tmp_path / "none")

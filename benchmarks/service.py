@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -38,12 +39,14 @@ def serve_examples(most: int) -> None:
     from selhn.serve.app import create_app
     from selhn.serve.batching import Batcher
     from selhn.serve.collection import Collection
-    from selhn.serve.service import Service
+    from selhn.serve.service import PICTURES_AT_ONCE, Service
     from selhn.serve.start import listen, run_server
 
     torch.set_num_threads(1)
-    service = Service(Collection.of(open_examples()))
-    service.batcher = Batcher(service._answer, most, service.metrics.batches.observe)
+    service = Service(Collection(open_examples()))
+    thread = ThreadPoolExecutor(1)
+    service.queries = Batcher(service._answer, most, service.metrics.batches.observe, thread)
+    service.extractions = Batcher(service._extract, min(most, PICTURES_AT_ONCE), thread=thread)
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     run_server(create_app(service), listening, service.limits)
@@ -180,14 +183,16 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
     import torch
 
     from selhn.pictures.example_library import open_examples
-    from selhn.serve.collection import Collection, Question
+    from selhn.search import Query
+    from selhn.serve.collection import Collection
 
     torch.set_num_threads(1)
-    collection = Collection.of(open_examples())
+    collection = Collection(open_examples())
 
     def by_picture(row: int) -> object:
-        prepared = collection.prepare(pictures[row % len(pictures)], 10**8)
-        return collection.answer([Question(picture=prepared, k=K)])
+        prepared = collection.library.prepare(pictures[row % len(pictures)], 10**8)
+        (regions,) = collection.extract([prepared])
+        return collection.answer([Query(image=regions, k=K)])
 
     return {"text": lambda row: collection.index.search(texts[row % len(texts)], k=K), "picture": by_picture}
 

@@ -38,7 +38,7 @@ def test_by_item_by_picture_and_by_several(client, collection):
     like = client.get("/api/v1/search", params={"like": first}).json()["answers"]
     assert len(like) == NUMBER - 1
     assert first not in {one["id"] for one in like}
-    content = collection.picture(first).read_bytes()
+    content = collection.library.picture(first).read_bytes()
     found = client.post("/api/v1/search?k=1", content=content, headers={"content-type": "image/png"}).json()["answers"]
     assert found[0]["id"] == first
     asked = {"text": WORDS[3], "like": first, "k": 5}
@@ -131,7 +131,7 @@ def test_no_file_outside_the_folders_is_served(client, collection, tmp_path):
     secret.write_bytes(encoded(photo(5), "PNG"))
     unknown = tmp_path / "Pictures" / "unknown.png"
     unknown.write_bytes(encoded(photo(5), "PNG"))
-    link = collection.picture(collection.index.ids()[0])
+    link = collection.library.picture(collection.index.ids()[0])
     link.unlink()
     link.symlink_to(secret)
     for name in (str(secret), str(unknown), str(link), "../secret.png", "Pictures/../secret.png", "/etc/passwd", "\0"):

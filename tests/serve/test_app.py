@@ -71,4 +71,4 @@ def test_the_thread_of_the_model_ends_with_the_application(collection):
     service = Service(collection)
     with TestClient(create_app(service), base_url="http://localhost") as client:
         client.get("/api/v1/search", params={"text": "dog"})
-    assert service.batcher._thread._shutdown
+    assert service.queries._thread._shutdown

@@ -4,8 +4,9 @@ from picture_cases import encoded, huge_png, photo
 from tiny import NUMBER, WORDS, small_model
 
 from selhn.base.errors import SelhnError
-from selhn.search import Index, Item
-from selhn.serve.collection import Collection, Question
+from selhn.pictures import Library
+from selhn.search import Index, Item, Query
+from selhn.serve.collection import Collection
 
 
 def names(hits):
@@ -14,7 +15,7 @@ def names(hits):
 
 def test_answers_are_those_of_the_index(collection):
     index = collection.index
-    asked = [Question(WORDS[0], k=3), Question(like=index.ids()[2], k=2), Question(WORDS[1], find="text", k=4)]
+    asked = [Query(WORDS[0], k=3), Query(like=index.ids()[2], k=2), Query(WORDS[1], find="text", k=4)]
     found = collection.answer(asked)
     alone = [
         index.search(WORDS[0], k=3),
@@ -31,30 +32,31 @@ def test_texts_are_encoded_together_and_pictures_extracted_together(collection, 
     model = collection.index.model
     real = model.encode_texts
     monkeypatch.setattr(model, "encode_texts", lambda tokens, mask: calls.append(len(tokens)) or real(tokens, mask))
-    pictures = [collection.prepare(encoded(photo(number)), 10**6) for number in range(3)]
+    pictures = [collection.library.prepare(encoded(photo(number)), 10**6) for number in range(3)]
     collection.extractor.backbone.calls.clear()
-    found = collection.answer([*(Question(text) for text in WORDS[:5]), *(Question(picture=one) for one in pictures)])
-    assert all(len(hits) == NUMBER for hits in found)
+    regions = collection.extract(pictures)
+    queries = [*(Query(text, k=NUMBER) for text in WORDS[:5]), *(Query(image=one, k=NUMBER) for one in regions)]
+    assert all(len(hits) == NUMBER for hits in collection.answer(queries))
     assert calls == [5]
     assert collection.extractor.backbone.calls == [3]
 
 
 def test_a_picture_finds_itself(collection):
     for number in (0, 7):
-        path = collection.picture(collection.index.ids()[number])
-        question = Question(picture=collection.prepare(path.read_bytes(), 10**6), k=1)
-        assert names(collection.answer([question])[0]) == [str(path)]
+        path = collection.library.picture(collection.index.ids()[number])
+        (regions,) = collection.extract([collection.library.prepare(path.read_bytes(), 10**6)])
+        assert names(collection.answer([Query(image=regions, k=1)])[0]) == [str(path)]
 
 
 def test_a_bad_question_spoils_no_other(collection):
-    good, bad, ugly = collection.answer([Question(WORDS[0]), Question("   "), Question(like="nothing")])
+    good, bad, ugly = collection.answer([Query(WORDS[0], k=NUMBER), Query("   "), Query(like="nothing")])
     assert len(good) == NUMBER
     assert "the query is empty" in str(bad)
     assert "there is no item" in str(ugly)
 
 
 def test_filters(collection):
-    both = [Question(WORDS[0], where='colour = "red"'), Question(WORDS[0], where="colour ="), Question(WORDS[0], k=1)]
+    both = [Query(WORDS[0], where='colour = "red"'), Query(WORDS[0], where="colour ="), Query(WORDS[0], k=1)]
     some, wrong, one = collection.answer(both)
     assert {hit.metadata["colour"] for hit in some} == {"red"}
     assert len(some) == 3
@@ -82,38 +84,38 @@ def test_fields_that_many_share(collection):
 
 def test_a_picture_is_only_that_of_an_item(collection, tmp_path):
     (tmp_path / "Pictures" / "unknown.png").write_bytes(encoded(photo(1), "PNG"))
-    assert collection.picture(str(tmp_path / "Pictures" / "unknown.png")) is None
+    assert collection.library.picture(str(tmp_path / "Pictures" / "unknown.png")) is None
     collection.index.add([], existing="skip")
-    path = collection.picture(collection.index.ids()[0])
+    path = collection.library.picture(collection.index.ids()[0])
     path.unlink()
     path.symlink_to("/etc/hostname")
-    assert collection.picture(collection.index.ids()[0]) is None
+    assert collection.library.picture(collection.index.ids()[0]) is None
 
 
 def test_adding_changing_deleting(collection, tmp_path):
     content = encoded(photo(77))
-    name = collection.add(content, 10**6, ["a red dog"], {"own": 1})
-    assert collection.add(content, 10**6, ["a blue dog"], {}) == name
+    name = collection.library.add(content, 10**6, ["a red dog"], {"own": 1})
+    assert collection.library.add(content, 10**6, ["a blue dog"], {}) == name
     assert len(collection.index) == NUMBER + 1
-    path = collection.picture(name)
+    path = collection.library.picture(name)
     assert path.parent == tmp_path / "Pictures" / "uploads"
     assert path.read_bytes() == content
     record = collection.index.get(name)
     assert record.captions == ("a blue dog",)
     assert record.metadata["folder"] == "uploads"
-    collection.change(name, ["a grey dog"], {"stars": 5, "file": "../../elsewhere"})
+    collection.library.change(name, ["a grey dog"], {"stars": 5, "file": "../../elsewhere"})
     record = collection.index.get(name)
     assert record.captions == ("a grey dog",)
     assert record.metadata["stars"] == 5
     assert record.metadata["file"] == path.name, "what indexing wrote stays"
-    collection.change(name, None, None)
+    collection.library.change(name, None, None)
     assert collection.index.get(name) == record
-    collection.delete(name)
+    collection.library.delete(name)
     assert name not in collection.index
     assert not path.exists()
     first = collection.index.ids()[0]
-    file = collection.picture(first)
-    collection.delete(first)
+    file = collection.library.picture(first)
+    collection.library.delete(first)
     assert file.exists(), "people's own files are never deleted"
 
 
@@ -121,7 +123,7 @@ def test_what_was_added_stays_when_the_folder_is_indexed_again(collection, tmp_p
     from selhn.pictures import index_pictures
 
     monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor)
-    name = collection.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
+    name = collection.library.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
     collection.extractor.backbone.calls.clear()
     again = index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
     assert (again.added, again.changed, again.removed) == (0, 0, 0)
@@ -133,14 +135,14 @@ def test_uploads_that_would_leave_the_folder(collection, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "Pictures" / "uploads").symlink_to(tmp_path / "outside")
     with pytest.raises(SelhnError, match="is a link to another folder"):
-        collection.add(encoded(photo(1)), 10**6, [], {})
+        collection.library.add(encoded(photo(1)), 10**6, [], {})
     assert not list((tmp_path / "outside").iterdir())
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
 def test_what_is_no_picture_is_kept_nowhere(collection, tmp_path, content):
     with pytest.raises(SelhnError, match="the picture"):
-        collection.add(content, 10**6, [], {})
+        collection.library.add(content, 10**6, [], {})
     assert not (tmp_path / "Pictures" / "uploads").exists()
     assert len(collection.index) == NUMBER
 
@@ -148,28 +150,28 @@ def test_what_is_no_picture_is_kept_nowhere(collection, tmp_path, content):
 def test_an_index_without_pictures(tmp_path):
     index = Index.create(small_model())
     index.add(Item(str(number), torch.rand(3, 4)) for number in range(4))
-    bare = Collection(index)
-    assert len(bare.answer([Question(WORDS[0], k=2)])[0]) == 2
-    assert bare.picture(index.ids()[0]) is None
+    bare = Collection(Library(index))
+    assert len(bare.answer([Query(WORDS[0], k=2)])[0]) == 2
+    assert bare.library.picture(index.ids()[0]) is None
     with pytest.raises(SelhnError, match="search with a text"):
-        bare.prepare(encoded(photo(1)), 10**6)
+        bare.library.prepare(encoded(photo(1)), 10**6)
     with pytest.raises(SelhnError, match="was not made from pictures"):
-        bare.add(encoded(photo(1)), 10**6, [], {})
+        bare.library.add(encoded(photo(1)), 10**6, [], {})
 
 
 def test_what_another_process_writes_is_seen(collection):
-    question = [Question(WORDS[0])]
+    question = [Query(WORDS[0], k=NUMBER)]
     assert len(collection.answer(question)[0]) == NUMBER
     other = Index.load(collection.index.path, small_model())
     other.delete(other.ids()[:2])
-    collection._looked = -1e9
+    collection._checked = -1e9
     assert len(collection.answer(question)[0]) == NUMBER - 2
     assert collection.stale == ""
 
 
 def test_an_index_that_is_taken_away_is_searched_on(collection):
     (collection.index.path / "manifest.json").write_text("nothing")
-    assert len(collection.answer([Question(WORDS[0])])[0]) == NUMBER
+    assert len(collection.answer([Query(WORDS[0], k=NUMBER)])[0]) == NUMBER
     assert collection.stale
 
 
@@ -182,7 +184,7 @@ def test_files_of_ones_own_in_a_folder_of_that_name_stay(collection, tmp_path, m
     own.write_bytes(encoded(photo(5)))
     index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
     collection.index.refresh()
-    collection.delete(str(own))
+    collection.library.delete(str(own))
     assert own.exists()
     assert str(own) not in collection.index
 
@@ -191,12 +193,12 @@ def test_a_filter_that_nobody_waits_for_is_not_evaluated(collection, monkeypatch
     asked = []
     search = collection.index.search_many
 
-    def noted(queries, k, find, where=None):
-        asked.append(where)
-        return search(queries, k, find, where=where)
+    def noted(queries):
+        asked.extend(query.where for query in queries)
+        return search(queries)
 
     monkeypatch.setattr(collection.index, "search_many", noted)
-    questions = [Question(WORDS[0], where=f"stars = {number}") for number in range(5)]
+    questions = [Query(WORDS[0], where=f"stars = {number}") for number in range(5)]
     collection.answer(questions, lambda row: row == 3)
     assert asked == ["stars = 3"]
 

@@ -14,7 +14,7 @@ def looking_at(collection, model=None, extractor=None):
 
 
 def test_every_region_alone_against_every_word_alone(collection):
-    path = collection.picture(collection.index.ids()[0])
+    path = collection.library.picture(collection.index.ids()[0])
     found = looking_at(collection).look(path, "A red, dog!")
     assert found.kind == "fit"
     assert found.words == ["a", "red", "dog"]
@@ -30,7 +30,7 @@ def test_every_region_alone_against_every_word_alone(collection):
 
 
 def test_words_that_the_model_does_not_know_fit_nothing(collection):
-    path = collection.picture(collection.index.ids()[0])
+    path = collection.library.picture(collection.index.ids()[0])
     found = looking_at(collection).look(path, "qwertz dog")
     assert found.weights[0] == [0.0] * 9
     assert looking_at(collection).look(path, "...").words == []
@@ -38,7 +38,7 @@ def test_words_that_the_model_does_not_know_fit_nothing(collection):
 
 @pytest.mark.parametrize("name", ["scan_t2i_avg", "bfan_equal", "scan_i2t_avg"])
 def test_the_attention_of_a_model_that_has_one(collection, name):
-    path = collection.picture(collection.index.ids()[0])
+    path = collection.library.picture(collection.index.ids()[0])
     found = looking_at(collection, small_model(name, word_dim=8)).look(path, "a red dog")
     assert found.kind == "attention"
     assert found.words == ["a", "red", "dog"]
@@ -51,14 +51,14 @@ def test_the_attention_of_a_model_that_has_one(collection, name):
 def test_a_picture_is_extracted_once_and_few_are_kept(collection):
     looking = looking_at(collection)
     backbone = collection.extractor.backbone
-    path = collection.picture(collection.index.ids()[0])
+    path = collection.library.picture(collection.index.ids()[0])
     backbone.calls.clear()
     looking.look(path, "dog")
     looking.look(path, "ball")
     assert backbone.calls == [1]
     for name in collection.index.ids() * 4:
-        looking._kept[collection.picture(name), len(looking._kept)] = looking._kept[next(iter(looking._kept))]
-    looking.look(collection.picture(collection.index.ids()[5]), "dog")
+        looking._kept[collection.library.picture(name), len(looking._kept)] = looking._kept[next(iter(looking._kept))]
+    looking.look(collection.library.picture(collection.index.ids()[5]), "dog")
     assert len(looking._kept) == KEPT
 
 

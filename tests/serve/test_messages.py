@@ -6,8 +6,11 @@ from selhn.serve.messages import HitMessage, SearchRequest
 
 
 def test_weights_are_named_after_the_parts_of_a_query():
-    assert SearchRequest(text="a", text_weight=2, like_weight=-1).weights() == {"text": 2, "like": -1}
-    assert SearchRequest().weights() == {}
+    asked = SearchRequest(text="a", text_weight=2, like_weight=-1, k=7, find="text", where="x = 1").query(None)
+    assert asked.weights == {"text": 2, "like": -1}
+    assert (asked.k, asked.find, asked.where) == (7, "text", "x = 1")
+    assert SearchRequest(text="a").query(None).weights == {}
+    assert SearchRequest(text="a", like="b").query(None).weights == {"text": 2}, "a sentence counts twice"
 
 
 def test_what_is_not_known_is_refused():

@@ -7,7 +7,7 @@ import torch
 from picture_cases import TinyBackbone, encoded, photo
 
 from selhn.models import create_model
-from selhn.pictures import Extractor
+from selhn.pictures import Extractor, Library
 from selhn.pictures.plans import picture_facts
 from selhn.search import Index, Item
 from selhn.serve.collection import Collection
@@ -44,7 +44,7 @@ def make_collection(folder, place=None):
             }
         items.append(Item(str(path), extractor([image])[0], None, (WORDS[number], f"number {number}"), facts))
     index.add(items)
-    return Collection(index, extractor, [root], "Tiny pictures")
+    return Collection(Library(index, extractor, [root], "Tiny pictures"))
 
 
 def main():

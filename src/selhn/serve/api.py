@@ -7,8 +7,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
-from selhn.pictures.library import TEXT_WEIGHT
-from selhn.serve.collection import Collection, Question
+from selhn.serve.collection import Collection
 from selhn.serve.messages import (
     About,
     Added,
@@ -60,7 +59,7 @@ def api_routes(service: Service) -> APIRouter:
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
-        records, total = await service.batcher.run(collection.browse, asked.first, number, asked.where)
+        records, total = await service.queries.run(collection.browse, asked.first, number, asked.where)
         pictures = await service.read(collection.have_pictures, [record.id for record in records])
         return Items(
             items=[ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)], total=total
@@ -79,7 +78,7 @@ def api_routes(service: Service) -> APIRouter:
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
         """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
-        path = await service.read(service.searched().picture, id)
+        path = await service.read(service.searched().library.picture, id)
         if path is None or service.thumbnails is None:
             raise NotFound(f"there is no picture of {id[:80]!r}")
         found = await service.decode(service.thumbnails.get, path, size)
@@ -94,10 +93,10 @@ def api_routes(service: Service) -> APIRouter:
         if service.looking is None:
             raise NotFound("the model of this service cannot compare words with regions")
         _check_length(service, text, "the text")
-        path = await service.read(service.searched().picture, id)
+        path = await service.read(service.searched().library.picture, id)
         if path is None:
             raise NotFound(f"there is no picture of {id[:80]!r}")
-        return await service.batcher.run(service.looking.look, path, text)
+        return await service.queries.run(service.looking.look, path, text)
 
     _about_routes(router, service)
     _writing_routes(router, service)
@@ -147,21 +146,23 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = _written(service)
         _check_captions(service, caption or [])
         content = await read_picture(request)
-        return Added(id=await service.batcher.run(collection.add, content, service.limits.pixels, caption or [], {}))
+        return Added(
+            id=await service.queries.run(collection.library.add, content, service.limits.pixels, caption or [], {})
+        )
 
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: ItemChange) -> ItemMessage:
         """Replace the captions or the metadata of an item."""
         collection = _written(service)
         _check_captions(service, changed.captions or [])
-        await service.batcher.run(collection.change, id, changed.captions, changed.metadata)
+        await service.queries.run(collection.library.change, id, changed.captions, changed.metadata)
         return await _item(service, collection, id)
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Remove an item. The file of a picture that was added here is deleted; all other files stay."""
         collection = _written(service)
-        await service.batcher.run(collection.delete, id)
+        await service.queries.run(collection.library.delete, id)
         return Response(status_code=204)
 
 
@@ -190,19 +191,18 @@ async def _answers(service: Service, asked: SearchRequest, content: bytes | None
         raise SelhnError(f"k is {asked.k}: at most {limits.answers} answers are given")
     if asked.like is not None:  # an unknown id is refused here, before others wait for it
         await service.read(collection.index.get, asked.like)
-    prepared = None if content is None else await service.decode(collection.prepare, content, limits.pixels)
-    weights = asked.weights()
-    if asked.text is not None and (asked.like is not None or prepared is not None):
-        weights.setdefault("text", TEXT_WEIGHT)
-    question = Question(asked.text, asked.like, prepared, weights, asked.where, asked.find, asked.k)
-    hits = await service.batcher.ask(question)
+    regions = None
+    if content is not None:
+        prepared = await service.decode(collection.library.prepare, content, limits.pixels)
+        regions = await service.extractions.ask(prepared)
+    hits = await service.queries.ask(asked.query(regions))
     pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
     return Answers(answers=[HitMessage.of(*pair) for pair in zip(hits, pictures)])
 
 
 async def _item(service: Service, collection: Collection, id: str) -> ItemMessage:
     record = await service.read(collection.index.get, id)
-    path = await service.read(collection.picture, id)
+    path = await service.read(collection.library.picture, id)
     return ItemMessage(**vars(record), picture=path is not None)
 
 

@@ -34,7 +34,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await service.batcher.close()
+        await service.close()
 
     app = FastAPI(
         title="selhn",

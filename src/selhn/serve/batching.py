@@ -20,6 +20,7 @@ class Batcher(Generic[Question, Answer]):
             that says whether the client that asked the question of a row is still connected.
         most: questions per batch.
         observe: called with the size of every batch.
+        thread: an executor with one thread, which other batchers may share.
     """
 
     def __init__(
@@ -27,10 +28,11 @@ class Batcher(Generic[Question, Answer]):
         answer: Callable[[Sequence[Question], Callable[[int], bool]], Sequence[Answer | Exception]],
         most: int = 64,
         observe: Callable[[int], object] = lambda size: None,
+        thread: ThreadPoolExecutor | None = None,
     ):
         self._answer, self._most, self._observe = answer, most, observe
         self._waiting: deque[tuple[Question, asyncio.Future[Answer]]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="model")
         self._working: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
@@ -45,10 +47,14 @@ class Batcher(Generic[Question, Answer]):
         """Call something else in the same thread, so that it never runs beside an answer."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    async def close(self) -> None:
-        """Answer the waiting questions, and end the thread."""
+    async def finish(self) -> None:
+        """Answer the waiting questions."""
         if self._working is not None:
             await self._working
+
+    async def close(self) -> None:
+        """Answer the waiting questions, and end the thread."""
+        await self.finish()
         self._thread.shutdown()
 
     async def _work(self) -> None:

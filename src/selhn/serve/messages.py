@@ -2,9 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
+from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
-from selhn.search import Hit
+from selhn.pictures.library import TEXT_WEIGHT
+from selhn.search import Hit, Query
 
 
 class Filter(BaseModel):
@@ -27,10 +30,13 @@ class SearchRequest(Filter):
     like_weight: Annotated[float | None, Field(description="Weight of the item; default 1, may be negative.")] = None
     image_weight: Annotated[float | None, Field(description="Weight of the picture in the body; default 1.")] = None
 
-    def weights(self) -> dict[str, float]:
-        """The weights that were given, by part of the query."""
+    def query(self, image: Float[Tensor, "M F"] | None) -> Query:
+        """The query to the index, with the regions of the picture in the body."""
         given = {"text": self.text_weight, "like": self.like_weight, "image": self.image_weight}
-        return {part: weight for part, weight in given.items() if weight is not None}
+        weights = {part: weight for part, weight in given.items() if weight is not None}
+        if self.text is not None and (self.like is not None or image is not None):
+            weights.setdefault("text", TEXT_WEIGHT)
+        return Query(self.text, image, self.like, weights, self.where, self.find, self.k)
 
 
 class BrowseRequest(Filter):

@@ -2,17 +2,25 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+from jaxtyping import Float
+from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.models import AbstractMatcher
-from selhn.search import Hit
+from selhn.models import AbstractMatcher, load_model
+from selhn.pictures import Library
+from selhn.pictures.example_library import open_examples
+from selhn.pictures.extractor import Prepared
+from selhn.pictures.picture_folders import found_index
+from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
-from selhn.serve.collection import Collection, Question
+from selhn.serve.collection import Collection
 from selhn.serve.limits import Limits
 from selhn.serve.looking import Looking
 from selhn.serve.messages import ModelMessage
@@ -23,6 +31,7 @@ from selhn.serve.watched_runs import WatchedRuns
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
 """Threads that decode pictures, which may take hundreds of megabytes each, and threads for other file access."""
+PICTURES_AT_ONCE = 16
 
 
 class Service:
@@ -49,7 +58,13 @@ class Service:
         self._decoders, self._readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
         self.thumbnails: Thumbnails | None = None
         self.looking: Looking | None = None
-        self.batcher: Batcher[Question, list[Hit]] = Batcher(self._answer, observe=self.metrics.batches.observe)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self.queries: Batcher[Query, list[Hit]] = Batcher(
+            self._answer, observe=self.metrics.batches.observe, thread=thread
+        )
+        self.extractions: Batcher[Prepared, Float[Tensor, "_ F"]] = Batcher(
+            self._extract, PICTURES_AT_ONCE, thread=thread
+        )
         if collection is not None and collection.pictures is not None:
             self.thumbnails = Thumbnails(collection.pictures)
             model = attention or collection.index.model
@@ -61,10 +76,43 @@ class Service:
                 "the model was trained on"
             )
 
+    @classmethod
+    def open(
+        cls,
+        path: Path | str | None = None,
+        *,
+        examples: bool = False,
+        runs: Path | None = None,
+        attention: Path | None = None,
+        writable: bool = False,
+        model: Path | None = None,
+    ) -> "Service":
+        """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone.
+
+        Args:
+            path: of the index, a folder or a Milvus URI.
+            attention: of a run or a saved model, see `Service`.
+            model: of a run or a saved model, if the index does not contain its own.
+        """
+        if examples and path is not None:
+            raise SelhnError(f"either {path} or --examples is served, not both: leave one out")
+        if model is not None and (examples or (path is None and runs is not None)):
+            raise SelhnError("--model is for an index without its own model: name that index, or leave --model out")
+        if examples and writable:
+            raise SelhnError("the example pictures are part of the package: --writable is for an index of your own")
+        watched = None if runs is None else WatchedRuns(runs)
+        library = None
+        if examples:
+            library = open_examples()
+        elif path is not None or runs is None:
+            library = Library.open(found_index(path), None if model is None else load_model(model))
+        looking = None if attention is None else load_model(attention)
+        return cls(None if library is None else Collection(library), watched, attention=looking, writable=writable)
+
     @property
     def name(self) -> str:
         """The name shown to people."""
-        return self.collection.name if self.collection is not None else "Training runs"
+        return self.collection.library.name if self.collection is not None else "Training runs"
 
     def searched(self) -> Collection:
         """The collection; raises NotFound if only runs are served."""
@@ -109,5 +157,13 @@ class Service:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)
         return found
 
-    def _answer(self, questions: Sequence[Question], wanted: Callable[[int], bool]) -> list[list[Hit] | Exception]:
-        return self.searched().answer(questions, wanted)
+    async def close(self) -> None:
+        """Answer the waiting questions, and end the thread of the model."""
+        await self.extractions.finish()
+        await self.queries.close()
+
+    def _answer(self, queries: Sequence[Query], wanted: Callable[[int], bool]) -> list[list[Hit] | SelhnError]:
+        return self.searched().answer(queries, wanted)
+
+    def _extract(self, pictures: Sequence[Prepared], wanted: Callable[[int], bool]) -> list[Float[Tensor, "_ F"]]:
+        return self.searched().extract(pictures)

@@ -22,7 +22,7 @@ def require_serve() -> None:
 
 
 def serve(
-    place: Path | str | None = None,
+    path: Path | str | None = None,
     *,
     examples: bool = False,
     runs: Path | None = None,
@@ -38,7 +38,7 @@ def serve(
     require_serve()
     from selhn.serve.app import create_app
     from selhn.serve.guard import is_loopback
-    from selhn.serve.opening import open_service
+    from selhn.serve.service import Service
 
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     if not is_loopback(host) and token is None:
@@ -48,7 +48,7 @@ def serve(
         )
     listening = listen(host, port)
     try:
-        service = open_service(place, examples, runs, attention, writable, model)
+        service = Service.open(path, examples=examples, runs=runs, attention=attention, writable=writable, model=model)
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
         run_server(app, listening, service.limits)

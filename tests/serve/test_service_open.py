@@ -9,8 +9,7 @@ from selhn.data import load_data
 from selhn.models import create_model
 from selhn.pictures.picture_folders import indexed_folders
 from selhn.search import Index
-from selhn.serve import opening
-from selhn.serve.opening import open_collection, open_service
+from selhn.serve.service import Service
 from selhn.text import Vocabulary
 
 
@@ -25,7 +24,7 @@ def made(tmp_path, monkeypatch):
 
 
 def test_an_index_of_pictures_is_opened_with_them(made, tmp_path):
-    opened = open_collection(made.index.path)
+    opened = Service.open(made.index.path).collection.library
     assert opened.name == "Pictures"
     assert opened.extractor is made.extractor
     assert opened.pictures.folders == (tmp_path / "Pictures",)
@@ -56,14 +55,14 @@ def test_an_index_of_other_features_is_refused(made, monkeypatch):
     other = Extractor(TinyBackbone(), cells=2)
     monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": other)
     with pytest.raises(SelhnError, match="make it again with `selhn index`"):
-        open_collection(made.index.path)
+        Service.open(made.index.path)
 
 
 def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
     data = load_data("world", images=100)
     model = create_model("rvse", tokenizer=Vocabulary.build(data.dev.captions), feature_dim=data.feature_dim, dim=8)
     Index.build(model, data.test, tmp_path / "scenes.index")
-    service = open_service(tmp_path / "scenes.index", False, None)
+    service = Service.open(tmp_path / "scenes.index")
     assert service.name == "scenes"
     assert service.collection.pictures is None
     assert service.looking is None
@@ -71,29 +70,29 @@ def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
 
 def test_what_is_served(made, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
-    assert open_service(None, False, tmp_path / "runs").collection is None
-    assert open_service(made.index.path, False, tmp_path / "runs").runs is not None
+    assert Service.open(runs=tmp_path / "runs").collection is None
+    assert Service.open(made.index.path, runs=tmp_path / "runs").runs is not None
     small_model("scan_t2i_avg", word_dim=8).save(tmp_path / "scan")
-    assert open_service(made.index.path, False, None, tmp_path / "scan").looking.model.name == "scan_t2i_avg"
-    monkeypatch.setattr(opening, "open_examples", lambda: made)
-    assert open_service(None, True, None).collection.index is made.index
+    assert Service.open(made.index.path, attention=tmp_path / "scan").looking.model.name == "scan_t2i_avg"
+    monkeypatch.setattr("selhn.serve.service.open_examples", lambda: made.library)
+    assert Service.open(examples=True).collection.index is made.index
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((None, False, None), "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
-        ((Path("here"), True, None), "either here or --examples"),
-        ((None, True, None, None, True), "--writable is for an index of your own"),
-        ((None, False, Path("none")), "there is no folder none"),
+        ({}, "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
+        ({"path": Path("here"), "examples": True}, "either here or --examples"),
+        ({"examples": True, "writable": True}, "--writable is for an index of your own"),
+        ({"runs": Path("none")}, "there is no folder none"),
     ],
 )
 def test_what_cannot_be_served(made, arguments, sentence):
     with pytest.raises(SelhnError, match=sentence):
-        open_service(*arguments)
+        Service.open(**arguments)
 
 
 def test_a_model_is_for_an_index_that_is_named(tmp_path):
     for examples, runs in ((True, None), (False, tmp_path)):
         with pytest.raises(SelhnError, match="leave --model out"):
-            open_service(None, examples, runs, model=tmp_path)
+            Service.open(examples=examples, runs=runs, model=tmp_path)

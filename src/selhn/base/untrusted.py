@@ -33,7 +33,7 @@ def some(numbers: Sequence[int], most: int = 5) -> str:
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
 
 
-def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, Fortran order and dtype from the head of a .npy file; the file stands at the first number afterwards."""
     try:
         with warnings.catch_warnings():
@@ -67,8 +67,7 @@ def read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], b
     return shape, fortran, dtype
 
 
-def check_length(path: Path, promised: int, present: int) -> None:
-    """Refuse a .npy file that is shorter or longer than its header says."""
+def _check_length(path: Path, promised: int, present: int) -> None:
     if promised != present:
         state = "is cut off" if present < promised else "continues after its end"
         raise Damaged(
@@ -81,7 +80,7 @@ def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> np
     """A .npy file mapped into memory, read-only; `kinds` are numpy's letters (f floats, i and u whole numbers)."""
     require_file(path)
     with path.open("rb") as file:
-        shape, fortran, dtype = read_header(file, path)
+        shape, fortran, dtype = _read_header(file, path)
         start = file.tell()
     wanted = " or ".join({"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}[k] for k in kinds)
     if dtype.kind not in kinds:
@@ -91,7 +90,7 @@ def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> np
         raise SelhnError(
             f"{path} has shape {shape} where {axes} axes are expected: reshape it, or check which file it is"
         )
-    check_length(path, start + math.prod(shape) * dtype.itemsize, path.stat().st_size)
+    _check_length(path, start + math.prod(shape) * dtype.itemsize, path.stat().st_size)
     return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
 
 
@@ -106,8 +105,8 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                     # One byte more than allowed tells too long from just long enough; a zip bomb stops here.
                     content = member.read(MAX_PROJECTION_BYTES + 1)
                 file = io.BytesIO(content)
-                shape, fortran, dtype = read_header(file, path / name)
-                check_length(path / name, file.tell() + math.prod(shape) * dtype.itemsize, len(content))
+                shape, fortran, dtype = _read_header(file, path / name)
+                _check_length(path / name, file.tell() + math.prod(shape) * dtype.itemsize, len(content))
                 if dtype.kind != "f":
                     raise SelhnError(f"{path / name} holds {dtype} where floats are expected: write it as float32")
                 flat = np.frombuffer(content, dtype, offset=file.tell())

@@ -32,35 +32,33 @@ def check(path: Path | str, *, scan: bool = True) -> Report:
         report.lines.append(f"{path}: {name} format")
         # Codes are scanned in the form that is cheap to unpack.
         _, splits = FORMATS[name].read(path, report, **({"form": "pca"} if name == "pocket" else {}))
-        check_splits(splits, report, scan)
+        _check_splits(splits, report, scan)
     return report
 
 
-def check_splits(splits: Mapping[str, Split], report: Report, scan: bool) -> None:
-    """Everything that can be checked once splits are read."""
+def _check_splits(splits: Mapping[str, Split], report: Report, scan: bool) -> None:
     for name in SPLITS:
         if name in splits:
             split = splits[name]
-            describe(split, report)
+            _describe(split, report)
             with report.collecting():
-                check_names(split)
+                _check_names(split)
             if scan:
                 with report.collecting():
-                    scan_features(split)
+                    _scan_features(split)
         elif not report.problems:  # if its files were tried and failed, that is the problem to fix
             report.problems.append(f"there is no {name} split: a data set needs train, dev and test")
     for one, other in combinations(splits.values(), 2):
-        for compare in (compare_widths, compare_images):
+        for compare in (_compare_widths, _compare_images):
             with report.collecting():
                 compare(one, other)
     if "test" in splits:
-        report.lines.append(f"protocol: {protocol(splits['test'])}")
+        report.lines.append(f"protocol: {_protocol(splits['test'])}")
     if "train" in splits:
-        report.lines.append(describe_words(splits["train"]))
+        report.lines.append(_describe_words(splits["train"]))
 
 
-def describe(split: Split, report: Report) -> None:
-    """Counts and shapes of a split."""
+def _describe(split: Split, report: Report) -> None:
     counts = torch.bincount(split.image_of_text, minlength=split.num_images)
     least, most = int(counts.min()), int(counts.max())
     number = f"{least}" if least == most else f"{least} to {most}"
@@ -77,8 +75,7 @@ def describe(split: Split, report: Report) -> None:
         )
 
 
-def check_names(split: Split) -> None:
-    """Refuse names that occur twice."""
+def _check_names(split: Split) -> None:
     rows: dict[str, list[int]] = {}
     for row, name in enumerate(split.image_names):
         rows.setdefault(name, []).append(row)
@@ -91,7 +88,7 @@ def check_names(split: Split) -> None:
         )
 
 
-def scan_features(split: Split) -> None:
+def _scan_features(split: Split) -> None:
     """Read all features once: refuse what is not finite, and images that are all zero."""
     features = split.features
     infinite, zero = [], []
@@ -111,8 +108,7 @@ def scan_features(split: Split) -> None:
         raise Problems(problems)
 
 
-def compare_widths(one: Split, other: Split) -> None:
-    """Refuse splits of different width."""
+def _compare_widths(one: Split, other: Split) -> None:
     if one.features.width != other.features.width:
         raise SelhnError(
             f"{one.name} features are {one.features.width} wide and {other.name} features {other.features.width}: "
@@ -120,8 +116,7 @@ def compare_widths(one: Split, other: Split) -> None:
         )
 
 
-def compare_images(one: Split, other: Split) -> None:
-    """Refuse images that are in two splits."""
+def _compare_images(one: Split, other: Split) -> None:
     names = set(other.image_names)
     shared = [name for name in one.image_names if name in names]
     if shared:
@@ -131,7 +126,7 @@ def compare_images(one: Split, other: Split) -> None:
         )
 
 
-def protocol(test: Split) -> str:
+def _protocol(test: Split) -> str:
     """Which table of the literature the test split belongs to."""
     images = test.num_images
     if test.folds > 1:
@@ -143,8 +138,7 @@ def protocol(test: Split) -> str:
     return f"your own test split of {images:,} images: its results compare only with others on the same split"
 
 
-def describe_words(split: Split) -> str:
-    """How large a vocabulary of these captions would be."""
+def _describe_words(split: Split) -> str:
     counts = Counter(word for caption in split.captions for word in split_words(caption))
     frequent = sum(count >= USUAL_MIN_COUNT for count in counts.values())
     return (

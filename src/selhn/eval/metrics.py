@@ -188,23 +188,23 @@ def ranks(
     """The rank of every query under `recall`: the number of wrong items that beat its best relevant one."""
     check_ties(ties)
     matching = Matching.from_matrix(scores, image_of_text, relevance)
-    i2t, _ = rank_direction(matching, "i2t", ties)
-    t2i, _ = rank_direction(matching, "t2i", ties)
+    i2t, _ = _rank_direction(matching, "i2t", ties)
+    t2i, _ = _rank_direction(matching, "t2i", ties)
     return Ranks(i2t, t2i)
 
 
 def measure(
     matching: Matching, ks: Sequence[int], ties: str, extended: bool, byte_budget: int = DEFAULT_BYTE_BUDGET
 ) -> Metrics:
-    """Both directions measured, whatever the scores are made from."""
+    """Both directions, whatever the scores are made from."""
     check_ks(ks)
     check_ties(ties)
-    i2t = summarise(*rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
-    t2i = summarise(*rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
+    i2t = _summarise(*_rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
+    t2i = _summarise(*_rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
     return Metrics(i2t, t2i)
 
 
-def rank_direction(
+def _rank_direction(
     matching: Matching,
     direction: Literal["i2t", "t2i"],
     ties: str,
@@ -223,7 +223,7 @@ def rank_direction(
     return rank, precision
 
 
-def summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, ks: Sequence[int]) -> DirectionMetrics:
+def _summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, ks: Sequence[int]) -> DirectionMetrics:
     """The metrics of one direction over the queries that have a relevant item."""
     is_query = rank >= 0
     found_at = rank[is_query].numpy()

@@ -31,13 +31,11 @@ class Format:
     """The function whose parameters are the settings of this format; None for `read`."""
 
 
-def has_file(path: Path, *patterns: str) -> bool:
-    """Whether a folder has files for all patterns."""
+def _has_file(path: Path, *patterns: str) -> bool:
     return path.is_dir() and all(any(path.glob(pattern)) for pattern in patterns)
 
 
-def read_world(path: Path, report: Report, **settings: Any) -> Found:
-    """The generated world, which is not on any disk."""
+def _read_world(path: Path, report: Report, **settings: Any) -> Found:
     data = make_world(**settings)
     return data.name, {name: data[name] for name in SPLITS}
 
@@ -45,24 +43,24 @@ def read_world(path: Path, report: Report, **settings: Any) -> Found:
 # The first that fits is taken: a pocket folder has the files of a precomp folder too.
 FORMATS: Mapping[str, Format] = {
     "world": Format(
-        lambda path: path == Path("world"), read_world, "the word world instead of a path: generated data", make_world
+        lambda path: path == Path("world"), _read_world, "the word world instead of a path: generated data", make_world
     ),
-    "native": Format(lambda path: has_file(path, "data.json"), read_native, "data.json (written by import_data)"),
+    "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json (written by import_data)"),
     "pocket": Format(
-        lambda path: has_file(path, "projection.npz"), read_pocket, "projection.npz beside train_ims.npy (int8)"
+        lambda path: _has_file(path, "projection.npz"), read_pocket, "projection.npz beside train_ims.npy (int8)"
     ),
     "precomp": Format(
-        lambda path: has_file(precomp_folder(path), "*_ims.npy") or has_file(precomp_folder(path), "*_caps.txt"),
+        lambda path: _has_file(precomp_folder(path), "*_ims.npy") or _has_file(precomp_folder(path), "*_caps.txt"),
         read_precomp,
         "train_ims.npy, train_caps.txt, train_ids.txt and so on (SCAN, VSE-infinity)",
     ),
     "tsv": Format(
-        lambda path: ".tsv" in path.name or has_file(path, "*.tsv*"),
+        lambda path: ".tsv" in path.name or _has_file(path, "*.tsv*"),
         read_tsv,
         "*.tsv beside a Karpathy .json (bottom-up attention; to import)",
     ),
     "karpathy": Format(
-        lambda path: path.suffix == ".json" or has_file(path, "*.json", "*.npy"),
+        lambda path: path.suffix == ".json" or _has_file(path, "*.json", "*.npy"),
         read_karpathy,
         "dataset_*.json beside one .npy file of features",
     ),
@@ -96,18 +94,17 @@ def load_data(source: Path | str, **settings: Any) -> Data:
             f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
             "and load that folder"
         )
-    return replace(read_data(path, name, settings), source=str(source), settings=settings)
+    return replace(_read_data(path, name, settings), source=str(source), settings=settings)
 
 
 def import_data(
     source: Path | str, out: Path | str, *, precision: Literal["float32", "float16"] = "float32", **settings: Any
 ) -> Path:
     """Convert whatever `load_data` reads, and TSV files, into our own format; float16 halves the size."""
-    return write_native(read_data(*find_format(source), settings), out, precision=precision)
+    return write_native(_read_data(*find_format(source), settings), out, precision=precision)
 
 
-def read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
-    """A data set of a known format, complete or an error."""
+def _read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
     known, report = FORMATS[format_name], Report()
     require_settings(f"the {format_name} format", known.settings or known.read, settings, only_optional=True)
     name, splits = known.read(path, report, **settings)

@@ -52,7 +52,7 @@ def read_karpathy(
         max_captions: how many captions of an image count; None keeps all.
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
-    json_path, array_path = each(lambda: only_file(path, "*.json", "captions"), lambda: find_features(path, features))
+    json_path, array_path = each(lambda: only_file(path, "*.json", "captions"), lambda: _find_features(path, features))
     images, array = each(lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path))
     if len(array) != len(images):
         raise SelhnError(
@@ -79,8 +79,7 @@ def only_file(path: Path, pattern: str, what: str) -> Path:
     return found[0]
 
 
-def find_features(path: Path, features: Path | str | None) -> Path:
-    """The features file that was named, or the only one beside the captions."""
+def _find_features(path: Path, features: Path | str | None) -> Path:
     if features is not None:
         return Path(features)
     return only_file(path if path.is_dir() else path.parent, "*.npy", "features")
@@ -93,11 +92,10 @@ def read_captioned_images(path: Path, max_captions: int | None = MAX_CAPTIONS) -
     entries = read_json(path).get("images")
     if not isinstance(entries, list) or not entries:
         raise SelhnError(f"{path} has no list 'images': give a file such as dataset_flickr30k.json")
-    return [captioned_image(entry, f"{path}, image {n}", max_captions) for n, entry in enumerate(entries)]
+    return [_captioned_image(entry, f"{path}, image {n}", max_captions) for n, entry in enumerate(entries)]
 
 
-def captioned_image(entry: Any, place: str, max_captions: int | None) -> CaptionedImage:
-    """One entry, once it is known to have what is needed."""
+def _captioned_image(entry: Any, place: str, max_captions: int | None) -> CaptionedImage:
     if not isinstance(entry, dict) or str(entry.get("split")) not in SPLIT_NAMES:
         raise SelhnError(f"{place}: needs a field 'split' that is one of {', '.join(SPLIT_NAMES)}")
     sentences = entry.get("sentences")

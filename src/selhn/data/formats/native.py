@@ -37,7 +37,7 @@ def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "f
     require_kind("precision", precision, NativePrecision)
     out = Path(out)
     with new_folder(out, replace_empty=True) as folder:
-        splits = {split.name: write_split(folder, split, precision) for split in (data.train, data.dev, data.test)}
+        splits = {split.name: _write_split(folder, split, precision) for split in (data.train, data.dev, data.test)}
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -50,9 +50,9 @@ def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "f
     return out
 
 
-def write_split(folder: Path, split: Split, precision: NativePrecision) -> dict[str, Any]:
+def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict[str, Any]:
     """Write the files of one split; returns its entry in data.json."""
-    mask = write_features(folder / f"{split.name}_features.npy", split, precision)
+    mask = _write_features(folder / f"{split.name}_features.npy", split, precision)
     counts = mask.sum(1)
     entry: dict[str, Any] = {
         "num_images": split.num_images,
@@ -71,19 +71,18 @@ def write_split(folder: Path, split: Split, precision: NativePrecision) -> dict[
         boxes = split.boxes.cpu().take_along_dim(first, dim=1)
         np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
     owners = split.image_of_text.tolist()
-    write_json_lines(folder / entry["texts"], ({"image": i, "text": t} for i, t in zip(owners, split.captions)))
-    write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
+    _write_json_lines(folder / entry["texts"], ({"image": i, "text": t} for i, t in zip(owners, split.captions)))
+    _write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
     return entry
 
 
-def write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
-    """One object per line."""
+def _write_json_lines(path: Path, objects: Iterable[dict[str, Any]]) -> None:
     # Half a character, which JSON files may contain, is written as the escape it came from.
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(json.dumps(entry, ensure_ascii=False) + "\n" for entry in objects)
 
 
-def write_features(path: Path, split: Split, precision: NativePrecision) -> npt.NDArray[np.bool_]:
+def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt.NDArray[np.bool_]:
     """Write features block by block, images without padding; returns the mask (I, M) of what was written."""
     features, largest = split.features, float(np.finfo(precision).max)
     masks = []
@@ -106,11 +105,11 @@ def write_features(path: Path, split: Split, precision: NativePrecision) -> npt.
         shape = (len(number), int(number[0]), features.width) if dense else (int(number.sum()), features.width)
         # Only now is it known which shape the file has.
         file.seek(0)
-        file.write(npy_header(shape, precision))
+        file.write(_npy_header(shape, precision))
     return np.concatenate(masks)
 
 
-def npy_header(shape: tuple[int, ...], precision: str) -> bytes:
+def _npy_header(shape: tuple[int, ...], precision: str) -> bytes:
     """The head of a .npy file of version 1.0, always of the same length."""
     content = repr({"descr": np.dtype(precision).newbyteorder("<").str, "fortran_order": False, "shape": shape})
     text = content.encode().ljust(HEADER_BYTES - 11) + b"\n"
@@ -119,17 +118,16 @@ def npy_header(shape: tuple[int, ...], precision: str) -> bytes:
 
 def read_native(path: Path, report: Report) -> Found:
     """The splits of our own folder."""
-    content = read_contents(path / "data.json")
+    content = _read_contents(path / "data.json")
     splits = {}
     for name, entry in content["splits"].items():
         with report.collecting():
-            split = open_native_split(path, name, entry, report)
+            split = _open_native_split(path, name, entry, report)
             splits[name] = replace(split, folds=content["folds"]) if name == "test" else split
     return str(content.get("name", path.name)), splits
 
 
-def read_contents(path: Path) -> dict[str, Any]:
-    """data.json, once it is known to be ours."""
+def _read_contents(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise SelhnError(
@@ -142,8 +140,7 @@ def read_contents(path: Path) -> dict[str, Any]:
     return content
 
 
-def open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Split:
-    """One split."""
+def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Split:
     paths = {}
     for kind in ("features", "texts", "images", "offsets", "boxes"):
         file = entry.get(kind) if isinstance(entry, dict) else None
@@ -154,7 +151,7 @@ def open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Sp
             raise Damaged(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
         paths[kind] = folder / file
     features, texts, images = each(
-        lambda: open_features(paths),
+        lambda: _open_features(paths),
         lambda: read_json_lines(paths["texts"], image=int, text=str),
         lambda: read_json_lines(paths["images"], name=str),
     )
@@ -174,12 +171,12 @@ def open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Sp
             f"{paths['images']} has {len(images)} lines for {features.num_images} images: write one per image"
         )
     with report.collecting():
-        boxes = open_boxes(paths["boxes"], features) if "boxes" in paths else None
+        boxes = _open_boxes(paths["boxes"], features) if "boxes" in paths else None
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
     return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)
 
 
-def open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:
+def _open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:
     """Features, with offsets if their numbers of regions differ."""
     if "offsets" not in paths:
         return DenseFeatures(open_array(paths["features"]), path=paths["features"])
@@ -187,8 +184,7 @@ def open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:
     return RaggedFeatures.of(open_array(paths["features"], dims=(2,)), offsets, paths["features"])
 
 
-def open_boxes(path: Path, features: Features) -> torch.Tensor:
-    """Boxes that fit the features."""
+def _open_boxes(path: Path, features: Features) -> torch.Tensor:
     boxes = torch.from_numpy(open_array(path, "f", (3,)).astype(np.float32))
     if boxes.shape != (features.num_images, features.num_regions, 4):
         raise SelhnError(

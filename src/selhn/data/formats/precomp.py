@@ -81,34 +81,31 @@ def precomp_folder(folder: Path) -> Path:
     return inner if inner.is_dir() and not any(folder.glob("*_ims.npy")) else folder
 
 
-def mapped_features(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> DenseFeatures:
-    """Features unchanged from the file."""
-    return DenseFeatures(array, rows, path=path)
-
-
 def open_split(
     files: SplitFiles,
     name: str,
     report: Report,
-    features_of: FeaturesOf = mapped_features,
+    features_of: FeaturesOf = lambda array, rows, path: DenseFeatures(array, rows, path=path),
     cut: bool = False,
     kinds: str = "f",
 ) -> Split:
-    """One split."""
+    """The split of some files; `features_of` makes its features of array, rows and path."""
     path = files.path("ims.npy")
     array, captions, ids = each(
-        lambda: open_array(path, kinds), lambda: read_captions(files.path("caps.txt")), lambda: read_ids(files, report)
+        lambda: open_array(path, kinds),
+        lambda: _read_captions(files.path("caps.txt")),
+        lambda: _read_ids(files, report),
     )
     report.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
-    layout = find_layout(files, array, len(captions), ids)
+    layout = _find_layout(files, array, len(captions), ids)
     report.lines.append(f"{path.name}: {layout.words}")
     names, boxes = [f"{files.stem} row {row}" for row in layout.rows.tolist()], None
     with report.collecting():
-        names = names_of_images(files, layout, ids, len(array)) or names
+        names = _names_of_images(files, layout, ids, len(array)) or names
     kept = cut_images(name, len(layout.rows), report) if cut else len(layout.rows)
     features = features_of(array, layout.rows[:kept], path)
     with report.collecting():
-        boxes = read_boxes(files, layout, features.num_regions, len(array), report)
+        boxes = _read_boxes(files, layout, features.num_regions, len(array), report)
     texts = (layout.image_of_text < kept).nonzero().flatten()
     return Split(
         name,
@@ -130,7 +127,7 @@ def cut_images(name: str, number: int, report: Report) -> int:
     return min(number, DEV_IMAGES)
 
 
-def read_captions(path: Path) -> list[str]:
+def _read_captions(path: Path) -> list[str]:
     """One caption per line, none of them empty."""
     lines = read_lines(path)
     if not lines:
@@ -144,7 +141,7 @@ def read_captions(path: Path) -> list[str]:
     return lines
 
 
-def read_ids(files: SplitFiles, report: Report) -> list[str]:
+def _read_ids(files: SplitFiles, report: Report) -> list[str]:
     """The ids as they are written; none, with a warning, if there is no such file."""
     path = files.path("ids.txt")
     if path.exists():
@@ -153,8 +150,7 @@ def read_ids(files: SplitFiles, report: Report) -> list[str]:
     return []
 
 
-def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> RowLayout:
-    """How rows, images and captions belong together."""
+def _find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> RowLayout:
     rows, given = len(array), files.path("image_of_text.txt")
     if given.exists():
         owners = read_integers(given)
@@ -165,7 +161,7 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
             )
         return RowLayout(torch.arange(rows), torch.tensor(owners), f"one row per image; captions follow {given.name}")
     if rows == num_captions:
-        return layout_of_repeated_rows(files, array, ids)
+        return _layout_of_repeated_rows(files, array, ids)
     if num_captions % rows == 0:
         number = num_captions // rows
         owner = torch.arange(num_captions) // number
@@ -177,7 +173,7 @@ def find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, i
     )
 
 
-def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> RowLayout:
+def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> RowLayout:
     """As many rows as captions: each image is repeated for each of its captions, or has one caption only."""
     total = len(array)
     head = np.asarray(array[:COMPARED_ROWS])
@@ -214,7 +210,7 @@ def layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: lis
     return RowLayout(torch.from_numpy(starts), owner, words)
 
 
-def names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_rows: int) -> list[str]:
+def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_rows: int) -> list[str]:
     """The id of each image, as a file name if `id_mapping.json` knows it."""
     if not ids:
         return []
@@ -236,7 +232,7 @@ def names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_ro
     return ids
 
 
-def read_boxes(
+def _read_boxes(
     files: SplitFiles, layout: RowLayout, num_regions: int, num_rows: int, report: Report
 ) -> Float[Tensor, "I M 4"] | None:
     """The boxes as shares of width and height; None if there are none, or if the sizes of the images are missing."""

@@ -69,7 +69,7 @@ class TsvFeatures(ImageByImage):
 
     def images(self, rows: Sequence[int]) -> list[Float[Tensor, "_ F"]]:
         """The regions of some images."""
-        found = [torch.from_numpy(read_features(self.rows[row])) for row in rows]
+        found = [torch.from_numpy(_read_features(self.rows[row])) for row in rows]
         for row, regions in zip(rows, found):
             if regions.shape[1] != self.first_width:
                 raise SelhnError(
@@ -102,7 +102,7 @@ def read_tsv(
     json_path = only_file(Path(captions) if captions else folder, "*.json", "captions")
     images, lines = each(
         lambda: read_captioned_images(json_path, max_captions),
-        lambda: index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),
+        lambda: _index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),
     )
     most = max(len(row.boxes) for row in lines.values())
     report.lines.append(f"{path.name}: {len(lines):,} images with 1 to {most} boxes")
@@ -110,13 +110,13 @@ def read_tsv(
     for name, numbers in numbers_of_splits(images, report, cut_dev).items():
         with report.collecting():
             chosen = [images[number] for number in numbers]
-            rows = rows_of_images(chosen, lines, path, name)
-            features = TsvFeatures(rows, read_features(rows[0]).shape[1])
-            splits[name] = make_split(name, features, chosen, json_path, padded_boxes(rows, features.num_regions))
+            rows = _rows_of_images(chosen, lines, path, name)
+            features = TsvFeatures(rows, _read_features(rows[0]).shape[1])
+            splits[name] = make_split(name, features, chosen, json_path, _padded_boxes(rows, features.num_regions))
     return json_path.stem.removeprefix("dataset_"), splits
 
 
-def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
+def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
     """The line of every image; if an image occurs twice, the first."""
     lines: dict[str, TsvRow] = {}
     for path in paths:
@@ -126,9 +126,9 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
             # Split at tabs by hand: the csv module stops at fields of 128 KiB, which every one of these exceeds.
             while content := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
-                fields = split_line(content, path, number)
+                fields = _split_line(content, path, number)
                 if fields[0] != b"image_id":
-                    name, boxes = parse_boxes(fields, f"{path}, line {number}")
+                    name, boxes = _parse_boxes(fields, f"{path}, line {number}")
                     lines.setdefault(name, TsvRow(path, number, position, boxes))
                 position += len(content)
     if not lines:
@@ -138,8 +138,7 @@ def index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
     return lines
 
 
-def split_line(content: bytes, path: Path, number: int) -> list[bytes]:
-    """The six fields of a line."""
+def _split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     if len(content) > MAX_LINE_BYTES:
         raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is not such a TSV file")
     fields = content.rstrip(b"\r\n").split(b"\t")
@@ -151,7 +150,7 @@ def split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     return fields
 
 
-def decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
+def _decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
     """Base64 to float32, also if a Python 3 script wrote `b'...'`."""
     if field.startswith(b"b'"):
         field = field[2:-1]
@@ -161,14 +160,14 @@ def decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
         raise SelhnError(f"{place} is not base64 of float32 numbers ({wrong}): write the line again") from None
 
 
-def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[np.float32]]:
+def _parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[np.float32]]:
     """The name of an image, and its boxes as shares of its size."""
     try:
         name = fields[0].decode()
         width, height, count = float(fields[1]), float(fields[2]), int(fields[3])
     except ValueError as wrong:
         raise SelhnError(f"{place}: width, height or number of boxes is not a number ({wrong})") from None
-    boxes = decode_floats(fields[4], f"{place}: boxes")
+    boxes = _decode_floats(fields[4], f"{place}: boxes")
     if count < 1 or boxes.size != 4 * count or not (width > 0 and height > 0):
         raise SelhnError(
             f"{place}: {boxes.size} box numbers for {count} boxes of a {width:g} x {height:g} image: "
@@ -178,19 +177,18 @@ def parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[n
     return name, np.divide(boxes.reshape(count, 4), size, dtype=np.float32)
 
 
-def read_features(row: TsvRow) -> npt.NDArray[np.float32]:
-    """The features of an image, (boxes, F)."""
+def _read_features(row: TsvRow) -> npt.NDArray[np.float32]:
     with row.path.open("rb") as file:
         file.seek(row.position)
-        fields = split_line(file.readline(MAX_LINE_BYTES + 1), row.path, row.line)
+        fields = _split_line(file.readline(MAX_LINE_BYTES + 1), row.path, row.line)
     place = f"{row.path}, line {row.line}: features"
-    numbers = decode_floats(fields[5], place)
+    numbers = _decode_floats(fields[5], place)
     if numbers.size == 0 or numbers.size % len(row.boxes):
         raise SelhnError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line may be cut off")
     return numbers.reshape(len(row.boxes), -1)
 
 
-def rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], path: Path, split: str) -> list[TsvRow]:
+def _rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], path: Path, split: str) -> list[TsvRow]:
     """The line of each image, by whichever of its names the file uses."""
     names: list[list[str]] = [[name_of(image) for image in images] for name_of in NAMES_OF_IMAGE]
     best = max(names, key=lambda kind: sum(name in lines for name in kind))
@@ -203,7 +201,7 @@ def rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], p
     return [lines[name] for name in best]
 
 
-def padded_boxes(rows: Sequence[TsvRow], num_regions: int) -> Float[Tensor, "I M 4"]:
+def _padded_boxes(rows: Sequence[TsvRow], num_regions: int) -> Float[Tensor, "I M 4"]:
     """Boxes of all images, zero if an image has fewer."""
     boxes: npt.NDArray[Any] = np.zeros((len(rows), num_regions, 4), np.float32)
     for n, row in enumerate(rows):

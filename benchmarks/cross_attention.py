@@ -42,6 +42,7 @@ from train_step import profile as profile_kernels
 from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
+from selhn.models.scan import StackedAttention
 from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
@@ -92,8 +93,8 @@ class CaptionLoop(nn.Module):
         super().__init__()
         self.head = head
 
-    def forward(self, images: Fragments, texts: Fragments) -> Tensor:
-        """One column a caption."""
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Tensor:
+        """One column per caption."""
         columns = []
         wholes = [None] * len(texts) if texts.whole is None else texts.whole
         for words, mask, whole in zip(texts.vectors, texts.mask, wholes, strict=True):
@@ -104,15 +105,14 @@ class CaptionLoop(nn.Module):
     def column(self, images: Fragments, words: Tensor, whole: Tensor | None) -> Tensor:
         """The scores of one caption with all images."""
         head, regions = self.head, images.vectors
-        if hasattr(head, "direction"):
-            looking, seen = (words, regions) if head.direction == "t2i" else (regions, words)
-            cosines = cosine_similarity(looking, attend(looking, seen, head.smooth), dim=2)
-            scale = head.lambda_lse
-            return cosines.mean(1) if scale is None else (scale * cosines).exp().sum(1).log() / scale
-        if hasattr(head, "focus"):
-            of_words = cosine_similarity(words, attend(words, regions, head.smooth, head.focus), dim=2)
-            of_regions = cosine_similarity(regions, attend(regions, words, head.smooth, head.focus), dim=2)
-            return of_words.mean(1) + of_regions.mean(1)
+        if isinstance(head, StackedAttention):
+            parts = []
+            for direction in head.directions:
+                looking, seen = (words, regions) if direction == "t2i" else (regions, words)
+                cosines = cosine_similarity(looking, attend(looking, seen, head.smooth, head.focus), dim=2)
+                scale = head.lambda_lse
+                parts.append(cosines.mean(1) if scale is None else (scale * cosines).exp().sum(1).log() / scale)
+            return sum(parts[1:], start=parts[0])
         local = unit(head.local((unit(attend(words, regions, head.smooth)) - words).square()))
         nodes = torch.cat([unit(head.whole((images.whole - whole).square()))[:, None], local], 1)
         if hasattr(head.reasoning, "steps"):

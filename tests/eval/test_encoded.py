@@ -6,7 +6,6 @@ import torch
 from selhn.data import load_data
 from selhn.eval import Metrics, encode_split, evaluate, folds, recall, score_split
 from selhn.models import create_model, in_eval_mode
-from selhn.models.scan import BYTES_PER_PRODUCT
 from selhn.text import Vocabulary
 
 
@@ -118,7 +117,8 @@ def test_a_byte_budget_bounds_the_pairs_that_are_scored_at_once(data, monkeypatc
         scan.head, "_score", lambda i, t: (scored.append(i.mask.numel() * t.mask.numel()), head_score(i, t))[1]
     )
     torch.testing.assert_close(score_split(scan, data.test, byte_budget=200_000), expected, rtol=1e-5, atol=1e-6)
-    assert max(scored) * BYTES_PER_PRODUCT <= 200_000 < 2 * max(scored) * BYTES_PER_PRODUCT
+    bytes_per_product = 24
+    assert max(scored) * bytes_per_product <= 200_000 < 2 * max(scored) * bytes_per_product
     assert len(scored) > 50
 
 

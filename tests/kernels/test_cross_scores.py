@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend, cross_scores
-from selhn.layers import Fragments, attended_cosines, fragments, unit
-from selhn.models.bfan import FocalAttention
-from selhn.models.cross_attention import mean_over
+from selhn.layers import Fragments, fragments, unit
 from selhn.models.scan import StackedAttention
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -19,12 +17,12 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 on_gpu = pytest.mark.gpu
 fused = pytest.mark.usefixtures("interpreter") if INTERPRETED else on_gpu
 HEADS = {
-    "scan_t2i_avg": lambda: StackedAttention("t2i", 9.0),
-    "scan_t2i_lse": lambda: StackedAttention("t2i", 9.0, 6.0),
-    "scan_i2t_avg": lambda: StackedAttention("i2t", 4.0),
-    "scan_i2t_lse": lambda: StackedAttention("i2t", 4.0, 20.0),
-    "bfan_equal": lambda: FocalAttention("equal", 20.0),
-    "bfan_prob": lambda: FocalAttention("prob", 20.0),
+    "scan_t2i_avg": lambda: StackedAttention(("t2i",), 9.0),
+    "scan_t2i_lse": lambda: StackedAttention(("t2i",), 9.0, 6.0),
+    "scan_i2t_avg": lambda: StackedAttention(("i2t",), 4.0),
+    "scan_i2t_lse": lambda: StackedAttention(("i2t",), 4.0, 20.0),
+    "bfan_equal": lambda: StackedAttention(("t2i", "i2t"), 20.0, focus="equal"),
+    "bfan_prob": lambda: StackedAttention(("t2i", "i2t"), 20.0, focus="prob"),
 }
 # Images, regions, texts, words: all odd, one of everything, more queries than a program takes, the largest tiles.
 SIZES = [(1, 1, 1, 1), (2, 2, 3, 8), (3, 5, 19, 40), (18, 36, 3, 23), (2, 37, 2, 17), (2, 126, 2, 63)]
@@ -52,12 +50,11 @@ def make(items, size, seed, shared=0.5):
 
 def kernel_scores(head, images, texts):
     """What a head computes, by the kernels: the heads themselves keep to torch."""
-    directions = (head.direction,) if isinstance(head, StackedAttention) else ("t2i", "i2t")
-    settings = AttentionSettings(head.smooth, getattr(head, "focus", None), getattr(head, "lambda_lse", None))
+    settings = AttentionSettings(head.smooth, head.focus, head.lambda_lse)
 
     def score(some_images, some_texts):
         sides = (side for items in (some_images, some_texts) for side in (items.vectors, items.mask))
-        return attention_scores(*sides, directions, settings)
+        return attention_scores(*sides, head.directions, settings)
 
     return fragments.score_in_blocks(score, images, texts, 6 * 4 * images.mask.shape[1] * texts.mask.shape[1])
 
@@ -75,7 +72,7 @@ def assert_like_float64(head, images, texts, pulls=None):
     scores, *grads = scores_and_grads(head, images, texts, pulls, torch.float32)
     expected, *expected_grads = scores_and_grads(head, images, texts, pulls, torch.float64)
     assert scores.dtype == torch.float32
-    focused = isinstance(head, FocalAttention)
+    focused = head.focus is not None
     torch.testing.assert_close(scores.double(), expected, rtol=0, atol=1e-5 if focused else 2e-4)
     for grad, expected_grad in zip(grads, expected_grads, strict=True):
         assert grad.isfinite().all()
@@ -118,7 +115,7 @@ def test_equal_fragments_stay_or_go_together(focus):
             settings = AttentionSettings(20.0, focus)
             scores = attention_scores(images.vectors, mask, words.vectors, token_mask, ("t2i",), settings)
         else:
-            scores = mean_over(attended_cosines(images, words, 20.0, focus), token_mask)
+            scores = StackedAttention(("t2i",), 20.0, focus=focus)._looking(images, words)
         results.append((scores.double(), torch.autograd.grad(scores.square().sum(), leaf)[0].double()))
     (scores, grad), (expected, expected_grad) = results
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)

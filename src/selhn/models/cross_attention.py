@@ -130,12 +130,6 @@ def xavier(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
-def mean_over(numbers: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
-    """The mean over the fragments of each query; 0 where there are none."""
-    present = mask.T
-    return numbers.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
-
-
 def in_full_precision(fragments: Fragments) -> torch.autocast:
     """The context in which scores are made: a caller's autocast is off."""
     return torch.autocast(fragments.vectors.device.type, enabled=False)

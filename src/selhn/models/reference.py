@@ -12,7 +12,6 @@ from torch.nn.functional import cosine_similarity, leaky_relu
 
 from selhn.base.errors import SelhnError
 from selhn.layers import Focus, unit
-from selhn.models.bfan import FocalAttention
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.scan import StackedAttention
 from selhn.models.sgraf import AttentionFiltration, GraphReasoning, GraphStep, SelfAttentionPool, SimilarityHead
@@ -35,20 +34,18 @@ def attended(
     return weights.T @ contexts
 
 
-def scan(head: StackedAttention, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-    """AVG: the mean cosine of those that look with what they see; LSE: `log(sum(exp(lambda * cosine))) / lambda`."""
-    looking, seen = (words, regions) if head.direction == "t2i" else (regions, words)
-    cosines = cosine_similarity(looking, attended(seen, looking, head.smooth), dim=1)
-    if head.lambda_lse is None:
-        return cosines.mean()
-    return (head.lambda_lse * cosines).logsumexp(0) / head.lambda_lse
+def stacked(head: StackedAttention, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
+    """AVG: the mean cosine of those that look with what they see; LSE: `log(sum(exp(lambda * cosine))) / lambda`.
 
-
-def bfan(head: FocalAttention, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-    """The mean cosine of the words plus the mean cosine of the regions."""
-    of_words = cosine_similarity(words, attended(regions, words, head.smooth, head.focus), dim=1)
-    of_regions = cosine_similarity(regions, attended(words, regions, head.smooth, head.focus), dim=1)
-    return of_words.mean() + of_regions.mean()
+    SCAN has one direction, BFAN the sum of both.
+    """
+    score = regions.new_zeros(())
+    for direction in head.directions:
+        looking, seen = (words, regions) if direction == "t2i" else (regions, words)
+        cosines = cosine_similarity(looking, attended(seen, looking, head.smooth, head.focus), dim=1)
+        scale = head.lambda_lse
+        score = score + (cosines.mean() if scale is None else (scale * cosines).logsumexp(0) / scale)
+    return score
 
 
 def pooled(pool: SelfAttentionPool, items: Sequence[Float[Tensor, "_ d"]]) -> list[Float[Tensor, " d"]]:
@@ -112,7 +109,5 @@ def scores(
     if isinstance(head, SimilarityHead):
         return sgraf(model, images, texts)
     if isinstance(head, StackedAttention):
-        return torch.stack([torch.stack([scan(head, own, words) for words in texts]) for own in images])
-    if isinstance(head, FocalAttention):
-        return torch.stack([torch.stack([bfan(head, own, words) for words in texts]) for own in images])
+        return torch.stack([torch.stack([stacked(head, own, words) for words in texts]) for own in images])
     raise SelhnError(f"there is no reference for the scores of {type(head).__name__}: write its equations here")

@@ -1,7 +1,7 @@
-"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018.
+"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018; and the head that BFAN shares with it.
 
-Words attend to regions (t2i) or regions to words (i2t); a score is the mean of the cosines of the ones that look with
-what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE).
+Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look with what
+they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference.py` has the equations one pair at a time.
 """
 
 from typing import Literal
@@ -11,52 +11,87 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import Fragments, attended_cosines, attention_weights, score_in_blocks
+from selhn.layers import (
+    Focus,
+    Fragments,
+    attended_cosines,
+    attention_weights,
+    pair_products,
+    products,
+    score_in_blocks,
+    turned,
+)
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, in_full_precision, mean_over, with_head
+from selhn.models.cross_attention import CrossAttention, in_full_precision, with_head
 
 Direction = Literal["t2i", "i2t"]
 """Which side looks at the other: words at regions, or regions at words."""
 
-# What a product of a region and a word costs at the most: itself, its weight, and passes over both on the way back.
-BYTES_PER_PRODUCT = 6 * 4
-
 
 class StackedAttention(nn.Module):
-    """The scores of SCAN. `lambda_lse` is the lambda of LSE; None takes the mean."""
+    """The scores of SCAN, or summed over both directions and with a focus, those of BFAN.
+
+    Args:
+        directions: who looks at whom.
+        smooth: scale of the softmax.
+        lambda_lse: the lambda of LSE; None takes the mean.
+        focus: BFAN's rule for which fragments are looked at; None for all.
+    """
 
     pairs_apart = True
 
-    def __init__(self, direction: Direction, smooth: float, lambda_lse: float | None = None):
+    def __init__(
+        self,
+        directions: tuple[Direction, ...],
+        smooth: float,
+        lambda_lse: float | None = None,
+        focus: Focus | None = None,
+    ):
         super().__init__()
-        self.direction, self.smooth, self.lambda_lse = direction, smooth, lambda_lse
+        self.directions, self.smooth, self.lambda_lse, self.focus = directions, smooth, lambda_lse, focus
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
         """Every image against every text, or with its own."""
-        cost = BYTES_PER_PRODUCT * images.mask.shape[1] * texts.mask.shape[1]
+        # At most: a product, its gradient, a weight for each direction, and passes over them in the backward pass.
+        bytes_per_product = 4 * (4 + 2 * len(self.directions))
+        cost = bytes_per_product * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):
             if aligned:
-                seen, looking = (images, texts) if self.direction == "t2i" else (texts, images)
-                return self._pool(attended_cosines(seen, looking, self.smooth, aligned=True), looking.mask)[0]
+                return self._looking(images, texts, aligned)[0]
             return score_in_blocks(self._score, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        """The weights of one pair: of its words, or of its regions."""
-        if self.direction == "t2i":
-            return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
-        return {"of_regions": attention_weights(texts, images, self.smooth)[0, :, :, 0]}
+        """The weights of one pair: of its words, of its regions, or both."""
+        weights = {}
+        if "t2i" in self.directions:
+            weights["of_words"] = attention_weights(images, texts, self.smooth, self.focus)[0, :, :, 0].T
+        if "i2t" in self.directions:
+            weights["of_regions"] = attention_weights(texts, images, self.smooth, self.focus)[0, :, :, 0]
+        return weights
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        if can_attend(images.vectors, texts.vectors):
-            settings = AttentionSettings(self.smooth, None, self.lambda_lse)
-            return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, (self.direction,), settings)
-        if self.direction == "t2i":
-            return self._pool(attended_cosines(images, texts, self.smooth), texts.mask)
-        return self._pool(attended_cosines(texts, images, self.smooth), images.mask).T
+        if not can_attend(images.vectors, texts.vectors):
+            return self._looking(images, texts)
+        settings = AttentionSettings(self.smooth, self.focus, self.lambda_lse)
+        return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, self.directions, settings)
+
+    def _looking(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
+        """The sum over the directions; with `aligned`, i = 1: each image with its own text."""
+        dots = back = None
+        if len(self.directions) == 2:  # the products of both are the same
+            dots = (pair_products if aligned else products)(images.vectors, texts.vectors)
+            back = dots.transpose(1, 2) if aligned else turned(dots)
+        scores = []
+        for direction in self.directions:
+            seen, looking, own = (images, texts, dots) if direction == "t2i" else (texts, images, back)
+            pooled = self._pool(attended_cosines(seen, looking, self.smooth, self.focus, own, aligned), looking.mask)
+            scores.append(pooled if direction == "t2i" or aligned else pooled.T)
+        return scores[0] if len(scores) == 1 else scores[0] + scores[1]
 
     def _pool(self, cosines: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
         if self.lambda_lse is None:
-            return mean_over(cosines, mask)
+            present = mask.T
+            return cosines.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
         # Official: a sum inside the logarithm and not a mean, so that more words score higher.
         none = ~mask.any(1)
         left_out = ~(mask | none[:, None]).T
@@ -67,22 +102,22 @@ class StackedAttention(nn.Module):
 @builder
 def scan_t2i_avg(common: WordSettings, smooth: float = 9.0) -> CrossAttention:
     """SCAN t2i AVG: the mean over words that attend to regions."""
-    return with_head(StackedAttention("t2i", smooth), common)
+    return with_head(StackedAttention(("t2i",), smooth), common)
 
 
 @builder
 def scan_t2i_lse(common: WordSettings, smooth: float = 9.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN t2i LSE: log-sum-exp over words that attend to regions."""
-    return with_head(StackedAttention("t2i", smooth, lambda_lse), common)
+    return with_head(StackedAttention(("t2i",), smooth, lambda_lse), common)
 
 
 @builder
 def scan_i2t_avg(common: WordSettings, smooth: float = 4.0) -> CrossAttention:
     """SCAN i2t AVG: the mean over regions that attend to words."""
-    return with_head(StackedAttention("i2t", smooth), common)
+    return with_head(StackedAttention(("i2t",), smooth), common)
 
 
 @builder
 def scan_i2t_lse(common: WordSettings, smooth: float = 4.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors used lambda 5 or 20 (see recipes)."""
-    return with_head(StackedAttention("i2t", smooth, lambda_lse), common)
+    return with_head(StackedAttention(("i2t",), smooth, lambda_lse), common)

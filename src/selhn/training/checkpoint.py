@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,8 @@ from selhn.diagnose import StallAlarm
 from selhn.losses import AbstractLoss
 from selhn.runs import RunFolder, load_weights
 from selhn.training.config import respelled
-
-if TYPE_CHECKING:
-    from selhn.training.protocols import Protocol
+from selhn.training.optim import flatten_optimizer, unflatten_optimizer
+from selhn.training.protocols import Protocol
 
 LOSS, PROTOCOL = "loss.", "protocol."  # before the names of what a loss learns and a protocol keeps
 
@@ -48,7 +46,7 @@ class Checkpoints:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     loss: object = None
-    protocol: "Protocol | None" = None
+    protocol: Protocol | None = None
     alarm: StallAlarm | None = None
 
     def save(self, position: Position) -> None:
@@ -101,39 +99,6 @@ class Checkpoints:
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The moments of an optimiser as tensors by name, and its settings."""
-    state = optimizer.state_dict()
-    tensors = {
-        f"optimizer.{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for index, values in state["state"].items()
-        for key, value in values.items()
-    }
-    groups = [
-        {key: float(value) if isinstance(value, Tensor) else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return tensors, groups
-
-
-def unflatten_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
-) -> None:
-    """The inverse of `flatten_optimizer`."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            index, _, key = rest.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
-    for saved, own in zip(groups, optimizer.param_groups):
-        # A rate that lives on the device stays there.
-        saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
-        # How the update is computed is a matter of the device, which may be another one.
-        saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _random_state() -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
-"""The optimiser and its learning rate."""
+"""The optimiser: how it is made, its learning rate, its update, and its state in a checkpoint."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,3 +57,36 @@ def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) ->
         else:
             torch.nn.utils.clip_grads_with_norm_(list(norms), clip, norm)
     optimizer.step()
+
+
+def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The moments of an optimiser as tensors by name, and its settings."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"optimizer.{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for index, values in state["state"].items()
+        for key, value in values.items()
+    }
+    groups = [
+        {key: float(value) if isinstance(value, Tensor) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return tensors, groups
+
+
+def unflatten_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
+) -> None:
+    """The inverse of `flatten_optimizer`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            index, _, key = rest.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+    for saved, own in zip(groups, optimizer.param_groups):
+        # A rate that lives on the device stays there.
+        saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
+        # How the update is computed is a matter of the device, which may be another one.
+        saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

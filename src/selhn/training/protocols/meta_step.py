@@ -12,8 +12,8 @@ from selhn.base.types import Batch, Match
 from selhn.data import Batches, Data, Pairs
 from selhn.losses import MetaSPN, TripletHN
 from selhn.models import AbstractMatcher
-from selhn.training.checkpoint import flatten_optimizer, unflatten_optimizer
 from selhn.training.config import TrainConfig
+from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols.base import Protocol
 
 NUDGE = 0.001

@@ -372,5 +372,4 @@ SCREEN: tuple[str, ...] = (
 
 def enter() -> None:
     """Put the candidates into `LOSSES` for as long as this process lasts, so that a configuration can name them."""
-    assert isinstance(LOSSES, dict)
     LOSSES.update(CANDIDATES)

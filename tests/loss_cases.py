@@ -1,4 +1,7 @@
-"""What the tests over the table of losses run over: every loss, in every form it has."""
+"""Every loss in every form, each beside its formula as a double loop over Python numbers. A new loss adds a block."""
+
+import math
+from typing import NamedTuple
 
 import torch
 
@@ -20,47 +23,227 @@ from selhn.losses import (
 )
 
 
+class Anchor(NamedTuple):
+    """The score of the positive, those of the negatives and of all pairs of the anchor's image; the batch size."""
+
+    p: float
+    negatives: list
+    positives: list
+    batch: int
+
+
+class Case(NamedTuple):
+    """A name in `LOSSES`, a form of that loss, and its formula: (loss, anchor) -> number, None if it does not count."""
+
+    name: str
+    make: type
+    formula: object
+
+
+CASES = {}
+
+
+def add(name, formula, **forms):
+    for form, make in forms.items():
+        CASES[name if form == "plain" else f"{name}-{form}"] = Case(name, make, formula)
+
+
+def hinge(negative, positive, margin):
+    return max(negative - positive + margin, 0.0)
+
+
+def softplus(x):
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def log_sum_exp(logits):
+    largest = max(logits)
+    return math.log(sum(math.exp(x - largest) for x in logits)) + largest
+
+
+def term(f, negative, positive):
+    if f.variant == "nca":
+        return softplus((negative - positive) / f.temperature)
+    return hinge(negative, positive, f.margin)
+
+
+def mean_hinge(f, a):
+    over = a.batch if f.average_over == "batch" else len(a.negatives)
+    return sum(hinge(s, a.p, f.margin) for s in a.negatives) / over
+
+
+def triplet(f, a):
+    return sum(hinge(s, a.p, f.margin) for s in a.negatives)
+
+
+add("triplet", triplet, plain=Triplet)
+
+
+def hardest(f, a):
+    return hinge(max(a.negatives), a.p, f.margin) if a.negatives else 0.0
+
+
+def hn(f, a):
+    if not a.negatives:
+        return 0.0 if f.variant == "hinge" else None
+    return term(f, max(a.negatives), a.p)
+
+
+add("hn", hn, plain=TripletHN, nca=lambda: TripletHN(variant="nca"))
+
+
+def selhn(f, a):
+    if not a.negatives:
+        return 0.0
+    gap = abs(max(a.negatives) - a.p)
+    mines = gap > f.epsilon or (f.mine_at_epsilon and gap == f.epsilon)
+    return hinge(max(a.negatives), a.p, f.margin) if mines else mean_hinge(f, a)
+
+
+add(
+    "selhn",
+    selhn,
+    plain=TripletSelHN,
+    wide=lambda: TripletSelHN(epsilon=0.15),
+    paper=TripletSelHN.paper,
+    official=TripletSelHN.official,
+)
+
+
+def shn(f, a):
+    below = [s for s in a.negatives if s < a.p or (s == a.p and f.variant == "nca")]
+    if not below:
+        return 0.0 if f.variant == "hinge" else None
+    return term(f, max(below), a.p)
+
+
+add("shn", shn, plain=TripletSHN, nca=TripletSHN.official)
+
+
+def sct(f, a):
+    if not a.negatives:
+        return 0.0 if f.variant == "hinge" else None
+    n = max(a.negatives)
+    if f.variant == "hinge":
+        return hinge(n, a.p, f.margin) if n < a.p else n
+    if n > a.p or n > f.hard_threshold:
+        return f.weight * n
+    return term(f, n, a.p) if n < a.p and n < f.hard_threshold else None
+
+
+add("sct", sct, plain=SCT, nca=lambda: SCT(variant="nca", weight=0.7, hard_threshold=0.4))
+
+
+def warmup(f, a):
+    return triplet(f, a) if f._epoch < f.warmup_epochs else hardest(f, a)
+
+
 def warmed_up():
     loss_fn = TripletWarmUp(warmup_epochs=2)
     loss_fn.set_epoch(2)
     return loss_fn
 
 
-CASES = {
-    "triplet": ("triplet", Triplet),
-    "hn": ("hn", TripletHN),
-    "hn-nca": ("hn", lambda: TripletHN(variant="nca")),
-    "selhn": ("selhn", TripletSelHN),
-    "selhn-wide": ("selhn", lambda: TripletSelHN(epsilon=0.15)),
-    "selhn-paper": ("selhn", TripletSelHN.paper),
-    "selhn-official": ("selhn", TripletSelHN.official),
-    "shn": ("shn", TripletSHN),
-    "shn-nca": ("shn", TripletSHN.official),
-    "sct": ("sct", SCT),
-    "sct-nca": ("sct", lambda: SCT(variant="nca", weight=0.7, hard_threshold=0.4)),
-    "warmup": ("warmup", TripletWarmUp),
-    "warmup-over": ("warmup", warmed_up),
-    "infonce": ("infonce", InfoNCE),
-    "infonce-soft": ("infonce", lambda: InfoNCE(temperature=0.5, reduction="sum")),
-    "siglip": ("siglip", SigLIP),
-    "siglip-even": ("siglip", lambda: SigLIP(temperature=0.25, bias=0.5)),
-    "multi_positive": ("multi_positive", MultiPositiveInfoNCE),
-    "multi_positive-soft": ("multi_positive", lambda: MultiPositiveInfoNCE(temperature=0.5, reduction="sum")),
-    "tal": ("tal", TAL),
-    "tal-soft": ("tal", lambda: TAL.official(margin=0.2, temperature=0.3)),
-    "ssp": ("ssp", SSP),
-    "ssp-official": ("ssp", SSP.official),
-    "ssp-average": ("ssp", lambda: SSP(mining="average")),
-    "ssp-cubic": ("ssp", lambda: SSP.official(mining="average", negative=(0.1, -0.2, 0.3, 0.4))),
-    "ncr": ("ncr", NCR),
-    "ncr-warming": ("ncr", lambda: NCR(warmup_epochs=1)),
-    "ncr-official": ("ncr", lambda: NCR.official(warmup_epochs=1)),
-    "aoq": ("aoq", AOQ),
-    "meta_spn": ("meta_spn", MetaSPN),
-}
+add("warmup", warmup, plain=TripletWarmUp, over=warmed_up)
 
+
+def infonce(f, a):
+    return log_sum_exp([s / f.temperature for s in [a.p, *a.negatives]]) - a.p / f.temperature
+
+
+add("infonce", infonce, plain=InfoNCE, soft=lambda: InfoNCE(temperature=0.5, reduction="sum"))
+
+
+def siglip(f, a):
+    of_negatives = [softplus(s / f.temperature + f.bias) for s in a.negatives]
+    return softplus(-(a.p / f.temperature + f.bias)) + sum(of_negatives) if a.negatives else 0.0
+
+
+add("siglip", siglip, plain=SigLIP, even=lambda: SigLIP(temperature=0.25, bias=0.5))
+
+
+def multi_positive(f, a):
+    if not a.negatives:
+        return 0.0
+    log_sum = log_sum_exp([s / f.temperature for s in [*a.positives, *a.negatives]])
+    return sum(log_sum - s / f.temperature for s in a.positives) / len(a.positives)
+
+
+add(
+    "multi_positive",
+    multi_positive,
+    plain=MultiPositiveInfoNCE,
+    soft=lambda: MultiPositiveInfoNCE(temperature=0.5, reduction="sum"),
+)
 PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft")
-"""Losses in which pairs of one image are more than no negatives of each other."""
+"""Losses in which pairs of one image are more than not negatives of each other."""
+
+
+def tal(f, a):
+    if not a.negatives:
+        return 0.0
+    return hinge(f.temperature * log_sum_exp([s / f.temperature for s in a.negatives]), a.p, f.margin)
+
+
+add("tal", tal, plain=TAL, soft=lambda: TAL.official(margin=0.2, temperature=0.3))
+
+
+def powers(coefficients, s):
+    return sum(c * s**q for q, c in enumerate(coefficients))
+
+
+def powers_slope(coefficients, s):
+    return sum(c * q * s ** (q - 1) for q, c in enumerate(coefficients) if q)
+
+
+def ssp(f, a):
+    mined = [s for s in a.negatives if s > a.p - f.margin]
+    if not mined or a.p >= f.positive_below:
+        return 0.0
+    falls = not f.one_way or powers_slope(f.positive, a.p) <= 0
+    of_positive = max(powers(f.positive, a.p), 0.0) if falls else 0.0
+    chosen = mined if f.mining == "average" else [max(mined)]
+    rising = [s for s in chosen if not f.one_way or powers_slope(f.negative, s) >= 0]
+    return f.weight * (of_positive + sum(max(powers(f.negative, s), 0.0) for s in rising) / len(chosen))
+
+
+add(
+    "ssp",
+    ssp,
+    plain=SSP,
+    official=SSP.official,
+    average=lambda: SSP(mining="average"),
+    cubic=lambda: SSP.official(mining="average", negative=(0.1, -0.2, 0.3, 0.4)),
+)
+
+
+def ncr(f, a):
+    return mean_hinge(f, a) if a.negatives and f._epoch < f.warmup_epochs else hardest(f, a)
+
+
+add(
+    "ncr",
+    ncr,
+    plain=NCR,
+    warming=lambda: NCR(warmup_epochs=1),
+    official=lambda: NCR.official(warmup_epochs=1),
+)
+
+add("aoq", hardest, plain=AOQ)
+add("meta_spn", hardest, plain=MetaSPN)
+
+
+def per_anchor(case, loss_fn, scores, image_ids=None):
+    """The (2, B) values of a case's formula, None for anchors that do not count in a mean."""
+    batch = len(scores)
+    ids = list(range(batch)) if image_ids is None else [int(i) for i in image_ids]
+    losses = []
+    for row_of in (lambda i, j: scores[i][j], lambda i, j: scores[j][i]):
+        for i in range(batch):
+            split = {same: [row_of(i, j) for j in range(batch) if (ids[j] == ids[i]) == same] for same in (True, False)}
+            losses.append(CASES[case].formula(loss_fn, Anchor(scores[i][i], split[False], split[True], batch)))
+    return [losses[:batch], losses[batch:]]
+
 
 KINDS = ("spread", "collapsed", "trained", "ties", "large")
 

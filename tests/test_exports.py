@@ -7,13 +7,14 @@ import sys
 import pytest
 
 import selhn
+from selhn.losses import LOSSES
 
 EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
-    "selhn.losses": """AOQ LOSSES NCR SCT SSP TAL AbstractLoss InfoNCE Learns LossEntry MetaSPN
-        MultiPositiveInfoNCE OfflineScores PairLabels Scheduled SigLIP TakesGiven Triplet TripletHN TripletSHN
-        TripletSelHN TripletWarmUp create_loss list_losses loss_settings""",
+    "selhn.losses": """LOSSES AbstractLoss Learns LossEntry OfflineScores PairLabels Scheduled TakesGiven create_loss
+        list_losses loss_settings register_loss """
+    + " ".join(entry.loss.__name__ for entry in LOSSES.values()),
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model encode_batch
         in_eval_mode list_models load_model register_model""",
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
@@ -27,7 +28,8 @@ EXPORTS = {
         region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds train""",
-    "selhn.runs": "OWN LogPart Results RunFolder environment find_runs load_weights read_log save_weights",
+    "selhn.runs": """LOSS_DEFAULTS OWN LogPart Results RunFolder environment find_runs load_weights read_log
+        save_weights""",
     "selhn.search": """Hit Index Item Kind Query Record Reranker is_milvus rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of

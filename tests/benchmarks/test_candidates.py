@@ -6,8 +6,7 @@ import statistics
 import pytest
 import torch
 from candidates import CANDIDATES, SCREEN, LogMeanExp, OwnTemperature, SoftHardest
-from loss_cases import make_embeddings, make_ids, make_scores
-from loss_oracle import hinge, softplus
+from loss_cases import hinge, make_embeddings, make_ids, make_scores, softplus
 
 from selhn.losses import LOSSES, TAL, create_loss
 from selhn.training.config import key_values

@@ -47,7 +47,7 @@ def test_equals_dense(case, kind):
         embs = on_gpu(kind, batch, width, seed)
         if case.startswith("ssp"):  # which has a kink at a score of 1
             embs = tuple((0.9 * emb.detach()).requires_grad_() for emb in embs)
-        assert_like_dense(CASES[case][1]().cuda(), embs, ids)
+        assert_like_dense(CASES[case].make().cuda(), embs, ids)
 
 
 @pytest.mark.parametrize("kind", ["collapsed", "trained"])
@@ -112,7 +112,7 @@ def test_nan_shows(case):
         images, texts = on_gpu("trained", 300, 16)
         with torch.no_grad():
             texts[place] = math.nan
-        loss = CASES[case][1]().cuda().from_embeddings(images, texts)
+        loss = CASES[case].make().cuda().from_embeddings(images, texts)
         loss.sum().backward()
         assert loss.isnan()
         torch.cuda.synchronize()

@@ -37,14 +37,14 @@ def test_tiled_equals_dense(case, kind, batch, tile, with_ids, seed):
         batch = min(batch, 20)
     images, texts = make_embeddings(kind, batch, 8, seed)
     ids = make_ids(batch, seed) if with_ids else None
-    assert_equal_to(*both_ways(CASES[case][1](), images, texts, ids, tile), tolerance=1e-12)
+    assert_equal_to(*both_ways(CASES[case].make(), images, texts, ids, tile), tolerance=1e-12)
 
 
 @every_case
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_smallest_batches(case, batch):
     images, texts = make_embeddings("spread", batch, 4, 0)
-    assert_equal_to(*both_ways(CASES[case][1](), images, texts, None, None), tolerance=1e-12)
+    assert_equal_to(*both_ways(CASES[case].make(), images, texts, None, None), tolerance=1e-12)
 
 
 def test_one_image_only_gives_zero_and_finite_gradients():
@@ -96,7 +96,7 @@ def products(monkeypatch):
 @pytest.mark.parametrize("case", ["hn", "hn-nca", "shn", "shn-nca", "sct", "sct-nca", "warmup-over", "ssp", "ncr"])
 def test_backward_of_mined_anchors_touches_no_tile(case, products):
     images, texts = make_embeddings("spread", 64, 8, 0)
-    loss = CASES[case][1]().from_embeddings(images, texts, tile=16)
+    loss = CASES[case].make().from_embeddings(images, texts, tile=16)
     assert len(products) == 4 + 16  # the diagonal for the positives, then every tile once for both directions
     products.clear()
     loss.backward()
@@ -218,7 +218,7 @@ def test_bad_tile():
 def test_near_collapse_half_precision_rounds_only_the_sum_of_all_pulls(case):
     embs = [emb.detach().bfloat16().requires_grad_() for emb in make_embeddings("collapsed", 300, 13, 0)]
     exact = [emb.detach().double().requires_grad_() for emb in embs]
-    loss_fn, ids = CASES[case][1](), make_ids(300, 0)
+    loss_fn, ids = CASES[case].make(), make_ids(300, 0)
     grads = torch.autograd.grad(loss_fn.from_embeddings(*embs, ids, tile=128), embs)
     expected = torch.autograd.grad(loss_fn(exact[0] @ exact[1].T, ids), exact)
     for grad, right in zip(grads, expected, strict=True):

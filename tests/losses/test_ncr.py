@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from loss_cases import KINDS, make_embeddings, make_ids, make_scores
-from loss_oracle import hinge
+from loss_cases import KINDS, hinge, make_embeddings, make_ids, make_scores
 
 from selhn.losses import NCR, PairLabels, TripletHN, TripletSelHN
 

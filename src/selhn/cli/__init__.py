@@ -57,7 +57,8 @@ def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
     if not list_losses(pattern):
         raise SelhnError(f"no loss matches {pattern!r}: `selhn losses` lists them all")
     for name in list_losses(pattern):
-        typer.echo(f"{name:15} {LOSSES[name].equation:70} {LOSSES[name].paper}")
+        entry = LOSSES[name]
+        typer.echo(f"{name:15} {entry.equation:70} {entry.paper} {entry.url}".rstrip())
 
 
 app.command()(train.train)

@@ -9,8 +9,8 @@ from selhn.diagnose.logs import Log, read_foreign
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.stall import StallAlarm, make_alarm
 from selhn.diagnose.verdict import Verdict, judge
-from selhn.losses import LOSSES, AbstractLoss, Scheduled, create_loss
-from selhn.runs import OWN, RunFolder
+from selhn.losses import AbstractLoss, Scheduled, create_loss
+from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
 
 
 class Diagnosis(NamedTuple):
@@ -57,7 +57,7 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
         name, settings, batch = config["loss"], config["loss_settings"], int(config["train"]["batch_size"])
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{run.file('config.yaml')} cannot be read ({error!r}): restore it") from None
-    loss = create_loss(name, **{**(LOSSES[name].run_settings if name in LOSSES else {}), **settings})
+    loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
     last = 0 if epochs is None else int(epochs[-1])

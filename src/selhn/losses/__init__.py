@@ -1,74 +1,44 @@
 """Losses: `scores[image, text]` in, a scalar out. One paper, one file, one line of `LOSSES`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_settings
-from selhn.losses.aoq import AOQ, OfflineScores
+from selhn.losses.aoq import AOQ as AOQ
+from selhn.losses.aoq import OfflineScores
 from selhn.losses.base import AbstractLoss, loss_settings
-from selhn.losses.hardest import TripletHN
-from selhn.losses.infonce import InfoNCE
-from selhn.losses.meta_spn import MetaSPN
-from selhn.losses.multi_positive import MultiPositiveInfoNCE
-from selhn.losses.ncr import NCR, PairLabels
+from selhn.losses.hardest import TripletHN as TripletHN
+from selhn.losses.infonce import InfoNCE as InfoNCE
+from selhn.losses.meta_spn import MetaSPN as MetaSPN
+from selhn.losses.multi_positive import MultiPositiveInfoNCE as MultiPositiveInfoNCE
+from selhn.losses.ncr import NCR as NCR
+from selhn.losses.ncr import PairLabels
 from selhn.losses.roles import Learns, Scheduled, TakesGiven
-from selhn.losses.sct import SCT
-from selhn.losses.selhn import TripletSelHN
-from selhn.losses.semihard import TripletSHN
-from selhn.losses.siglip import SigLIP
-from selhn.losses.ssp import SSP
-from selhn.losses.tal import TAL
-from selhn.losses.triplet import Triplet
-from selhn.losses.warmup import TripletWarmUp
-
-__all__ = [
-    "AOQ",
-    "LOSSES",
-    "NCR",
-    "SCT",
-    "SSP",
-    "TAL",
-    "AbstractLoss",
-    "InfoNCE",
-    "Learns",
-    "LossEntry",
-    "MetaSPN",
-    "MultiPositiveInfoNCE",
-    "OfflineScores",
-    "PairLabels",
-    "Scheduled",
-    "SigLIP",
-    "TakesGiven",
-    "Triplet",
-    "TripletHN",
-    "TripletSHN",
-    "TripletSelHN",
-    "TripletWarmUp",
-    "create_loss",
-    "list_losses",
-    "loss_settings",
-]
+from selhn.losses.sct import SCT as SCT
+from selhn.losses.selhn import TripletSelHN as TripletSelHN
+from selhn.losses.semihard import TripletSHN as TripletSHN
+from selhn.losses.siglip import SigLIP as SigLIP
+from selhn.losses.ssp import SSP as SSP
+from selhn.losses.tal import TAL as TAL
+from selhn.losses.triplet import Triplet as Triplet
+from selhn.losses.warmup import TripletWarmUp as TripletWarmUp
 
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A line of the table of losses."""
+    """A row of the table of losses."""
 
     loss: type[AbstractLoss]
-    equation: str
-    paper: str
+    equation: str = ""
+    paper: str = ""
+    url: str = ""
     shift_invariant: bool = True
-    """Whether adding a constant to all scores leaves it as it is."""
-    networks: int = 1
-    """How many networks its authors train together."""
-    run_settings: Mapping[str, Any] = field(default_factory=dict)
-    """What a whole run takes where nothing else is said, and a single call does not."""
+    """Whether the loss stays the same if a constant is added to all scores."""
 
 
-LOSSES: Mapping[str, LossEntry] = {
+LOSSES: dict[str, LossEntry] = {
     "triplet": LossEntry(Triplet, "sum_n [s_n - s_p + margin]+", "Schroff et al., CVPR 2015"),
     "hn": LossEntry(TripletHN, "[max_n s_n - s_p + margin]+", "Faghri et al. (VSE++), BMVC 2018"),
     "selhn": LossEntry(
@@ -87,10 +57,11 @@ LOSSES: Mapping[str, LossEntry] = {
         "softplus(-s_p/t - bias) + sum_n softplus(s_n/t + bias)",
         "Zhai et al. (SigLIP), ICCV 2023",
         shift_invariant=False,
-        run_settings={"learn": True},
     ),
     "multi_positive": LossEntry(
-        MultiPositiveInfoNCE, "mean over the pairs of one image of -log softmax(s/t)", "Yang et al. (UniCL), CVPR 2022"
+        MultiPositiveInfoNCE,
+        "mean over the pairs of one image of -log softmax(s/t)",
+        "Yang et al. (UniCL), CVPR 2022",
     ),
     "tal": LossEntry(TAL, "[t log sum_n e^(s_n/t) - s_p + margin]+", "Qin et al. (RDE), CVPR 2024"),
     "ssp": LossEntry(
@@ -99,18 +70,33 @@ LOSSES: Mapping[str, LossEntry] = {
         "Wei et al., CVPR 2020",
         shift_invariant=False,
     ),
-    "ncr": LossEntry(
-        NCR,
-        "[max_n s_n - s_p + margin m(label)]+",
-        "Huang et al. (NCR), NeurIPS 2021",
-        networks=2,
-        run_settings={"warmup_epochs": 5},
-    ),
+    "ncr": LossEntry(NCR, "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021"),
     "aoq": LossEntry(AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"),
     "meta_spn": LossEntry(
-        MetaSPN, "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+", "after Wei et al., ACM Multimedia 2021 (experimental)"
+        MetaSPN,
+        "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+",
+        "after Wei et al., ACM Multimedia 2021 (experimental)",
     ),
 }
+
+__all__ = [entry.loss.__name__ for entry in LOSSES.values()]
+__all__ += ["LOSSES", "AbstractLoss", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled", "TakesGiven"]
+__all__ += ["create_loss", "list_losses", "loss_settings", "register_loss"]
+
+
+def register_loss(
+    name: str,
+    loss: type[AbstractLoss],
+    *,
+    equation: str = "",
+    paper: str = "",
+    url: str = "",
+    shift_invariant: bool = True,
+) -> None:
+    """Add a loss of your own package to `LOSSES`, so that it is created, listed and trained by name."""
+    if name in LOSSES:
+        raise SelhnError(f"there is already a loss called {name!r}: register yours under another name")
+    LOSSES[name] = LossEntry(loss, equation, paper, url, shift_invariant)
 
 
 def list_losses(pattern: str = "*") -> list[str]:

@@ -1,10 +1,11 @@
 """The files of a training run. Nothing else in selhn reads or writes them; no training loop is imported here."""
 
-from selhn.runs.run_folder import OWN, Results, RunFolder, environment, find_runs
+from selhn.runs.run_folder import LOSS_DEFAULTS, OWN, Results, RunFolder, environment, find_runs
 from selhn.runs.run_log import LogPart, read_log
 from selhn.runs.weights import load_weights, save_weights
 
 __all__ = [
+    "LOSS_DEFAULTS",
     "OWN",
     "LogPart",
     "Results",

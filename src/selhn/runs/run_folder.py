@@ -28,6 +28,8 @@ from selhn.text import Tokenizer, has_tokenizer, load_tokenizer
 LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
 """In `config.yaml`, stands before a model, loss or data set that is in no table and that only Python code can make."""
+LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"siglip": {"learn": True}, "ncr": {"warmup_epochs": 5}}
+"""Settings of a loss in a whole run unless `config.yaml` has others. A single call of the loss has its own."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.data import Data, load_data
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
-from selhn.runs import OWN, RunFolder
+from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
+from selhn.training.protocols import protocol_of
 from selhn.training.recipes import find_data
 
 
@@ -55,9 +56,8 @@ def read_config(run: Path) -> RunConfig:
 
 
 def make_loss(config: RunConfig) -> AbstractLoss:
-    """The loss of a configuration, with what a whole run takes where nothing else is said."""
-    defaults = LOSSES[config.loss].run_settings if config.loss in LOSSES else {}
-    return create_loss(config.loss, **{**defaults, **config.loss_settings})
+    """The loss of a configuration, with the defaults of a whole run."""
+    return create_loss(config.loss, **{**LOSS_DEFAULTS.get(config.loss, {}), **config.loss_settings})
 
 
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
@@ -70,7 +70,7 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         raise SelhnError("model.tokenizer is no setting: the vocabulary is made of the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.loss in LOSSES:
-        settings.setdefault("networks", LOSSES[config.loss].networks)
+        settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
     if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
         if tokenizer is None:
             tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])

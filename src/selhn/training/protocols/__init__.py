@@ -12,7 +12,7 @@ from selhn.training.protocols.co_divide import CoDivide
 from selhn.training.protocols.meta_step import MetaStep
 from selhn.training.protocols.offline import OfflineNegatives
 
-__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "make_protocol"]
+__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "make_protocol", "protocol_of"]
 
 PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
     NCR: CoDivide,
@@ -22,7 +22,11 @@ PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
 """All other losses are trained the ordinary way."""
 
 
+def protocol_of(loss: type) -> type[Protocol]:
+    """How losses of this class are trained."""
+    return next((protocol for known, protocol in PROTOCOLS.items() if issubclass(loss, known)), Protocol)
+
+
 def make_protocol(model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig) -> Protocol:
     """How this loss is trained."""
-    kind = next((protocol for known, protocol in PROTOCOLS.items() if isinstance(loss, known)), Protocol)
-    return kind(model, loss, data, batches, config)
+    return protocol_of(type(loss))(model, loss, data, batches, config)

@@ -26,6 +26,9 @@ class Protocol:
         config: the settings of the run.
     """
 
+    networks = 1
+    """How many networks the authors of the loss train together; `model.networks` changes it."""
+
     def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
         self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
         self.tables: dict[str, Tensor] = {}

@@ -33,6 +33,8 @@ class CoDivide(Protocol):
     # Official: predictions are made anew in every step, and true and wrong pairs are in batches of their own, with an
     # update for each. Here a label holds for an epoch, and a batch has both kinds.
 
+    networks = 2
+
     def __init__(self, model: AbstractMatcher, loss: NCR, data: Data, batches: Batches, config: TrainConfig):
         super().__init__(model, loss, data, batches, config)
         self.loss: NCR = loss

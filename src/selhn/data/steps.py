@@ -1,11 +1,10 @@
 """What the batch of a step is made of, and how that is brought to a device while the step before is computed."""
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -76,32 +75,12 @@ def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
 
 def in_background(items: Iterator[ItemT], depth: int = DEPTH) -> Iterator[ItemT]:
     """The items of an iterator that runs ahead in a thread; what it raises is raised here."""
-    ready: queue.Queue[list[ItemT] | BaseException | None] = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def hand_over(thing: list[ItemT] | BaseException | None) -> None:
-        while not stopped.is_set():
-            with suppress(queue.Full):
-                ready.put(thing, timeout=0.1)
-                break
-
-    def work() -> None:
-        try:
-            for item in items:
-                hand_over([item])
-                if stopped.is_set():
-                    return
-            hand_over(None)
-        except BaseException as error:
-            hand_over(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    worker = ThreadPoolExecutor(1)
+    end: Any = object()
     try:
-        while (thing := ready.get()) is not None:
-            if isinstance(thing, BaseException):
-                raise thing
-            yield from thing
+        ahead = deque(worker.submit(next, items, end) for _ in range(depth))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(worker.submit(next, items, end))
+            yield item
     finally:
-        stopped.set()
-        thread.join()
+        worker.shutdown(cancel_futures=True)

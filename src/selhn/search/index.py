@@ -26,10 +26,8 @@ from selhn.search.stores import (
     Identity,
     SegmentStore,
     Store,
-    create_store,
-    has_store,
     is_milvus,
-    open_store,
+    store_for,
 )
 from selhn.search.stores.vectors import check_precision
 from selhn.search.where import Where, read_filter
@@ -68,7 +66,7 @@ class Index:
             keep_model: whether the model is saved in the folder (Milvus never keeps it). Without it `load` needs the
                 model, unless `about` names one that `load_model` knows, {"model": "ready"}.
         """
-        return cls(model, create_store(path, _identity(model, precision, about or {}), model, keep_model))
+        return cls(model, store_for(path).create(path, _identity(model, precision, about or {}), model, keep_model))
 
     @classmethod
     def build(
@@ -101,7 +99,7 @@ class Index:
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
         """Open an index, with the vectors of a folder mapped. `model` if the index neither has nor names it."""
-        store = open_store(path)
+        store: Store = store_for(path).open(path)
         identity = store.identity
         if model is None:
             model = store.kept_model()
@@ -123,7 +121,7 @@ class Index:
     @staticmethod
     def exists(path: str | Path) -> bool:
         """Whether there is an index in a folder or at a Milvus URI."""
-        return has_store(path)
+        return store_for(path).exists(path)
 
     @property
     def path(self) -> Path | str | None:

@@ -33,19 +33,19 @@ def test_written_and_opened(tmp_path, precision, captions):
     made = draft(precision=precision, captions=captions)
     entry = made.write(tmp_path / "s")
     check_files(tmp_path / "s", entry)
-    same(Segment.open(tmp_path / "s", entry, precision, 4), made.in_memory("s"))
+    same(Segment.open(tmp_path / "s", entry, precision, 4), made.in_memory())
     assert (tmp_path / "s" / "texts.npy").exists() == bool(captions)
     assert {path.name for path in (tmp_path / "s").iterdir()} == set(entry["files"])
 
 
 def test_what_is_not_alive_is_left_out_block_by_block(tmp_path, monkeypatch):
     monkeypatch.setattr("selhn.search.stores.vectors.BLOCK_BYTES", 32)
-    segment = draft(7).in_memory("a")
+    segment = draft(7).in_memory()
     alive = torch.tensor([True, False, True, True, False, True, True])
     kept = Draft([Part(segment, alive), Part(segment, torch.zeros(7, dtype=torch.bool)), Part(segment, ~alive)])
     entry = kept.write(tmp_path / "s")
     opened = Segment.open(tmp_path / "s", entry, "float32", 4)
-    same(opened, kept.in_memory("s"))
+    same(opened, kept.in_memory())
     assert opened.lines.ids == ["i0", "i2", "i3", "i5", "i6", "i1", "i4"]
     assert torch.equal(opened.images.take(slice(None)), segment.images.take(torch.tensor([0, 2, 3, 5, 6, 1, 4])))
     own = [opened.lines[int(item)].captions for item in opened.item_of_text]
@@ -55,7 +55,7 @@ def test_what_is_not_alive_is_left_out_block_by_block(tmp_path, monkeypatch):
 
 
 def test_filters_and_their_captions():
-    segment = draft(5).in_memory("a")
+    segment = draft(5).in_memory()
     mask = segment.chosen(read_filter("odd = 1 and n > 1"))
     assert mask.tolist() == [False, False, False, True, False]
     assert segment.items_of("text", mask).tolist() == [False, False, True, True]
@@ -66,13 +66,13 @@ def test_filters_and_their_captions():
 
 
 def test_part():
-    part = Part(draft(4).in_memory("a"), torch.tensor([True, False, True, True]))
+    part = Part(draft(4).in_memory(), torch.tensor([True, False, True, True]))
     assert len(part) == 3
     assert part.mask("text").tolist() == [False, False, True, True]
-    assert part.chosen("image", read_filter("n > 1")).tolist() == [False, False, True, True]
-    whole = Part(part.segment, torch.ones(4, dtype=torch.bool))
+    assert part.mask("image", read_filter("n > 1")).tolist() == [False, False, True, True]
+    whole = Part.whole(part.segment)
     assert whole.mask("image") is None
-    assert whole.chosen("text", None) is None
+    assert whole.mask("text") is None
 
 
 def test_lines():
@@ -88,7 +88,7 @@ def test_lines():
         ("items.jsonl", lambda c: c.replace(b"i1", b"i2"), "items.jsonl is not what was written"),
         ("images.npy", lambda c: c[:-4], "images.npy has"),
         ("images.npy", lambda c: c.replace(b"'<f4'", b"'|O8'"), "Python objects"),
-        ("images.npy", lambda c: b"PK" + c[2:], "is no .npy array"),
+        ("images.npy", lambda c: b"PK" + c[2:], "is not a .npy array"),
         ("item_of_text.npy", lambda c: c[:-1] + b"\x07", "item_of_text.npy is not what was written"),
     ],
 )

@@ -10,7 +10,6 @@ from torch import Tensor
 from selhn.base.errors import Damaged
 from selhn.search.items import Kind
 from selhn.search.query import QueryVectors
-from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.vectors import Vectors
 from selhn.search.where import Filter
@@ -41,25 +40,27 @@ class Best(NamedTuple):
         return Best(scores.gather(1, order), rows.gather(1, order))
 
 
-def best_rows(
-    queries: QueryVectors,
-    snapshot: Snapshot,
-    kind: Kind,
-    k: int,
-    filter: Filter | None,
-    candidates: FaissCandidates | None,
-) -> Best:
+def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, filter: Filter | None) -> Best:
     """The best rows of a snapshot: of its first parts among what FAISS proposes, of the others among all."""
     best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows(kind), 0
-    masks = [part.chosen(kind, filter) for part in snapshot.parts]
+    masks = [part.mask(kind, filter) for part in snapshot.parts]
+    candidates = snapshot.candidates.get(kind)
     if candidates is not None and queries.products is not None:
-        mask = snapshot.joined_masks(kind, masks[: candidates.num_parts])
+        covered = masks[: candidates.num_parts]
+        mask = None
+        if any(one is not None for one in covered):
+            sizes = [stop - start for start, stop in zip(first_rows, first_rows[1:])]
+            mask = torch.cat([_all(size) if one is None else one for one, size in zip(covered, sizes)])
         proposed = candidates.propose(queries.products.cpu(), k, mask)
         if proposed is not None:
             done, best = candidates.num_parts, _rescored(queries, snapshot, kind, proposed, k)
     numbers = range(done, len(snapshot.parts))
     places = ((first_rows[n], snapshot.parts[n].segment.vectors(kind), masks[n]) for n in numbers)
     return best.joined(nearest(lambda block: queries.score(block, kind), places, k, len(queries)), k)
+
+
+def _all(number: int) -> Bool[Tensor, " n"]:
+    return torch.ones(number, dtype=torch.bool)
 
 
 def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:
@@ -119,9 +120,7 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
         raise Damaged("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
     if any(one.allowed is not None for one in looked):
-        allowed = [
-            torch.ones(one.scores.shape[1], dtype=torch.bool) if one.allowed is None else one.allowed for one in looked
-        ]
+        allowed = [_all(one.scores.shape[1]) if one.allowed is None else one.allowed for one in looked]
         scores = scores.masked_fill(~torch.cat(allowed).to(scores.device), -torch.inf)
     found = top(scores, k)
     return Best(found.scores.cpu(), _rows(looked, found.rows.cpu()))

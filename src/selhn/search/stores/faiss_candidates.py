@@ -7,7 +7,7 @@ score, and deleted items never come back. It needs vectors whose products are th
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +20,6 @@ from selhn.base.errors import Damaged, MissingExtra, SelhnError
 from selhn.search.items import Kind
 from selhn.search.stores.checked_files import check_content, write_file
 from selhn.search.stores.segment import Part
-from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import ApproximateKind
 
 # Below the first number exact search takes tens of milliseconds; from the second on a graph takes too much memory.
@@ -42,26 +41,32 @@ class FaissCandidates:
     kind: str
     side: Kind
     num_parts: int
-    faiss_index: Any
+    faiss_index: Any = None
+    """None if it was not read, because FAISS is missing or the file is damaged; search is exact then."""
+    file: str = ""
+    written: Sequence[int] = ()
+    """Length and checksum of the file."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
-        """Over all that is there; of images, and of texts where there are any."""
+    def of(cls, parts: Sequence[Part], kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
+        """Over the images of some parts, and over their texts if there are any."""
         if kind not in get_args(ApproximateKind):
             raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, FaissCandidates] = {}
         sides: tuple[Kind, ...] = ("image", "text")
         for side in sides:
-            rows = snapshot.first_rows(side)[-1]
+            rows = _num_rows(parts, side)
             chosen = chosen_kind(rows) if kind == "auto" else kind
             if chosen != "exact" and rows > 0:
-                found[side] = cls(chosen, side, len(snapshot.parts), _built(chosen, side, snapshot, rows))
+                found[side] = cls(chosen, side, len(parts), _built(chosen, side, parts, rows))
         return found
 
     def propose(
         self, queries: Float[Tensor, "Q d"], k: int, mask: Bool[Tensor, " n"] | None
     ) -> Int[Tensor, "Q c"] | None:
-        """Rows, -1 where there are fewer; None where a filter leaves so few that looking at all of them is better."""
+        """Rows, -1 if there are fewer; None if comparing all is better, because a filter leaves few or k is large."""
+        if self.faiss_index is None:
+            return None
         faiss = require_faiss()
         if k > self.faiss_index.ntotal // OVERSAMPLE:
             return None
@@ -79,56 +84,57 @@ class FaissCandidates:
         _, rows = self.faiss_index.search(queries.float().numpy(), OVERSAMPLE * k, params=parameters)
         return torch.from_numpy(rows)
 
-    def write(self, folder: Path, number: int) -> dict[str, Any]:
-        """Write it under a name of its own; gives what the manifest says of it."""
+    def write(self, folder: Path, name: str) -> "FaissCandidates":
+        """Write the index into a file, of which the manifest gets the `entry`."""
         folder.mkdir(exist_ok=True)
-        file = f"{number:06}_{self.side}.faiss"
-        content = require_faiss().serialize_index(self.faiss_index)
-        written = write_file(folder / file, [content.data])
-        return {"file": file, "kind": self.kind, "side": self.side, "parts": self.num_parts, "written": written}
+        file = f"{name}_{self.side}.faiss"
+        written = write_file(folder / file, [require_faiss().serialize_index(self.faiss_index).data])
+        return replace(self, file=file, written=written)
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What the manifest says of it."""
+        named = {"file": self.file, "kind": self.kind, "side": self.side, "parts": self.num_parts}
+        return {**named, "written": list(self.written)}
 
     @classmethod
-    def read(
-        cls, folder: Path, entries: Sequence[Mapping[str, Any]], snapshot: Snapshot
-    ) -> dict[Kind, "FaissCandidates"]:
-        """Those a manifest names; none where FAISS is not installed or a file is damaged, and search is then exact.
+    def of_entry(cls, entry: Mapping[str, Any]) -> "FaissCandidates":
+        """The inverse of `entry`, not read yet."""
+        side: Kind = "image" if entry["side"] == "image" else "text"
+        return cls(entry["kind"], side, entry["parts"], None, entry["file"], entry["written"])
 
-        FAISS trusts what it reads, so the checksum is compared before.
-        """
-        found: dict[Kind, FaissCandidates] = {}
-        if not entries or not has_faiss():
-            return found
-        faiss = require_faiss()
-        for entry in entries:
-            path = folder / entry["file"]
-            try:
-                check_content(path, entry["written"])
-                content = faiss.deserialize_index(np.fromfile(path, np.uint8))
-            except (OSError, Damaged, RuntimeError) as wrong:
-                _left_out(path, str(wrong))
-                continue
-            side: Kind = "image" if entry["side"] == "image" else "text"
-            rows = snapshot.first_rows(side)
-            if not 0 < entry["parts"] < len(rows) or content.ntotal != rows[entry["parts"]]:
-                _left_out(path, "it is not of this index")
-                continue
-            found[side] = cls(entry["kind"], side, entry["parts"], content)
-        return found
+    def read(self, folder: Path, parts: Sequence[Part]) -> "FaissCandidates":
+        """The same with the FAISS index, if it is usable; FAISS trusts what it reads, so the checksum comes first."""
+        if not has_faiss():
+            return self
+        path = folder / self.file
+        try:
+            check_content(path, self.written)
+            content = require_faiss().deserialize_index(np.fromfile(path, np.uint8))
+        except (OSError, Damaged, RuntimeError) as wrong:
+            return self._left_out(path, str(wrong))
+        if not 0 < self.num_parts <= len(parts) or content.ntotal != _num_rows(parts[: self.num_parts], self.side):
+            return self._left_out(path, "it is not of this index")
+        return replace(self, faiss_index=content)
 
-
-def _left_out(path: Path, reason: str) -> None:
-    """Candidates only save time: what they are found among is all there."""
-    words = f"{path} cannot be used ({reason[:200]}), so search is exact: call index.approximate() again"
-    warnings.warn(words, stacklevel=4)
+    def _left_out(self, path: Path, reason: str) -> "FaissCandidates":
+        """Candidates only save time: without them every vector is compared."""
+        words = f"{path} cannot be used ({reason[:200]}), so search is exact: call index.approximate() again"
+        warnings.warn(words, stacklevel=5)
+        return self
 
 
 def chosen_kind(rows: int) -> ApproximateKind:
-    """What so many vectors ask for."""
+    """The kind that suits so many vectors."""
     return "exact" if rows < HNSW_FROM else "hnsw" if rows < IVF_FROM else "ivf_int8"
 
 
-def _built(kind: str, side: Kind, snapshot: Snapshot, rows: int) -> Any:
-    faiss, width = require_faiss(), snapshot.identity.width
+def _num_rows(parts: Sequence[Part], side: Kind) -> int:
+    return sum(len(part.segment.vectors(side)) for part in parts)
+
+
+def _built(kind: str, side: Kind, parts: Sequence[Part], rows: int) -> Any:
+    faiss, width = require_faiss(), parts[0].segment.images.rows.shape[1]
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = BREADTH_AT_BUILD
@@ -139,8 +145,8 @@ def _built(kind: str, side: Kind, snapshot: Snapshot, rows: int) -> Any:
         )
         # Spherical: otherwise long vectors draw everything into their lists.
         index.cp.spherical = True
-        index.train(_sample(snapshot.parts, side, lists * TRAINING_PER_LIST, rows).numpy())
-    for part in snapshot.parts:
+        index.train(_sample(parts, side, lists * TRAINING_PER_LIST, rows).numpy())
+    for part in parts:
         vectors = part.segment.vectors(side)
         for block in vectors.blocks():
             index.add(np.ascontiguousarray(vectors.take(block).cpu().numpy()))

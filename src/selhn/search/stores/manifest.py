@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged
+from selhn.base.version import __version__
 from selhn.search.stores.checked_files import read_checked_json
+from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.vectors import DTYPES
 
 FORMAT, VERSION = "selhn-index", 2
@@ -51,6 +53,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         _require(entry, _APPROXIMATE_FIELDS)
         require_plain(entry["file"])
     return content
+
+
+def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
+    """The manifest of a snapshot whose files are written."""
+    identity = snapshot.identity
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "selhn": __version__,
+        "generation": snapshot.generation,
+        "born": snapshot.born,
+        "model": {"digest": identity.model, "name": identity.model_name, "kept": snapshot.model_kept},
+        "width": identity.width,
+        "precision": identity.precision,
+        "about": dict(identity.about),
+        "unfinished": snapshot.unfinished,
+        "next": snapshot.next_name,
+        "segments": [dict(part.entry) for part in snapshot.parts],
+        "approximate": [one.entry for one in snapshot.candidates.values()],
+    }
 
 
 def _require(content: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:

@@ -61,8 +61,11 @@ class MilvusStore(Store):
         self._changes, self._counted = 0, -1
 
     @classmethod
-    def create(cls, uri: str, identity: Identity, model: AbstractMatcher) -> "MilvusStore":
-        """An empty store; the model is not kept."""
+    def create(
+        cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
+    ) -> "MilvusStore":
+        """An empty store; the model is never kept."""
+        uri = str(path)
         if not model.is_embedding:
             raise SelhnError(f"{model.name} does not score by products, and Milvus does: keep its index in a folder")
         if identity.precision != "float32":
@@ -84,8 +87,9 @@ class MilvusStore(Store):
         return cls(rows, identity)
 
     @classmethod
-    def open(cls, uri: str) -> "MilvusStore":
+    def open(cls, path: Path | str) -> "MilvusStore":
         """The store of an existing index."""
+        uri = str(path)
         rows = MilvusRows(uri)
         content = _manifest(rows)
         if content is None:
@@ -100,8 +104,9 @@ class MilvusStore(Store):
         return cls(rows, identity)
 
     @staticmethod
-    def exists(uri: str) -> bool:
+    def exists(path: Path | str) -> bool:
         """Whether there is an index at a URI; a file is not created by asking."""
+        uri = str(path)
         there = is_server(uri) or Path(uri.partition("#")[0]).expanduser().exists()
         return there and _manifest(MilvusRows(uri)) is not None
 

@@ -3,11 +3,11 @@
 images.npy         (items, d)   float32, float16 or int8         images_scale.npy  (items)  float32, for int8
 texts.npy          (texts, d)   the captions of all items         texts_scale.npy   (texts)  float32, for int8
 item_of_text.npy   (texts)      int32: the item of each caption
-items.jsonl        {"id", "captions", "metadata"}   one item a line
+items.jsonl        {"id", "captions", "metadata"}   one item per line
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,24 @@ from selhn.search.where import Filter
 LINES_FILE = "items.jsonl"
 NEW_LINE = 10
 FILTERS_KEPT = 32
+FILE_OF: Mapping[Kind, str] = {"image": "images", "text": "texts"}
+
+
+def layout(
+    precision: StoredPrecision, items: int, texts: int, width: int
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """The arrays of a segment with their types and shapes; empty ones have no file."""
+    arrays: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, number in (("images", items), ("texts", texts)):
+        arrays[name] = DTYPES[precision], (number, width)
+        if precision == "int8":
+            arrays[f"{name}_scale"] = torch.float32, (number,)
+    arrays["item_of_text"] = torch.int32, (texts,)
+    return {name: array for name, array in arrays.items() if array[1][0]}
 
 
 class Lines:
-    """The records of a segment, in memory or mapped; each is read when it is asked for."""
+    """The records of a segment, in memory or mapped; each is parsed when it is used."""
 
     def __init__(self, content: npt.NDArray[np.uint8]):
         self.content = content.view(np.ndarray)  # slices of a memmap are slow to make
@@ -67,7 +81,6 @@ class Lines:
 class Segment:
     """n items with t captions."""
 
-    name: str
     images: Vectors
     texts: Vectors
     item_of_text: Int[Tensor, " t"]
@@ -78,7 +91,7 @@ class Segment:
         return len(self.lines)
 
     def chosen(self, filter: Filter) -> Bool[Tensor, " n"]:
-        """The items for which a filter holds; found once, for a segment never changes."""
+        """The items that match a filter; computed once, because a segment never changes."""
         name = repr(filter)
         if name not in self._chosen:
             if len(self._chosen) >= FILTERS_KEPT:
@@ -94,13 +107,8 @@ class Segment:
         """A choice of items as a choice of images or of captions."""
         return mask if kind == "image" else mask[self.item_of_text]
 
-    def to(self, device: torch.device | str) -> "Segment":
-        """The same with its vectors on a device."""
-        images, texts = self.images.to(device), self.texts.to(device)
-        return Segment(self.name, images, texts, self.item_of_text, self.lines, self._chosen)
-
     @classmethod
-    def open(cls, folder: Path, entry: dict[str, Any], precision: StoredPrecision, width: int) -> "Segment":
+    def open(cls, folder: Path, entry: Mapping[str, Any], precision: StoredPrecision, width: int) -> "Segment":
         """One that `Draft.write` wrote, with its vectors mapped.
 
         The records are read and their checksum compared; of the vectors only the lengths, so that opening a large
@@ -109,26 +117,23 @@ class Segment:
         items, texts, files = entry["items"], entry["texts"], entry["files"]
         for name in files:
             check_length(folder / name, files[name])
-        check_content(folder / LINES_FILE, files[LINES_FILE])
+        check_content(folder / LINES_FILE, files.get(LINES_FILE))
         lines = Lines(np.memmap(folder / LINES_FILE, np.uint8, "r"))
         if len(lines) != items:
             raise Damaged(f"{LINES_FILE} has {len(lines)} lines and not {items}")
-
-        def rows(kind: str, number: int) -> Vectors:
-            dtype = DTYPES[precision]
-            if number == 0:
-                return Vectors(torch.empty(0, width, dtype=dtype), torch.empty(0) if precision == "int8" else None)
-            vectors = open_rows(folder / f"{kind}.npy", dtype, (number, width))
-            scale = open_rows(folder / f"{kind}_scale.npy", torch.float32, (number,)) if precision == "int8" else None
-            return Vectors(vectors, scale)
-
-        item_of_text = torch.empty(0, dtype=torch.int64)
+        arrays = layout(precision, items, texts, width)
+        opened = {name: open_rows(folder / f"{name}.npy", *array) for name, array in arrays.items()}
+        owners = torch.empty(0, dtype=torch.int64)
         if texts:
-            check_content(folder / "item_of_text.npy", files["item_of_text.npy"])
-            item_of_text = open_rows(folder / "item_of_text.npy", torch.int32, (texts,)).long()
-            if not 0 <= int(item_of_text[0]) <= int(item_of_text[-1]) < items or bool((item_of_text.diff() < 0).any()):
-                raise Damaged("item_of_text.npy names items that are not there")
-        return cls(entry["name"], rows("images", items), rows("texts", texts), item_of_text, lines)
+            check_content(folder / "item_of_text.npy", files.get("item_of_text.npy"))
+            owners = opened["item_of_text"].long()
+            if not 0 <= int(owners[0]) <= int(owners[-1]) < items or bool((owners.diff() < 0).any()):
+                raise Damaged("item_of_text.npy names items that do not exist")
+        none = Vectors.of(torch.empty(0, width), precision)
+        images, own_texts = (
+            Vectors(opened[name], opened.get(f"{name}_scale")) if name in opened else none for name in FILE_OF.values()
+        )
+        return cls(images, own_texts, owners, lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +142,13 @@ class Part:
 
     segment: Segment
     alive: Bool[Tensor, " n"]
+    entry: Mapping[str, Any] = field(default_factory=dict)
+    """What the manifest says of it; nothing if it is in memory."""
+
+    @classmethod
+    def whole(cls, segment: Segment) -> "Part":
+        """All items of a segment."""
+        return cls(segment, torch.ones(len(segment), dtype=torch.bool))
 
     def __len__(self) -> int:
         return self._number
@@ -145,19 +157,16 @@ class Part:
     def _number(self) -> int:
         return int(self.alive.sum())
 
-    @cached_property
-    def _is_whole(self) -> bool:
-        return self._number == len(self.alive)
-
-    def mask(self, kind: Kind) -> Bool[Tensor, " rows"] | None:
-        """Which images or captions are there; None where all are."""
-        return None if self._is_whole else self.segment.items_of(kind, self.alive)
-
-    def chosen(self, kind: Kind, filter: Filter | None) -> Bool[Tensor, " rows"] | None:
+    def mask(self, kind: Kind, filter: Filter | None = None) -> Bool[Tensor, " rows"] | None:
         """Which images or captions are there and match a filter; None for all."""
         if filter is None:
-            return self.mask(kind)
+            return None if len(self) == len(self.alive) else self.segment.items_of(kind, self.alive)
         return self.segment.items_of(kind, self.alive & self.segment.chosen(filter))
+
+    def to(self, device: torch.device) -> "Part":
+        """The same with its vectors on a device."""
+        images, texts = self.segment.images.to(device), self.segment.texts.to(device)
+        return replace(self, segment=replace(self.segment, images=images, texts=texts))
 
 
 class Draft:
@@ -175,18 +184,13 @@ class Draft:
         precision: StoredPrecision,
     ) -> "Draft":
         """Items with the vectors of their images, and of all their captions in order."""
-        content = np.frombuffer(b"".join(record.to_line() for record in records), np.uint8)
+        lines = Lines(np.frombuffer(b"".join(record.to_line() for record in records), np.uint8))
         numbers = torch.tensor([len(record.captions) for record in records], dtype=torch.int64)
-        owner = torch.arange(len(records)).repeat_interleave(numbers)
-        segment = Segment("", Vectors.of(images, precision), Vectors.of(texts, precision), owner, Lines(content))
-        return cls([Part(segment, torch.ones(len(records), dtype=torch.bool))])
+        owners = torch.arange(len(records)).repeat_interleave(numbers)
+        segment = Segment(Vectors.of(images, precision), Vectors.of(texts, precision), owners, lines)
+        return cls([Part.whole(segment)])
 
-    @property
-    def num_items(self) -> int:
-        """n."""
-        return sum(map(len, self.parts))
-
-    def chunks(self, kind: Kind) -> Iterator[Vectors]:
+    def vectors(self, kind: Kind) -> Iterator[Vectors]:
         """The vectors of what is there."""
         for part in self.parts:
             vectors, mask = part.segment.vectors(kind), part.mask(kind)
@@ -209,41 +213,31 @@ class Draft:
             for row in part.alive.nonzero()[:, 0].tolist():
                 yield part.segment.lines.raw(row)
 
-    def in_memory(self, name: str) -> Segment:
-        """The segment, on no disk."""
-        kinds: tuple[Kind, ...] = ("image", "text")
-        images, texts = (Vectors.joined([self._none(kind), *self.chunks(kind)]) for kind in kinds)
+    def in_memory(self) -> Segment:
+        """The segment, without a file."""
+        first = self.parts[0].segment
+        images, texts = (Vectors.joined([first.vectors(kind)[:0], *self.vectors(kind)]) for kind in FILE_OF)
         lines = Lines(np.frombuffer(b"".join(self.line_chunks()), np.uint8))
-        return Segment(name, images, texts, self.item_of_text(), lines)
+        return Segment(images, texts, self.item_of_text(), lines)
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """Write the segment into a new folder; gives what the manifest says of it."""
+        """Write the segment into a new folder; returns what the manifest says of it."""
         folder.mkdir(parents=True)
-        owner = self.item_of_text()
+        first, owners, items = self.parts[0].segment.images, self.item_of_text(), sum(map(len, self.parts))
         files = {LINES_FILE: write_file(folder / LINES_FILE, self.line_chunks())}
-        sides: tuple[tuple[Kind, str, int], ...] = (("image", "images", self.num_items), ("text", "texts", len(owner)))
-        for kind, name, number in sides:
-            rows = self._none(kind).rows
-            if number == 0:
-                continue
-            shape = (number, rows.shape[1])
-            chunks = array_chunks(shape, rows.dtype, (some.rows for some in self.chunks(kind)))
-            files[f"{name}.npy"] = write_file(folder / f"{name}.npy", chunks)
-            if rows.dtype == torch.int8:
-                scales = (some.scale for some in self.chunks(kind) if some.scale is not None)
-                chunks = array_chunks((number,), torch.float32, scales)
-                files[f"{name}_scale.npy"] = write_file(folder / f"{name}_scale.npy", chunks)
-        if len(owner):
-            chunks = array_chunks((len(owner),), torch.int32, [owner.int()])
-            files["item_of_text.npy"] = write_file(folder / "item_of_text.npy", chunks)
+        for name, (dtype, shape) in layout(first.precision, items, len(owners), first.rows.shape[1]).items():
+            chunks = [owners.int()] if name == "item_of_text" else self._array(name)
+            files[f"{name}.npy"] = write_file(folder / f"{name}.npy", array_chunks(shape, dtype, chunks))
         sync_folder(folder)
-        return {"name": folder.name, "items": self.num_items, "texts": len(owner), "files": files}
+        return {"name": folder.name, "items": items, "texts": len(owners), "files": files, "deleted": None}
 
-    def _none(self, kind: Kind) -> Vectors:
-        return self.parts[0].segment.vectors(kind)[:0]
+    def _array(self, name: str) -> Iterator[Tensor]:
+        """The rows or the scales of images or texts."""
+        for some in self.vectors("image" if name.startswith("images") else "text"):
+            yield some.scale if name.endswith("_scale") and some.scale is not None else some.rows
 
 
-def check_files(folder: Path, entry: dict[str, Any]) -> None:
+def check_files(folder: Path, entry: Mapping[str, Any]) -> None:
     """Read every file of a segment and refuse one that is not what was written."""
     for name, written in entry["files"].items():
         check_content(folder / name, written)

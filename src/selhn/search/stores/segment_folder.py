@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,7 @@ import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, writing
-from selhn.base.version import __version__
 from selhn.models import AbstractMatcher
-from selhn.search.items import Kind
 from selhn.search.stores.checked_files import (
     array_chunks,
     check_content,
@@ -36,7 +35,7 @@ from selhn.search.stores.checked_files import (
     write_file,
 )
 from selhn.search.stores.faiss_candidates import FaissCandidates
-from selhn.search.stores.manifest import FORMAT, MANIFEST, VERSION, OtherVersion, read_manifest, require_plain
+from selhn.search.stores.manifest import MANIFEST, OtherVersion, manifest_of, read_manifest, require_plain
 from selhn.search.stores.segment import Draft, Part, Segment, check_files
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import Identity
@@ -51,37 +50,9 @@ _BEGUN = re.compile(
 """What a process may leave that was killed before it wrote the first manifest."""
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A snapshot and what the manifest says of it."""
-
-    snapshot: Snapshot
-    segments: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """Entries of the manifest by the names of segments."""
-    next_name: int = 1
-    model_kept: bool = False
-    approximate: list[dict[str, Any]] = field(default_factory=list)
-    """Entries of the FAISS indices."""
-    candidates: Mapping[Kind, FaissCandidates] = field(default_factory=dict)
-    """The same, read."""
-    born: str = ""
-    """Distinguishes the index from another that was built in its place, whose generations begin again."""
-
-
 def is_index(path: str | Path) -> bool:
     """Whether a folder holds an index, of this format or of an older one."""
     return any((Path(path) / name).is_file() for name in (MANIFEST, OLD_FORMAT_FILE))
-
-
-class _Names:
-    """Hands out names that no file of the folder has had."""
-
-    def __init__(self, following: int):
-        self.following = following
-
-    def take(self) -> str:
-        self.following += 1
-        return f"{self.following - 1:06}"
 
 
 class IndexFolder:
@@ -90,42 +61,39 @@ class IndexFolder:
     def __init__(self, path: str | Path):
         self.path = Path(path)
 
-    def open(self) -> Opened:
-        """The index as it is now; nothing half-written is ever read."""
+    def open(self) -> Snapshot:
+        """The index as it is now, with its FAISS indices not read; nothing half-written is ever read."""
         if not self.path.exists():
             raise NotFound(f"{self.path} does not exist: check the path, or build an index there")
         if not is_index(self.path) and not self._has_segments():
             raise NotFound(f"{self.path} is not an index, it has no {MANIFEST}: check the path, or build an index")
         if not (self.path / MANIFEST).is_file() and (self.path / OLD_FORMAT_FILE).is_file():
-            raise Damaged(
-                f"{self.path} was written by selhn before 0.2, without segments: remove it and build it again"
-            )
-        for attempt in range(1, ATTEMPTS + 1):
+            raise Damaged(f"{self.path} was written by selhn before 0.2: remove it and build it again")
+        for _ in range(ATTEMPTS):
             manifest = self._manifest_bytes()
             try:
                 return self._open()
             except OtherVersion:
                 raise
             except (Damaged, FileNotFoundError) as wrong:
-                replaced = manifest != self._manifest_bytes()  # by another process, while it was being opened
-                if not replaced or attempt == ATTEMPTS:
-                    raise self._damaged(wrong) from None
-        raise AssertionError("the last attempt returns or raises")
+                reason = str(wrong)
+                if manifest == self._manifest_bytes():  # else another process replaced what was being opened
+                    break
+        raise self._damaged(reason)
 
-    def open_with_candidates(self) -> Opened:
+    def open_with_faiss(self) -> Snapshot:
         """The index with its FAISS indices, if there are some and FAISS is installed."""
-        opened = self.open()
-        found = FaissCandidates.read(self.path / "approximate", opened.approximate, opened.snapshot)
-        return replace(opened, candidates=found)
+        opened, folder = self.open(), self.path / "approximate"
+        return replace(opened, candidates={k: one.read(folder, opened.parts) for k, one in opened.candidates.items()})
 
-    def holds(self, opened: Opened) -> bool:
-        """Whether the folder is still what was opened; not if it cannot be read."""
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether the folder still has this snapshot; not if it cannot be read."""
         try:
             content = read_manifest(self.path)
         except (SelhnError, OSError):
             return False
         known = content["model"]["digest"], content["generation"], content.get("born", "")
-        return known == (opened.snapshot.identity.model, opened.snapshot.generation, opened.born)
+        return known == (snapshot.identity.model, snapshot.generation, snapshot.born)
 
     def _manifest_bytes(self) -> bytes | None:
         try:
@@ -133,17 +101,22 @@ class IndexFolder:
         except OSError:
             return None
 
-    def _open(self) -> Opened:
+    def _open(self) -> Snapshot:
         content = read_manifest(self.path)
-        model = content["model"]
+        model, candidates = content["model"], map(FaissCandidates.of_entry, content["approximate"])
         identity = Identity(model["digest"], model["name"], content["width"], content["precision"], content["about"])
-        entries = {entry["name"]: entry for entry in content["segments"]}
-        parts = [self._open_part(entry, identity) for entry in content["segments"]]
-        snapshot = Snapshot(identity, parts, content["generation"], content["unfinished"])
-        born = str(content.get("born", ""))
-        return Opened(snapshot, entries, content["next"], model["kept"], content["approximate"], born=born)
+        return Snapshot(
+            identity,
+            [self._open_part(entry, identity) for entry in content["segments"]],
+            content["generation"],
+            content["unfinished"],
+            {one.side: one for one in candidates},
+            content["next"],
+            model["kept"],
+            str(content.get("born", "")),
+        )
 
-    def _open_part(self, entry: dict[str, Any], identity: Identity) -> Part:
+    def _open_part(self, entry: Mapping[str, Any], identity: Identity) -> Part:
         segment = Segment.open(self.path / "segments" / entry["name"], entry, identity.precision, identity.width)
         alive = torch.ones(len(segment), dtype=torch.bool)
         if entry["deleted"] is not None:
@@ -156,7 +129,7 @@ class IndexFolder:
             if not 0 <= int(rows.min()) <= int(rows.max()) < len(segment):
                 raise Damaged(f"{name} deletes items that do not exist")
             alive[rows] = False
-        return Part(segment, alive)
+        return Part(segment, alive, entry)
 
     @property
     def model_folder(self) -> Path:
@@ -199,87 +172,64 @@ class IndexFolder:
 
     def commit(
         self,
-        before: Opened,
-        parts: Sequence[Part],
+        before: Snapshot,
+        after: Snapshot,
         drafts: Iterable[Draft] = (),
-        *,
-        snapshot: Snapshot | None = None,
         model: AbstractMatcher | None = None,
-        approximate: Sequence[dict[str, Any]] = (),
-    ) -> Opened:
-        """Write new segments, then in one step a manifest of `parts` and of them; call it while `writing`.
+    ) -> Snapshot:
+        """Write `after` with new segments: files first, then in one step the manifest. Call it while `writing`.
 
-        `snapshot` has what else changes of the index. `model` is saved with it if given.
+        `before` is what the folder has now: its numbering continues. `model` is saved with the index if given.
         """
-        base = before.snapshot if snapshot is None else snapshot
-        names, new_parts = _Names(before.next_name), list(parts)
+        numbers = count(before.next_name)
         try:
             with self._errors_explained():
-                entries = [self._entry(before.segments[part.segment.name], part, names) for part in parts]
+                parts = [self._with_deleted(part, numbers) for part in after.parts]
             for draft in drafts:  # items may be encoded only now, and those errors are not about this folder
                 with self._errors_explained():
-                    entries.append({**draft.write(self.path / "segments" / names.take()), "deleted": None})
-                    new_parts.append(self._open_part(entries[-1], base.identity))
-            same_model = before.snapshot.identity.model == base.identity.model
-            opened = Opened(
-                replace(base, parts=new_parts, generation=before.snapshot.generation + 1),
-                {entry["name"]: entry for entry in entries},
-                names.following,
-                model is not None or (before.model_kept and same_model),
-                list(approximate),
+                    entry = draft.write(self.path / "segments" / f"{next(numbers):06}")
+                    parts.append(self._open_part(entry, after.identity))
+            same_model = before.identity.model == after.identity.model
+            now = replace(
+                after,
+                parts=parts,
+                generation=before.generation + 1,
+                next_name=next(numbers),
+                model_kept=model is not None or (before.model_kept and same_model),
                 born=before.born or uuid.uuid4().hex,
             )
             with self._errors_explained():
                 if model is not None:
-                    model.save(self.model_folder / base.identity.model)
-                self._write_manifest(opened)
+                    model.save(self.model_folder / now.identity.model)
+                for name in FOLDERS:
+                    if (self.path / name).is_dir():
+                        sync_folder(self.path / name)
+                write_checked_json(self.path / MANIFEST, manifest_of(now))
         except BaseException:
             self.sweep(before)
             raise
-        self.sweep(opened)
-        return opened
+        self.sweep(now)
+        return now
 
-    def _entry(self, entry: dict[str, Any], part: Part, names: _Names) -> dict[str, Any]:
-        """What the manifest says of an existing segment; its deleted rows are written if there are more of them."""
+    def _with_deleted(self, part: Part, numbers: Iterator[int]) -> Part:
+        """An existing part; its deleted rows are written if there are more of them."""
         rows = (~part.alive).nonzero()[:, 0].int()
-        known = entry["deleted"]
+        known = part.entry["deleted"]
         if len(rows) == (known[1] if known else 0):
-            return entry
+            return part
         (self.path / "deleted").mkdir(exist_ok=True)
-        name = f"{names.take()}.npy"
+        name = f"{next(numbers):06}.npy"
         written = write_file(self.path / "deleted" / name, array_chunks((len(rows),), torch.int32, [rows]))
-        return {**entry, "deleted": [name, len(rows), written]}
+        return replace(part, entry={**part.entry, "deleted": [name, len(rows), written]})
 
-    def _write_manifest(self, opened: Opened) -> None:
-        """Replace the manifest, once everything that it names is on the disk."""
-        for name in FOLDERS:
-            if (self.path / name).is_dir():
-                sync_folder(self.path / name)
-        snapshot, identity = opened.snapshot, opened.snapshot.identity
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "selhn": __version__,
-            "generation": snapshot.generation,
-            "born": opened.born,
-            "model": {"digest": identity.model, "name": identity.model_name, "kept": opened.model_kept},
-            "width": identity.width,
-            "precision": identity.precision,
-            "about": dict(identity.about),
-            "unfinished": snapshot.unfinished,
-            "next": opened.next_name,
-            "segments": list(opened.segments.values()),
-            "approximate": opened.approximate,
-        }
-        write_checked_json(self.path / MANIFEST, content)
-
-    def sweep(self, opened: Opened) -> None:
-        """Remove what the manifest does not name."""
+    def sweep(self, snapshot: Snapshot) -> None:
+        """Remove what the manifest of a snapshot does not name."""
+        entries = [part.entry for part in snapshot.parts]
         named = {
-            "segments": set(opened.segments),
-            "deleted": {entry["deleted"][0] for entry in opened.segments.values() if entry["deleted"]},
-            "models": {opened.snapshot.identity.model},
-            "approximate": {entry["file"] for entry in opened.approximate},
+            "segments": {entry["name"] for entry in entries},
+            "deleted": {entry["deleted"][0] for entry in entries if entry["deleted"]},
+            "models": {snapshot.identity.model},
+            "approximate": {one.file for one in snapshot.candidates.values()},
         }
         for folder, names in named.items():
             for path in (self.path / folder).glob("*"):
@@ -291,22 +241,25 @@ class IndexFolder:
 
     def check(self) -> None:
         """Read every byte of the index, and refuse it if it is not what was written."""
-        opened = self.open()
-        self.check_segments(opened, opened.segments)
-        try:
-            for entry in opened.approximate:
-                check_content(self.path / "approximate" / entry["file"], entry["written"])
-        except Damaged as wrong:
-            raise self._damaged(wrong) from None
+        snapshot = self.open()
+        self.check_parts(snapshot.parts)
+        with self._damage_explained():
+            for one in snapshot.candidates.values():
+                check_content(self.path / "approximate" / one.file, one.written)
 
-    def check_segments(self, opened: Opened, names: Iterable[str]) -> None:
+    def check_parts(self, parts: Iterable[Part]) -> None:
         """Read every byte of some segments."""
-        try:
-            for name in names:
-                check_files(self.path / "segments" / name, opened.segments[name])
-        except Damaged as wrong:
-            raise self._damaged(wrong) from None
+        with self._damage_explained():
+            for part in parts:
+                check_files(self.path / "segments" / part.entry["name"], part.entry)
 
-    def _damaged(self, reason: object) -> Damaged:
+    @contextmanager
+    def _damage_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Damaged as wrong:
+            raise self._damaged(str(wrong)) from None
+
+    def _damaged(self, reason: str) -> Damaged:
         what_to_do = "restore a copy, or remove it and build it again"
-        return Damaged(f"{self.path} is damaged ({str(reason)[:300]}): {what_to_do}")
+        return Damaged(f"{self.path} is damaged ({reason[:300]}): {what_to_do}")

@@ -19,7 +19,7 @@ from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Draft, Part
-from selhn.search.stores.segment_folder import IndexFolder, Opened, is_index
+from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import ApproximateKind, Encoded, Identity, Store, Stored
 from selhn.search.where import Filter
@@ -39,24 +39,26 @@ class SegmentStore(Store):
 
     longest_record = 2**20
 
-    def __init__(self, opened: Opened, folder: IndexFolder | None = None):
-        self._opened, self.folder = opened, folder
+    def __init__(self, snapshot: Snapshot, folder: IndexFolder | None = None):
+        self.snapshot, self.folder = snapshot, folder
         self._device = torch.device("cpu")
         self._changing = threading.RLock()
         self._holds_lock = False
 
     @classmethod
-    def create(cls, path: Path | str | None, identity: Identity, model: AbstractMatcher | None) -> "SegmentStore":
-        """An empty store; `model` is saved in the folder if given."""
+    def create(
+        cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
+    ) -> "SegmentStore":
+        """An empty store; the model is saved in the folder if it is to be kept."""
+        empty = Snapshot(identity)
         if path is None:
-            return cls(Opened(Snapshot(identity)))
+            return cls(empty)
         folder = IndexFolder(path)
         with folder.writing():
             if is_index(path):
                 raise SelhnError(f"{path} is an index already: open it with Index.load, or give another name")
-            empty = Opened(Snapshot(identity))
             folder.sweep(empty)
-            return cls(folder.commit(empty, [], model=model), folder)
+            return cls(folder.commit(empty, empty, model=model if keep_model else None), folder)
 
     @classmethod
     def build(
@@ -71,37 +73,32 @@ class SegmentStore(Store):
 
         `encode` is given the store as far as it was built before.
         """
-        folder, store = IndexFolder(path), cls(Opened(Snapshot(identity)))
+        folder, store, empty = IndexFolder(path), cls(Snapshot(identity)), Snapshot(identity)
         with folder.writing():
-            before = folder.open() if is_index(path) else store._opened
+            before = folder.open() if is_index(path) else empty
             folder.sweep(before)
-            match _state_of(before.snapshot, identity, source):
+            match _state_of(before, identity, source):
                 case "replace":  # write everything beside the old segments, then name it in one step
                     drafts = (draft for _, draft in store._drafts(encode(store)))
-                    store._opened = folder.commit(before, [], drafts, snapshot=store.snapshot, model=model)
-                    store.folder = folder
-                    return store
+                    return cls(folder.commit(before, empty, drafts, model), folder)
                 case "resume":
-                    store._opened = before
+                    store = cls(before, folder)
                 case "new":
-                    begun = replace(store.snapshot, generation=before.snapshot.generation, unfinished=source)
-                    store._opened = folder.commit(before, [], snapshot=begun, model=model)
-            store.folder = folder
+                    store = cls(folder.commit(before, replace(empty, unfinished=source), model=model), folder)
             store.put(encode(store))
-            finished, entries = replace(store.snapshot, unfinished=None), store._opened.approximate
-            store._opened = folder.commit(store._opened, finished.parts, snapshot=finished, approximate=entries)
+            store.snapshot = folder.commit(store.snapshot, replace(store.snapshot, unfinished=None))
         return store
 
     @classmethod
     def open(cls, path: Path | str) -> "SegmentStore":
         """The store in a folder, with its vectors mapped into memory."""
         folder = IndexFolder(path)
-        return cls(folder.open_with_candidates(), folder)
+        return cls(folder.open_with_faiss(), folder)
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """What the store contains now."""
-        return self._opened.snapshot
+    @staticmethod
+    def exists(path: Path | str) -> bool:
+        """Whether a folder has an index."""
+        return is_index(path)
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
@@ -121,11 +118,12 @@ class SegmentStore(Store):
     @property
     def found_by(self) -> str:
         """The kinds of FAISS indices that propose answers, or "exact"."""
-        return ", ".join(sorted({one.kind for one in self._opened.candidates.values()})) or "exact"
+        used = {one.kind for one in self.snapshot.candidates.values() if one.faiss_index is not None}
+        return ", ".join(sorted(used)) or "exact"
 
     def kept_model(self) -> AbstractMatcher | None:
         """The model that was saved in the folder."""
-        if self.folder is None or not self._opened.model_kept:
+        if self.folder is None or not self.snapshot.model_kept:
             return None
         return load_model(self.folder.model_folder / self.identity.model)
 
@@ -150,12 +148,12 @@ class SegmentStore(Store):
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
         """The best answers by exact scores, among what FAISS proposes if `approximate` was called."""
-        now = self._opened
+        now = self.snapshot
         keep = queries.products is None and torch.is_autocast_enabled(self._device.type)
         with torch.autocast(self._device.type, enabled=keep):
-            best = best_rows(queries, now.snapshot, kind, k, filter, now.candidates.get(kind))
+            best = best_rows(queries, now, kind, k, filter)
         for scores, rows in zip(best.scores.tolist(), best.rows.tolist()):
-            yield (now.snapshot.hit(kind, row, score) for score, row in zip(scores, rows) if row >= 0)
+            yield (now.hit(kind, row, score) for score, row in zip(scores, rows) if row >= 0)
 
     def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
         """All records with the vectors of their images and captions, some thousand at a time."""
@@ -182,26 +180,26 @@ class SegmentStore(Store):
     def compact(self) -> None:
         """Write everything into one segment, and free the space of deleted items."""
         with self.writing():
-            self._commit([], [Draft(self.snapshot.parts)] if len(self.snapshot) else [], forget_candidates=True)
+            drafts = [Draft(self.snapshot.parts)] if len(self.snapshot) else []
+            self._write(replace(self.snapshot, parts=(), candidates={}), drafts)
 
     def approximate(self, kind: ApproximateKind) -> None:
         """Build FAISS indices over all that is there; items added later are compared one by one."""
         with self.writing():
-            found = FaissCandidates.of(self.snapshot, kind)
-            entries = []
+            found = FaissCandidates.of(self.snapshot.parts, kind)
             if self.folder is not None:
-                place = self.folder.path / "approximate"
-                entries = [one.write(place, self._opened.next_name) for one in found.values()]
-            self._opened = replace(self._written(self.snapshot.parts, [], entries), candidates=found)
+                path, name = self.folder.path / "approximate", f"{self.snapshot.next_name:06}"
+                found = {side: one.write(path, name) for side, one in found.items()}
+            self._write(replace(self.snapshot, candidates=found), [])
 
     def refresh(self) -> None:
         """See what other processes have written."""
-        if self.folder is None or self.folder.holds(self._opened):
+        if self.folder is None or self.folder.holds(self.snapshot):
             return
-        opened = self.folder.open_with_candidates()
-        if opened.snapshot.identity.model != self.identity.model:
+        opened = self.folder.open_with_faiss()
+        if opened.identity.model != self.identity.model:
             raise SelhnError(f"{self.path} was built again with another model: open it again with Index.load")
-        self._opened = self._moved(opened)
+        self.snapshot = self._moved(opened)
 
     def check(self) -> None:
         """Read every byte of the folder, and refuse it if it is not what was written."""
@@ -212,7 +210,7 @@ class SegmentStore(Store):
         """Move the vectors to a device."""
         with self._changing:
             self._device = device
-            self._opened = self._moved(self._opened)
+            self.snapshot = self._moved(self.snapshot)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -225,22 +223,21 @@ class SegmentStore(Store):
                 self._holds_lock = True
                 try:
                     self.refresh()
-                    self.folder.sweep(self._opened)
+                    self.folder.sweep(self.snapshot)
                     yield
                 finally:
                     self._holds_lock = False
 
     def save(self, path: Path | str, model: AbstractMatcher) -> None:
         """Write what is there as one segment into a folder; an index that was there is replaced in one step."""
-        folder, whole = IndexFolder(path), replace(self.snapshot, unfinished=None)
+        folder, empty = IndexFolder(path), Snapshot(self.identity)
         with folder.writing():
-            before = folder.open() if is_index(path) else Opened(Snapshot(self.identity))
-            if before.snapshot.generation == 0:  # a manifest first: the folder is then an index, even after a kill
-                begun = replace(whole, parts=(), generation=0, unfinished="save")
-                before = folder.commit(before, [], snapshot=begun, model=model)
+            before = folder.open() if is_index(path) else Snapshot(self.identity)
+            if before.generation == 0:  # a manifest first: the folder is then an index, even after a kill
+                before = folder.commit(before, replace(empty, unfinished="save"), model=model)
             folder.sweep(before)
-            drafts = [Draft(whole.parts)] if len(whole) else []
-            folder.commit(before, [], drafts, snapshot=whole, model=model)
+            drafts = [Draft(self.snapshot.parts)] if len(self.snapshot) else []
+            folder.commit(before, empty, drafts, model)
 
     def _drafts(self, batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[tuple[str, ...], Draft]]:
         """The ids and the content of segments to be."""
@@ -258,36 +255,30 @@ class SegmentStore(Store):
         if pending:
             yield packed()
 
-    def _commit(self, parts: Sequence[Part], drafts: list[Draft], forget_candidates: bool = False) -> None:
+    def _commit(self, parts: Sequence[Part], drafts: list[Draft]) -> None:
         """Continue with these parts and drafts; many small parts are merged. Parts that FAISS knows stay in place."""
-        before = self._opened
-        entries, candidates = ([], {}) if forget_candidates else (before.approximate, before.candidates)
-        known = [*(entry["parts"] for entry in entries), *(one.num_parts for one in candidates.values())]
-        covered = max(known, default=0)
+        covered = max((one.num_parts for one in self.snapshot.candidates.values()), default=0)
         parts = [*parts[:covered], *(part for part in parts[covered:] if len(part))]
         small = list(takewhile(lambda part: len(part) < SEGMENT_ITEMS, reversed(parts[covered:])))[::-1]
         if drafts and len(small) >= SMALL_SEGMENTS:
             merged = Draft([*small, *(part for draft in drafts for part in draft.parts)])
             parts, drafts = parts[: -len(small)], [merged]
-        if self.folder is not None:  # damage must not get a checksum of its own
-            copied = {part.segment.name for draft in drafts for part in draft.parts}
-            self.folder.check_segments(before, sorted(copied & set(before.segments)))
-        self._opened = self._moved(replace(self._written(parts, drafts, entries), candidates=candidates))
+        self._write(replace(self.snapshot, parts=parts), drafts)
 
-    def _written(self, parts: Sequence[Part], drafts: Sequence[Draft], entries: Sequence[dict[str, object]]) -> Opened:
-        """Exactly these parts and drafts, on disk if there is a folder."""
-        before = self._opened
-        if self.folder is not None:
-            return self.folder.commit(before, parts, drafts, approximate=entries)
-        new = [draft.in_memory(f"{before.next_name + place:06}") for place, draft in enumerate(drafts)]
-        everything = [*parts, *(Part(segment, torch.ones(len(segment), dtype=torch.bool)) for segment in new)]
-        snapshot = replace(before.snapshot, parts=everything, generation=before.snapshot.generation + 1)
-        return replace(before, snapshot=snapshot, next_name=before.next_name + len(new))
+    def _write(self, after: Snapshot, drafts: Sequence[Draft]) -> None:
+        """Continue with a snapshot and new segments, on disk if there is a folder."""
+        before = self.snapshot
+        if self.folder is not None:  # what is copied is checked first: damage must not get a checksum of its own
+            self.folder.check_parts(part for draft in drafts for part in draft.parts if part.entry)
+            after = self.folder.commit(before, after, drafts)
+        else:
+            parts = [*after.parts, *(Part.whole(draft.in_memory()) for draft in drafts)]
+            after = replace(after, parts=parts, generation=before.generation + 1)
+        self.snapshot = self._moved(after)
 
-    def _moved(self, opened: Opened) -> Opened:
+    def _moved(self, snapshot: Snapshot) -> Snapshot:
         """With the vectors on the device of the store."""
-        parts = [Part(part.segment.to(self._device), part.alive) for part in opened.snapshot.parts]
-        return replace(opened, snapshot=replace(opened.snapshot, parts=parts))
+        return replace(snapshot, parts=[part.to(self._device) for part in snapshot.parts])
 
 
 def _state_of(there: Snapshot, identity: Identity, source: str | None) -> Literal["new", "resume", "replace"]:

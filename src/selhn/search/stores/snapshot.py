@@ -1,18 +1,16 @@
 """An index at one moment: its segments, and which items of them are there. Never changed, only replaced."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import get_args
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 
 from selhn.base.errors import Damaged
 from selhn.search.items import Hit, Kind, Record
+from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Part
 from selhn.search.stores.store import Identity
 from selhn.search.where import Filter
@@ -20,13 +18,19 @@ from selhn.search.where import Filter
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The parts of an index in order; rows count through all of them, those of deleted items too."""
+    """The parts of an index in order; rows are numbered through all of them, including those of deleted items."""
 
     identity: Identity
     parts: Sequence[Part] = ()
     generation: int = 0
     unfinished: str | None = None
     """Digest of what `Index.build` was indexing when it was stopped."""
+    candidates: Mapping[Kind, FaissCandidates] = field(default_factory=dict)
+    next_name: int = 1
+    """A number that no file of the folder has had."""
+    model_kept: bool = False
+    born: str = ""
+    """Distinguishes the index from another that was built in its place, whose generations begin again."""
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -43,39 +47,30 @@ class Snapshot:
     def records(self, filter: Filter | None = None) -> Iterator[Record]:
         """The records of all items that match a filter, in order."""
         for part in self.parts:
-            rows = part.chosen("image", filter)
-            for row in range(len(part.alive)) if rows is None else rows.nonzero()[:, 0].tolist():
+            mask = part.mask("image", filter)
+            for row in range(len(part)) if mask is None else mask.nonzero()[:, 0].tolist():
                 yield part.segment.lines[row]
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images, or of captions, whose items match a filter."""
-        masks = ((part, part.chosen(kind, filter)) for part in self.parts)
+        masks = ((part, part.mask(kind, filter)) for part in self.parts)
         return sum(len(part.segment.vectors(kind)) if mask is None else int(mask.sum()) for part, mask in masks)
 
     def first_rows(self, kind: Kind) -> list[int]:
-        """Where the rows of each part begin, and behind the last, where they end."""
+        """The first row of each part, and after the last part the number of rows."""
         return self._first_rows[kind]
 
     @cached_property
     def _first_rows(self) -> dict[Kind, list[int]]:
-        return {
-            kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in get_args(Kind)
-        }
-
-    def joined_masks(self, kind: Kind, masks: Sequence[Bool[Tensor, " _"] | None]) -> Bool[Tensor, " n"] | None:
-        """The masks of the first parts as one; None if all of their rows count."""
-        if all(mask is None for mask in masks):
-            return None
-        sizes = [len(part.segment.vectors(kind)) for part in self.parts]
-        pairs = zip(masks, sizes)
-        return torch.cat([torch.ones(size, dtype=torch.bool) if mask is None else mask for mask, size in pairs])
+        kinds: tuple[Kind, ...] = ("image", "text")
+        return {kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in kinds}
 
     def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
         """The parts without some items."""
         alive = {number: self.parts[number].alive.clone() for number, _ in places}
         for number, row in places:
             alive[number][row] = False
-        return [Part(part.segment, alive.get(number, part.alive)) for number, part in enumerate(self.parts)]
+        return [Part(part.segment, alive.get(n, part.alive), part.entry) for n, part in enumerate(self.parts)]
 
     def hit(self, kind: Kind, row: int, score: float) -> Hit:
         """The image or caption of a row as an answer."""

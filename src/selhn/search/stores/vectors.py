@@ -1,6 +1,6 @@
 """Vectors as an index keeps them: float32, float16, or int8 with one scale per row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -13,7 +13,7 @@ from selhn.base.int8_rows import to_int8
 from selhn.base.types import StoredPrecision
 from selhn.data.features import BLOCK_BYTES, blocks
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+DTYPES: Mapping[StoredPrecision, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 CONVERTED_BYTES = 2**20
 
 
@@ -38,7 +38,7 @@ class Vectors:
         return cls(torch.cat([part.rows for part in parts]), torch.cat(scales) if scales else None)
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> StoredPrecision:
         """The number format of the rows."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.rows.dtype)
 

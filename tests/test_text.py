@@ -119,7 +119,11 @@ def test_saved_and_loaded(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "is no JSON file"), ("[]", "is no vocabulary"), ('{"word2idx": {"a": 0, "b": 2}}', "is no vocabulary")],
+    [
+        ("{", "is not a JSON file"),
+        ("[]", "is not a vocabulary"),
+        ('{"word2idx": {"a": 0, "b": 2}}', "is not a vocabulary"),
+    ],
 )
 def test_damaged_vocabulary(tmp_path, content, message):
     (tmp_path / "vocabulary.json").write_text(content)
@@ -253,7 +257,7 @@ def test_no_share_no_change_and_wrong_shares():
     tokens, mask, changed, kept = corrupt(["w1 w2 w3", "w4"], WORDS, share=0.0)
     assert torch.equal(changed, tokens)
     assert torch.equal(kept, mask)
-    with pytest.raises(ValueError, match="share must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="share must be between 0 and 1"):
         corrupt(["w1"], WORDS, share=1.5)
     with pytest.raises(ValueError, match="has no <mask>: read it with"):
         corrupt(["w1"], Vocabulary(WORDS.words[:-1]))
@@ -276,7 +280,7 @@ def test_damaged_files_are_named(pieces_folder, tmp_path):
     with pytest.raises(ValueError, match="tokenizer.json is cut off or damaged"):
         WordPiece.load(pieces_folder)
     (tmp_path / "v.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"v\.json is no JSON file"):
+    with pytest.raises(ValueError, match=r"v\.json is not a JSON file"):
         Vocabulary.from_json(tmp_path / "v.json")
 
 

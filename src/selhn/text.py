@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, NotFound, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
@@ -49,7 +49,7 @@ class Tokenizer(Protocol):
     """V, the number of token ids."""
     pad_id: int
     mask_id: int | None
-    """The id that hides a word; None where the vocabulary has none."""
+    """The id that hides a word; None if the vocabulary has none."""
     kinds: TokenKinds
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
@@ -131,7 +131,7 @@ class Vocabulary:
         content = _read_json(Path(path))
         ids = content.get("word2idx") if isinstance(content, dict) else None
         if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-            raise SelhnError(f"{path} is no vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
+            raise Damaged(f"{path} is not a vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
         words = sorted(ids, key=ids.__getitem__)
         if add_mask and MASK not in ids:
             words.append(MASK)
@@ -200,16 +200,16 @@ class WordPiece:
         folder = Path(folder)
         if (folder / PIECES_FILE).exists():
             try:
-                tokenizer = tokenizers.Tokenizer.from_file(str(folder / PIECES_FILE))
-            except Exception as error:  # the library has no class of its own for this
-                raise SelhnError(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
+                tokenizer = tokenizers.Tokenizer.from_buffer((folder / PIECES_FILE).read_bytes())
+            except ValueError as error:
+                raise Damaged(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
         elif (folder / PIECE_LIST_FILE).exists():
             settings = _read_json(folder / "tokenizer_config.json", default={})
             tokenizer = tokenizers.BertWordPieceTokenizer(
                 str(folder / PIECE_LIST_FILE), lowercase=settings.get("do_lower_case", True)
             )._tokenizer
         else:
-            raise SelhnError(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
+            raise NotFound(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
         # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
         positions = _read_json(folder / "config.json", default={}).get("max_position_embeddings")
         return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
@@ -236,13 +236,13 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """The tokenizer whose files lie in a folder."""
+    """The tokenizer that was saved in a folder."""
     folder = Path(folder)
     if (folder / VOCABULARY_FILE).exists():
         return Vocabulary.from_json(folder / VOCABULARY_FILE)
     if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():
         return WordPiece.load(folder)
-    raise SelhnError(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
+    raise NotFound(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
 
 
 def corrupt_words(
@@ -254,11 +254,11 @@ def corrupt_words(
 ) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
     """Change a share of the words: half are masked, a tenth replaced at random, the rest deleted (VSE-infinity).
 
-    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that no text is
-    ever empty. Shapes do not change: what follows a deleted word moves left.
+    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that
+    no text is ever empty. Shapes do not change: what follows a deleted word moves left.
     """
     if not 0 <= share <= 1:
-        raise SelhnError(f"share must lie between 0 and 1, got {share}")
+        raise SelhnError(f"share must be between 0 and 1, got {share}")
     if tokenizer.mask_id is None:
         raise SelhnError(f"this vocabulary has no {MASK}: read it with Vocabulary.from_json(path, add_mask=True)")
     kinds = tokenizer.kinds.on(tokens.device)
@@ -300,6 +300,6 @@ def _read_json(path: Path, default: dict[str, Any] | None = None) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotFound(f"there is no file {path}") from None
+        raise NotFound(f"there is no file {path}: copy the whole folder") from None
     except (ValueError, RecursionError) as error:
-        raise SelhnError(f"{path} is no JSON file ({error}): it may be cut off; copy it again") from error
+        raise Damaged(f"{path} is not a JSON file ({error}): it may be cut off; copy it again") from error

@@ -135,7 +135,7 @@ def test_reproduce(tmp_path):
     words = ["--tiny", "--seeds", "0,1", "--jobs", "1", "--out", tmp_path]
     shown = say("reproduce", "fig7", *small, "model.bert=nowhere", *words).output
     assert "[4/4" in shown
-    assert "nowhere is no folder of a BERT" in shown
+    assert "nowhere is not the folder of a BERT" in shown
     assert (tmp_path / "fig7.png").stat().st_size > 10_000
 
 

@@ -47,7 +47,7 @@ def test_it_needs_no_other_library():
 
 
 def test_folders_that_are_no_bert(folder, tmp_path):
-    with pytest.raises(ValueError, match="there is no config.json"):
+    with pytest.raises(ValueError, match="it has no config.json"):
         Bert(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(ValueError, match="has no model.safetensors"):

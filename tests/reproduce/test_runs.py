@@ -95,7 +95,7 @@ def test_a_run_that_fails_leaves_the_others(tmp_path, capsys):
     pytest.importorskip("tokenizers")
     runs = small_runs(tmp_path, f"model.bert={tmp_path / 'nothing'}")
     runs.train([VSE_INFTY, FC])
-    assert "is no folder of a BERT" in runs.failed[VSE_INFTY]
+    assert "is not the folder of a BERT" in runs.failed[VSE_INFTY]
     assert VSE_INFTY.name in capsys.readouterr().out
     assert runs.done(VSE_INFTY) == []
     assert len(runs.done(FC)) == 1

@@ -84,7 +84,7 @@ def _write_block(pyarrow: Any, folder: Path, number: int, block: EmbeddedRows) -
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Values of one type as they are; mixed ones, lists and mappings as JSON."""
+    """Values of one type unchanged; mixed ones, lists and mappings as JSON."""
     kinds = {type(value) for value in values if value is not None}
     plain = len(kinds) < 2 and kinds <= {str, bool, int, float}
     small = all(abs(value) < 2**63 for value in values if type(value) is int)

@@ -128,7 +128,7 @@ def _feature_dim(model: AbstractMatcher) -> int:
 
 
 def _most_places(model: AbstractMatcher) -> int | None:
-    """The longest text, where there is one."""
+    """The longest text in tokens, if there is a limit."""
     bert = model.settings.get("bert")
     if isinstance(bert, dict):
         return int(bert["max_position_embeddings"])

@@ -1,14 +1,14 @@
 """The scores of SCAN and BFAN for all pairs of images and texts, on a GPU: nothing of a pair is written but its score.
 
-Lee et al., ECCV 2018; Liu et al., ACM Multimedia 2019. With the products s_kl of a context's fragments k and a query's
-fragments l, x_l = sum_k w_kl c_k is what l attends to, and the score of a pair is the mean or the log-sum-exp over l of
-the cosines of q_l and x_l; both sides may look, and the two scores are added. `selhn.layers.attended_cosines` has the
-equations, and is the way without a GPU.
+Lee et al., ECCV 2018; Liu et al., ACM Multimedia 2019. With the products s_kl of a context's fragments k and
+a query's fragments l, x_l = sum_k w_kl c_k is what l attends to, and the score of a pair is the mean or the
+log-sum-exp over l of the cosines of q_l and x_l; both sides may look, and the two scores are added.
+`selhn.layers.attended_cosines` has the equations, and is the way without a GPU.
 
-The products of all pairs are one matrix product of vectors in float16, which rounds them as TF32 would, summed and
-written in float32. One kernel reads them, once for each side that looks, and makes the score. The way back reads them
-again and writes their gradient, in float16 and scaled to its range; two matrix products make that the gradient of the
-vectors.
+The products of all pairs are one matrix product of vectors in float16, which rounds them as TF32 would,
+summed and written in float32. One kernel reads them, once for each side that looks, and makes the score. The
+backward pass reads them again and writes their gradient, in float16 and scaled to its range; two matrix
+products make that the gradient of the vectors.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ EPSILON = 1e-8
 """Added to every norm that something is divided by."""
 MOST_REGIONS = 128
 MOST_WORDS = 64
-# The largest gradient of a score is scaled to this: 2^8 below the largest number of float16, 2^22 above the least.
+# The largest gradient of a score is scaled to this: 2^8 below the largest number of float16, 2^22 above the
+# least.
 LARGEST_PULL = 256.0
 
 
@@ -63,10 +64,10 @@ def attention_scores(
 ) -> Float[Tensor, "I T"]:
     """Every image against every text: words look at regions (t2i), regions at words (i2t), or the sum of both.
 
-    Vectors have the length 1, or 0 where they are padding. A fragment that sees nothing has the cosine 0 and no
-    gradient.
+    Vectors have the length 1, or 0 where they are padding. A fragment that sees nothing has the cosine 0 and
+    no gradient.
     """
-    # The kernels, and the matrix products of the way back, read eight words at a time.
+    # The kernels, and the matrix products of the backward pass, read eight words at a time.
     missing = -texts.shape[1] % 8
     texts, token_mask = pad(texts, (0, 0, 0, missing)), pad(token_mask, (0, missing))
     regions, words = (images, region_mask.contiguous()), (texts, token_mask.contiguous())

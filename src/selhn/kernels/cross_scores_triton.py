@@ -25,9 +25,9 @@ from selhn.kernels.triton_tiles import (
 View = Sequence[Tensor]
 """Of a direction: Gram matrices (C, K, K), lengths (Q, L), and the masks of contexts (C, K) and queries (Q, L)."""
 QUERIES = 8
-"""Of one program, on the way forward."""
+"""Queries per program in the forward pass."""
 QUERIES_BACK = 16
-"""On the way back, where their shares of the Gram matrix's gradient are added up in registers."""
+"""In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
 # Compiling takes longer than many runs: one version must serve batches of all sizes, and any part of a mask.
 ANY = {
     "do_not_specialize": ["num_images", "num_texts", "regions", "eights"],

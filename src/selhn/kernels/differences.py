@@ -1,13 +1,13 @@
 """The nodes of SGR and SAF for all pairs of images and texts, on a GPU: no difference as wide as an embedding is kept.
 
-Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length; the node
-of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2). `selhn.models.sgraf` has the
-equations, and is the way without a GPU.
+Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length;
+the node of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2).
+`selhn.models.sgraf` has the equations, and is the way without a GPU.
 
-Vectors and weights are rounded to float16, as TF32 would round them, and so are the squares; all sums are in float32.
-One kernel makes the weights of a word from products with all regions, one the nodes: the differences are made, squared
-and projected on the chip. The way back makes them again, in the precision of the nodes, and keeps them no longer than
-it takes to sum them over images and over words.
+Vectors and weights are rounded to float16, as TF32 would round them, and so are the squares; all sums are in
+float32. One kernel makes the weights of a word from products with all regions, one the nodes: the differences
+are made, squared and projected on the chip. The backward pass makes them again, in the precision of the
+nodes, and keeps them no longer than it takes to sum them over images and over words.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ class LinearWeights(NamedTuple):
 def node_precision(
     images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
 ) -> torch.dtype | None:
-    """In which precision `compared_nodes` would make nodes; None where it is not the way to go.
+    """In which precision `compared_nodes` would make nodes; None if it cannot be used.
 
     That of autocast; or float16, where no gradient is asked for.
     """

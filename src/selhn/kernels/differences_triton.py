@@ -1,7 +1,8 @@
 """The Triton kernels of `differences`; imported only where they run.
 
-Attention has a pair as a tile, as in `triton_tiles`. Projections have an image and some of its words, a row each:
-the differences are made DEPTH channels at a time, and go from the registers into the next matrix product.
+Attention has a pair as a tile, as in `triton_tiles`. Projections have an image and some of its words, a row
+each: the differences are made DEPTH channels at a time, and go from the registers into the next matrix
+product.
 """
 
 from typing import NamedTuple, no_type_check
@@ -15,12 +16,13 @@ from selhn.kernels import triton_tiles as tiles
 from selhn.kernels.triton_tiles import EPSILON, LEAST_SQUARE, SLOPE
 
 TEXTS = 8
-"""That a program attends for, on the way forward."""
+"""Texts per program in the forward pass."""
 TEXTS_BACK = 16
-"""On the way back, where their shares of the Gram matrix's gradient are added up in registers."""
+"""In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 8, 3
 ROWS_BACK, DEPTH_BACK, WARPS_BACK, STAGES_BACK = 128, 64, 8, 2
-# Entries of unit vectors are about 0.03: times this, their squares have all digits of float16, and none is too large.
+# Entries of unit vectors are about 0.03: times this, their squares have all digits of float16, and none is
+# too large.
 SCALE = tl.constexpr(32.0)
 SQUARED_SCALE = 1024.0
 # One version must serve batches of all sizes.

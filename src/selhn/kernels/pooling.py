@@ -1,7 +1,7 @@
 """Weighted sums of sorted values, without sorting: what generalised pooling spends its time on.
 
-A set has few members, so the place of a value in the order is cheaper to count than to sort for: one pass over the
-set for each member, all in registers. Equal values take their places in the order of the set.
+A set has few members, so the place of a value in the order is cheaper to count than to sort for: one pass
+over the set for each member, all in registers. Equal values take their places in the order of the set.
 """
 
 from typing import Any
@@ -21,7 +21,8 @@ def pool_sorted(
 ) -> Float[Tensor, "B d"]:
     """`sum_k weights[b, k] * (k-th largest value of features[b, :, c] under the mask)` for every channel c.
 
-    The weights past the number of members are not read. Half-precision features are summed in float32 on a GPU.
+    The weights past the number of members are not read. Half-precision features are summed in float32 on a
+    GPU.
     """
     # Without gradients sorting is fast enough, and compiling a kernel would take longer.
     trains = torch.is_grad_enabled() and features.dtype != torch.float64

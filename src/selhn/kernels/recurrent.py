@@ -1,8 +1,9 @@
 """Several GRUs of one shape over padded sequences at once, in half precision on a GPU.
 
-A step of a GRU is a small matrix product and a few functions of its result, and the steps wait for each other. cuDNN
-takes the two directions of a text one after the other, and in float16, where small gradients vanish. Here a step of all
-directions is one batched product and one kernel; states and sums are float32, products bfloat16.
+A step of a GRU is a small matrix product and a few functions of its result, and the steps wait for each
+other. cuDNN takes the two directions of a text one after the other, and in float16, where small gradients
+vanish. Here a step of all directions is one batched product and one kernel; states and sums are float32,
+products bfloat16.
 """
 
 from typing import Any

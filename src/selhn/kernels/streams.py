@@ -13,13 +13,14 @@ SecondT = TypeVar("SecondT")
 def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
     """The results of both; in a step that is being recorded they become two branches, which then run at once.
 
-    Elsewhere one comes after the other: a host that launches every kernel itself has nothing to gain from a second
-    stream. The gradients flow back along the same two branches.
+    Elsewhere one comes after the other: a host that launches every kernel itself has nothing to gain from a
+    second stream. The gradients flow back along the same two branches.
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return first(), second()
     here = torch.cuda.current_stream()
-    # Neither branch is on this stream: the way back of one would else wait for what the other put there before it.
+    # Neither branch is on this stream: the backward pass of one would otherwise wait for what the other put
+    # there before it.
     branches = _branches(here)
     results: list[Any] = []
     for branch, compute in zip(branches, (first, second)):

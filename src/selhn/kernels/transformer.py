@@ -3,9 +3,9 @@
     a = LayerNorm(x + dropout(attention(x) W_o + b_o))
     y = LayerNorm(a + dropout(gelu(a W_i + b_i) W_2 + b_2))
 
-Captions are short: there the general attention kernels wait more than they work, and casts, biases and norms, each in
-a kernel of its own, take longer than the matrix products. The kernels here compute what `torch.autocast` would, and
-round less often; only the residual stream is in half precision too.
+Captions are short: there the general attention kernels wait more than they work, and casts, biases and norms,
+each in a kernel of its own, take longer than the matrix products. The kernels here compute what
+`torch.autocast` would, and round less often; only the residual stream is in half precision too.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """The Triton kernels of `transformer`; imported only where they run.
 
-Activations are read and written in half precision and worked on in float32. Dropout keeps a value whose 16 random
-bits reach `threshold` and multiplies it by `scale`; the backward kernels read the same bits again. Whatever a bias,
-gamma or beta receives is summed over some rows in each program, and over the programs by another kernel.
+Activations are read and written in half precision and worked on in float32. Dropout keeps a value whose 16
+random bits reach `threshold` and multiplies it by `scale`; the backward kernels read the same bits again.
+Whatever a bias, gamma or beta receives is summed over some rows in each program, and over the programs by
+another kernel.
 """
 
 from typing import no_type_check

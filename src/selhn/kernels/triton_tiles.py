@@ -1,9 +1,9 @@
 """Parts of Triton kernels that take a pair of image and text as a tile, as it is stored in `dots` (I, M, T, N).
 
-Regions of the image are down, words of the text across. The fragments of the context are along AXIS, 0 for regions and
-1 for words; those of the query along the other. A program takes one context and some queries, one after the other, so
-that it reads the context's Gram matrix once. N is a multiple of 8: a row of a tile then begins at a full sector of
-memory, and is read four numbers at a time.
+Regions of the image are down, words of the text across. The fragments of the context are along AXIS, 0 for
+regions and 1 for words; those of the query along the other. A program takes one context and some queries, one
+after the other, so that it reads the context's Gram matrix once. N is a multiple of 8: a row of a tile then
+begins at a full sector of memory, and is read four numbers at a time.
 """
 
 from typing import no_type_check
@@ -105,7 +105,8 @@ def attend(s, high, low, looked_at, smooth, AXIS: tl.constexpr, FOCUS: tl.conste
 def tile_options(dots: Tensor, stages: int, registers: int | None = None) -> dict[str, int]:
     """A warp for every 16 rows of a matrix product; the next tiles are read ahead if there is space for them.
 
-    Fewer registers let more programs run at once: measured on an H200 with tiles of 64 x 32, a quarter faster.
+    Fewer registers let more programs run at once: measured on an H200 with tiles of 64 x 32, a quarter
+    faster.
     """
     regions, words = side(dots.shape[1]), side(dots.shape[3])
     options = {"num_warps": max(regions, words) // 16, "num_stages": stages if regions * words <= 4096 else 1}

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
 from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
@@ -30,7 +30,7 @@ class Bert(nn.Module):
     Args:
         source: "minilm" (a Python package that carries its weights), the folder of a BERT, or a configuration as a
             dict, whose weights are then random.
-        freeze: keep the weights as they are, without gradients and without dropout.
+        freeze: do not train the weights, and use no dropout.
     """
 
     is_pretrained = True
@@ -89,12 +89,12 @@ def bert_folder(source: str | Path) -> Path:
         return Path(package.get_model_path())
     folder = Path(source)
     if not (folder / "config.json").exists():
-        raise SelhnError(f"{folder} is no folder of a BERT: there is no config.json in it; or write bert={MINILM!r}")
+        raise NotFound(f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}")
     kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     if kind != "bert":
         raise SelhnError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
     if not (folder / "model.safetensors").exists():
-        raise SelhnError(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
+        raise NotFound(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
     return folder
 
 
@@ -102,10 +102,10 @@ def _load_weights(bert: BertEncoder, path: Path) -> None:
     try:
         bert.load_state_dict(bert_weights(load_file(path)))
     except SafetensorError as error:
-        raise SelhnError(f"{path} is cut off or damaged ({error}): copy it again") from None
+        raise Damaged(f"{path} is cut off or damaged ({error}): copy it again") from None
     except RuntimeError as error:
         what = " ".join(str(error).split())[:200]
-        raise SelhnError(f"{path} holds other weights than the config.json beside it describes ({what})") from None
+        raise Damaged(f"{path} holds other weights than the config.json beside it describes ({what})") from None
 
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

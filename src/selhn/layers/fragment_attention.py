@@ -1,17 +1,17 @@
 """Attention between regions and words, for all pairs of image and text at once: Lee et al., SCAN, ECCV 2018.
 
-Every one of Q queries (L fragments each) looks at every one of C contexts (K fragments each). With the product
-s_kl = c_k . q_l of two unit vectors,
+Every one of Q queries (L fragments each) looks at every one of C contexts (K fragments each). With the
+product s_kl = c_k . q_l of two unit vectors,
 
     weight_kl = softmax over k of smooth * a_kl,   a_kl = f(s_kl) / (|f(s_k.)| + 1e-8),   f = LeakyReLU(0.1)
 
-where the norm runs over the fragments l of the query. Words that look at regions are queries with the images as
-contexts (text to image, t2i); regions that look at words are the other way round (i2t).
+where the norm runs over the fragments l of the query. Words that look at regions are queries with the images
+as contexts (text to image, t2i); regions that look at words are the other way round (i2t).
 
-A big tensor has the axes "C K L Q". Nothing is summed over the last of them, so that every pass runs along contiguous
-memory. The attended vector itself, (C, Q, L, d) numbers, is not made where only its cosine with
-the query is wanted: with the Gram matrix G of the context, q_l . sum_k w_kl c_k = sum_k w_kl s_kl, and the square of
-the attended vector's length is w' G w.
+A big tensor has the axes "C K L Q". Nothing is summed over the last of them, so that every pass runs along
+contiguous memory. The attended vector itself, (C, Q, L, d) numbers, is not made where only its cosine with
+the query is wanted: with the Gram matrix G of the context, q_l . sum_k w_kl c_k = sum_k w_kl s_kl, and the
+square of the attended vector's length is w' G w.
 """
 
 from typing import Any, Literal
@@ -58,12 +58,13 @@ def attended_cosines(
 ) -> Float[Tensor, "c L Q"]:
     """The cosine of every query fragment with what it attends to, in all contexts; 0 at padding.
 
-    With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments whose weight is above the average are looked at,
-    weighted anew to the sum 1: the plain average ("equal"), or the one weighted with the square roots of the weights
-    ("prob"). Which these are takes no gradient. Where no weight is above the average, all being equal, all are kept.
+    With a `focus` (Liu et al., BFAN, ACM MM 2019) only fragments whose weight is above the average are looked
+    at, weighted again to the sum 1: the plain average ("equal"), or the one weighted with the square roots of
+    the weights ("prob"). Which these are takes no gradient. Where no weight is above the average, all being
+    equal, all are kept.
 
-    `dots` are the `products`, where the caller has them already. Where they are `aligned`, query q looks at context q
-    alone, and c is 1.
+    `dots` are the `products`, where the caller has them already. Where they are `aligned`, query q looks at
+    context q alone, and c is 1.
     """
     dots = _dots(contexts, queries, aligned) if dots is None else dots
     dot, square = _Attended.apply(dots, contexts.with_gram().gram, _log_mask(contexts.mask), smooth, focus)
@@ -90,8 +91,8 @@ def unit_attention(
 ) -> Float[Tensor, "C q L K"]:
     """Weights for a context's fragments with which their sum is what a query fragment attends to, at unit length.
 
-    For models that need the attended vector itself: scaled beforehand, it is one matrix product and nothing more.
-    Where they are `aligned`, query c looks at context c alone, and q is 1.
+    For models that need the attended vector itself: scaled beforehand, it is one matrix product and nothing
+    more. Where they are `aligned`, query c looks at context c alone, and q is 1.
     """
     weights = _Weights.apply(_dots(contexts, queries, aligned), _log_mask(contexts.mask), smooth)
     gram = contexts.with_gram().gram
@@ -119,7 +120,7 @@ def _log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
 
 
 def _softmax_forward(dots: Tensor, log_mask: Tensor, smooth: float, weights: Tensor) -> Tensor:
-    """Fills in the weights; returns the norms |f(s_k.)| for the way back."""
+    """Fills in the weights; returns the norms |f(s_k.)| for the backward pass."""
     activated = leaky_relu(dots, SLOPE)
     # Not vector_norm, which is three times slower on a CPU along any axis but the last.
     norms = activated.square().sum(2, keepdim=True).sqrt()
@@ -172,7 +173,7 @@ class _Turned(torch.autograd.Function):
 
 
 class _Weights(torch.autograd.Function):
-    """The weights alone; only they and the products are kept for the way back."""
+    """The weights alone; only they and the products are kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, dots: Tensor, log_mask: Tensor, smooth: float) -> Tensor:
@@ -194,7 +195,7 @@ class _Weights(torch.autograd.Function):
 class _Attended(torch.autograd.Function):
     """q_l . x and x . x for the attended vectors x = sum_k w_kl c_k, from products and Gram matrices.
 
-    The way back, with the gradients a of the first and b of the second:
+    The backward pass, with the gradients a of the first and b of the second:
     dL/dw_k = a s_k + 2 b (G w)_k, whose mean under w is a (q . x) + 2 b (x . x); dL/ds_k has a w_k besides what comes
     through the weights; dL/dG = sum over l and queries of b w w'. A focused softmax is a softmax over what was kept.
     """

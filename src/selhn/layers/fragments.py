@@ -15,7 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from selhn.layers.ragged import is_ragged
 
 CPU_BYTE_BUDGET = 2**30
-# Texts that a CPU scores at a time: of a batch sorted by length so many are nearly of one length, and vectors are full.
+# Texts that a CPU scores at a time: of a batch sorted by length so many are nearly of one length, and vectors
+# are full.
 CPU_TEXTS = 32
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
@@ -45,9 +46,9 @@ class Fragments:
 
     @classmethod
     def joined(cls, parts: Iterable["Fragments"], num_items: int, longest: int) -> "Fragments":
-        """Items of several encodings in one, each copied as it comes, so that all of them are never there twice.
+        """Items of several encodings in one, copied one part at a time, so that all are never in memory twice.
 
-        `longest` is how many fragments an item is expected to have at the most; more are made room for.
+        `longest` is how many fragments an item is expected to have at most; more also fit.
         """
         vectors, mask, whole, first = torch.empty(0, 0, 0), torch.empty(0, 0), None, 0
         for part in parts:
@@ -107,10 +108,11 @@ def score_in_blocks(
 ) -> ScoresT:
     """`score(images, texts)`, for as many images and texts at a time as fit `images.byte_budget`.
 
-    Its result, or each of its results, has images along the first axis and texts along the second. If one block is not
-    enough and gradients are wanted, the backward pass computes each block again instead of storing what is inside. The
-    blocks depend on shapes alone, except on a CPU: there texts of similar length are scored together, without the
-    padding that all of them have. `all_images` splits the texts only, for batch statistics that run over the images.
+    Its result, or each of its results, has images along the first axis and texts along the second. If one
+    block is not enough and gradients are wanted, the backward pass computes each block again instead of
+    storing what is inside. The blocks depend on shapes alone, except on a CPU: there texts of similar length
+    are scored together, without the padding that all of them have. `all_images` splits the texts only, for
+    batch statistics that run over the images.
     """
     budget = images.byte_budget or default_byte_budget(images.vectors.device)
     sizes = plan_blocks(len(images), len(texts), max(1, budget // bytes_per_pair), all_images)

@@ -17,8 +17,9 @@ class GPO(nn.Module):
 
     pooled_c = sum_k w_k * (k-th largest value of channel c),   w = softmax(linear(BiGRU(positions 0 .. L-1)) / 0.1)
 
-    The weights know the number L of features and nothing else, so they are computed once a length and not once a
-    sample. The mask may have holes: what counts is how many features are left. An empty set is pooled to zeros.
+    The weights know the number L of features and nothing else, so they are computed once a length and not
+    once a sample. The mask may have holes: what counts is how many features are left. An empty set is pooled
+    to zeros.
     """
 
     def __init__(self, position_dim: int = 32, hidden_dim: int = 32, temperature: float = 0.1):

@@ -14,8 +14,8 @@ class BiGRU(nn.Module):
 
     h_n = (GRU_ahead(x_1 .. x_n) + GRU_back(x_L .. x_n)) / 2
 
-    Equal to a packed bidirectional `nn.GRU`, but made of two plain ones, the second of which reads every sequence
-    reversed by its own length. Sequences are padded at their end; padded positions come out as 0.
+    Equal to a packed bidirectional `nn.GRU`, but made of two plain ones, the second of which reads every
+    sequence reversed by its own length. Sequences are padded at their end; padded positions come out as 0.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int):
@@ -67,7 +67,8 @@ def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T
     """The vectors of some words; a padding word of the table has no gradient."""
     if not tokens.is_cuda:
         return table(tokens)
-    # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up once.
+    # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up
+    # once.
     words = table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
     if table.padding_idx is None:
         return words
@@ -89,7 +90,7 @@ def mirror_positions(lengths: Int[Tensor, " B"], size: int) -> Int[Tensor, "B N"
 
 
 def last_states(states: Float[Tensor, "B N h"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B h"]:
-    """The state at the last valid position of every sequence; zeros where there is none."""
+    """The state at the last valid position of every sequence; zeros if there is none."""
     lengths = mask.sum(1)
     index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[2])
     return states.gather(1, index).squeeze(1).masked_fill(lengths[:, None] == 0, 0)

@@ -15,9 +15,9 @@ MLPOrder = Literal["fc-bn-relu-fc", "fc-bn-relu-fc-bn", "bn-fc-relu-bn-fc"]
 class MLP(nn.Module):
     """FC(in -> hidden), BN, ReLU, FC(hidden -> out), applied to every region.
 
-    The paper of RVSE says two FC and two BN, not in which order. The default is an inference: the code that RVSE is
-    built on holds two BN and calls the first only. The second is kept idle (it takes no gradient) so that published
-    weights load strictly. "fc-bn-relu-fc-bn" and "bn-fc-relu-bn-fc" use both.
+    The paper of RVSE says two FC and two BN, not in which order. The default is an inference: the code that
+    RVSE is built on holds two BN and calls the first only. The second is kept idle (it takes no gradient) so
+    that published weights load strictly. "fc-bn-relu-fc-bn" and "bn-fc-relu-bn-fc" use both.
 
     Args:
         input_dim, hidden_dim, output_dim: the widths.

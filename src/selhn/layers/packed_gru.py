@@ -1,8 +1,9 @@
 """A GRU over sequences of unlike length on a CPU: no step is computed for padding.
 
-Sequences stand in the order of their lengths, the longest first, step after step: the rows of step n are those of the
-sequences that have one, and go on from the first rows of step n - 1. What does not wait for the step before is one
-matrix product over all rows, on the way back too, where torch would add up a gradient of the weights for every step.
+Sequences stand in the order of their lengths, the longest first, step after step: the rows of step n are
+those of the sequences that have one, and continue the first rows of step n - 1. What does not wait for the
+step before is one matrix product over all rows, in the backward pass too, where torch would add up a gradient
+of the weights for every step.
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 
 def packed_order(lengths: Int[Tensor, " B"], size: int) -> tuple[Int[Tensor, " W"], Int[Tensor, " W"], list[int]]:
-    """Where W rows lie in padded sequences (B * size), read ahead and from behind; and how many each step has."""
+    """Positions of W rows in padded sequences (B * size), read ahead and backwards, and how many each step has."""
     order = lengths.argsort(descending=True, stable=True)
     present = torch.arange(size)[:, None] < lengths[order]
     step, place = present.nonzero(as_tuple=True)
@@ -32,7 +33,7 @@ def packed_gru(gru: nn.GRU, rows: Float[Tensor, "W e"], rows_of_step: list[int])
 
 
 def _steps(rows_of_step: list[int]) -> list[tuple[slice, slice]]:
-    """For every step its rows, and the rows of the step before that they go on from."""
+    """For every step its rows, and the rows of the step before that they continue."""
     steps, first, before = [], 0, 0
     for count in rows_of_step:
         steps.append((slice(first, first + count), slice(before, before + count)))

@@ -88,8 +88,8 @@ def register_model(
 ) -> None:
     """Add a model of your own package to `MODELS`, so that it is created, listed, trained, saved and loaded by name.
 
-    The parameters of `build` are the settings of the model, and all but those without a default are optional. Loading
-    a saved one needs the package imported first.
+    The parameters of `build` are the settings of the model, and all but those without a default are optional.
+    Loading a saved one needs the package imported first.
     """
     if name in MODELS:
         raise SelhnError(f"there is already a model called {name!r}: register yours under another name")

@@ -1,7 +1,7 @@
 """BFAN: Liu et al., Focus Your Attention: A Bidirectional Focal Attention Network, ACM Multimedia 2019.
 
-The attention of SCAN in both directions, which then ignores all that is below the average and weighs the rest again. A
-score is the mean cosine of the words plus the mean cosine of the regions, from -2 to 2.
+The attention of SCAN in both directions, which then ignores all that is below the average and weighs the rest
+again. A score is the mean cosine of the words plus the mean cosine of the regions, from -2 to 2.
 """
 
 from selhn.models.builders import WordSettings, builder

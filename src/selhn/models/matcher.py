@@ -24,8 +24,8 @@ ITEMS_AT_ONCE = 512
 class AbstractMatcher(nn.Module, ABC):
     """Images and texts to `scores[image, text]`.
 
-    A subclass implements the three abstract methods and passes its tokenizer on. The encoders may return anything that
-    can be indexed by rows: one vector per item, or fragments with a mask.
+    A subclass implements the three abstract methods and passes its tokenizer on. The encoders may return
+    anything that can be indexed by rows: one vector per item, or fragments with a mask.
     """
 
     is_embedding: bool = False

@@ -88,10 +88,10 @@ def load_official(
 ) -> AbstractMatcher:
     """A model in evaluation mode with the authors' weights.
 
-    `source` is their .pth file, or a flat state dict with their names behind the prefixes `img_enc.` and `txt_enc.`.
-    Sizes are read from the shapes, settings default to the authors', and their own names for them are understood
-    (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state dict of one side only gives a
-    model that encodes that side, and with `bert=` the BERT may be left out.
+    `source` is their .pth file, or a flat state dict with their names behind the prefixes `img_enc.` and
+    `txt_enc.`. Sizes are read from the shapes, settings default to the authors', and their own names for them
+    are understood (`no_imgnorm=True`). Every weight must find its place, with two exceptions: a state dict of
+    one side only gives a model that encodes that side, and with `bert=` the BERT may be left out.
     """
     if name not in LAYOUTS:
         raise NotFound(f"no public weights are known for {name!r}: {did_you_mean(name, LAYOUTS)}")

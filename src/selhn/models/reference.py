@@ -1,6 +1,7 @@
 """SCAN, BFAN, SGR and SAF as their papers write them, one pair at a time: to read, and to test the fast forms against.
 
-Regions (M, d) of an image and words (N, d) of a text are unit vectors without padding, as the encoders make them.
+Regions (M, d) of an image and words (N, d) of a text are unit vectors without padding, as the encoders make
+them.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ def attended(
 ) -> Float[Tensor, "L d"]:
     """What each query fragment sees: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f a LeakyReLU.
 
-    BFAN then keeps the fragments whose weight is above the average, which for "prob" is itself weighted by sqrt(w).
+    BFAN then keeps the fragments whose weight is above the average, which for "prob" is itself weighted by
+    sqrt(w).
     """
     activated = leaky_relu(contexts @ queries.T, 0.1)
     activated = activated / (activated.norm(dim=1, keepdim=True) + 1e-8)

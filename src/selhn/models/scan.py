@@ -1,7 +1,8 @@
 """SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018; and the head that BFAN shares with it.
 
-Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look with what
-they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference.py` has the equations one pair at a time.
+Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look
+with what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference.py` has the equations
+one pair at a time.
 """
 
 from typing import Literal
@@ -52,7 +53,8 @@ class StackedAttention(nn.Module):
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
         """Every image against every text, or with its own."""
-        # At most: a product, its gradient, a weight for each direction, and passes over them in the backward pass.
+        # At most: a product, its gradient, a weight for each direction, and passes over them in the backward
+        # pass.
         bytes_per_product = 4 * (4 + 2 * len(self.directions))
         cost = bytes_per_product * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):

@@ -5,7 +5,8 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
     x_0 = unit(W_g (v - t)^2)       of the two pooled vectors
     x_n = unit(W_l (a_n - w_n)^2)   of word n and what it attends to, as in SCAN t2i
 
-SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes out.
+SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes
+out.
 """
 
 from functools import partial
@@ -43,8 +44,8 @@ def _unseen(bias: nn.Parameter) -> None:
 class SelfAttentionPool(nn.Module):
     """One vector for all fragments: unit(sum of p_k x_k), p = softmax of W (f(x_k) * g(mean of x)).
 
-    f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a channel for
-    every region's place, so that the number of regions is a size of the model.
+    f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a
+    channel for every region's place, so that the number of regions is a size of the model.
     """
 
     def __init__(self, dim: int, dropout: float, num_regions: int | None = None):
@@ -193,9 +194,9 @@ class SimilarityHead(nn.Module):
                 )
             return self._logits(images, texts, aligned=True)[0][0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
-        # Passes over products of regions and words, over differences as wide as the embedding, and over nodes. A CPU
-        # keeps the projected differences, and makes the nodes again; the kernels of a GPU make no differences, but on
-        # the way back.
+        # Passes over products of regions and words, over differences as wide as the embedding, and over
+        # nodes. A CPU keeps the projected differences, and makes the nodes again; the kernels of a GPU make
+        # no differences, except in the backward pass.
         wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim

@@ -20,8 +20,9 @@ from selhn.models.vse import dot_scores
 class Twins(AbstractMatcher):
     """Two matchers that differ in their weights only: a batch gets (2, B, B) scores, all else the mean of both.
 
-    `create_model(name, networks=2)` makes them. What they encode is one vector or one set of fragments that is twice as
-    wide, one network's beside the other's, so that evaluation, saving and search know nothing of it.
+    `create_model(name, networks=2)` makes them. What they encode is one vector or one set of fragments that
+    is twice as wide, one network's beside the other's, so that evaluation, saving and search know nothing of
+    it.
     """
 
     def __init__(self, first: AbstractMatcher, second: AbstractMatcher):

@@ -34,7 +34,7 @@ class ImageEncoder(nn.Module):
         self.gpo = GPO()
 
     def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
-        """One unit vector an image."""
+        """One unit vector per image."""
         return unit(self.gpo.pool(lambda: self._features(regions, mask), mask))
 
     def _features(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I M d"]:
@@ -60,7 +60,7 @@ class TextEncoder(nn.Module):
         self.gpo = GPO()
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
-        """One unit vector a text."""
+        """One unit vector per text."""
         return unit(self.gpo.pool(lambda: self.fc(self.words(tokens, mask)), mask))
 
     def head(self, states: Float[Tensor, "T N h"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
@@ -88,13 +88,13 @@ class VSE(AbstractMatcher):
     def encode_images(
         self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
     ) -> Float[Tensor, "I d"]:
-        """A unit vector an image."""
+        """One unit vector per image."""
         return self.image(regions, all_real(regions, region_mask))
 
     def encode_texts(
         self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
     ) -> Float[Tensor, "T d"]:
-        """A unit vector a text."""
+        """One unit vector per text."""
         return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:

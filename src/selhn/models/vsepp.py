@@ -1,7 +1,7 @@
 """VSE++ on precomputed features: Faghri et al., BMVC 2018; its order scores are those of Vendrov et al., ICLR 2016.
 
-Differs from the public code: unit vectors divide by the norm plus 1e-8, so that zeros give no NaN; images may have
-several regions, whose projections are averaged.
+Differs from the public code: unit vectors divide by the norm plus 1e-8, so that zeros give no NaN; images may
+have several regions, whose projections are averaged.
 """
 
 import torch
@@ -19,7 +19,8 @@ _NUMBERS_AT_ONCE = 2**26
 class VSEpp(AbstractMatcher):
     """`image = unit(FC(x))`, `text = unit(GRU(words) at the last word)`, score = cosine or order.
 
-    Order: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is the more general one.
+    Order: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is the more
+    general one.
 
     Args:
         common: vocabulary and widths.
@@ -44,7 +45,7 @@ class VSEpp(AbstractMatcher):
     def encode_images(
         self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
     ) -> Float[Tensor, "I d"]:
-        """A vector an image; usually M = 1, else the mean over the regions."""
+        """One vector per image; usually M = 1, otherwise the mean over the regions."""
         region_mask = all_real(regions, region_mask)
         features = self.fc(regions).masked_fill(~region_mask[:, :, None], 0).sum(1)
         features = features / region_mask.sum(1, keepdim=True).clamp(min=1)
@@ -56,7 +57,7 @@ class VSEpp(AbstractMatcher):
     def encode_texts(
         self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
     ) -> Float[Tensor, "T d"]:
-        """A unit vector a text."""
+        """One unit vector per text."""
         states, _ = self.rnn(self.embed(tokens))
         text = unit(last_states(states, all_real(tokens, token_mask)))
         return text.abs() if self.order else text

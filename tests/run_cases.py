@@ -1,5 +1,7 @@
 """Logs and results as training writes them, without training."""
 
+import re
+
 
 def recalls(level):
     return {"R@1": level, "R@5": level + 20.0, "R@10": level + 40.0, "median_rank": 3.0, "mean_rank": 5.0,
@@ -19,3 +21,8 @@ def rows(steps=40, level=10.0):
         yield {"step": step, "epoch": (step - 1) // 10, **numbers}
         if step % 10 == 0:
             yield {"step": step, "epoch": (step - 1) // 10, "dev": metrics(level + step / 10)}
+
+
+def section(html, name):
+    """What is in one section of a report, under its title."""
+    return re.search(rf'<section id="{name}"><h2>.*?</h2>(.*?)</section>', html, flags=re.DOTALL).group(1)

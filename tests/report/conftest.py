@@ -4,7 +4,7 @@ import pytest
 import yaml
 from run_cases import metrics, rows
 
-from selhn.report.runs import read_runs
+from selhn.report.records import read_runs
 from selhn.training import get_recipe, override, run_config
 
 TINY = ["data.images=100", "data.width=32", "epochs=2", "batch_size=100", "model.dim=16", "model.word_dim=8",

@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 from run_cases import rows
 
-from selhn.report.curves import MOST_POINTS, gradient_names, mean_around, panels, thin
-from selhn.report.runs import read_runs
+from selhn.report.curves import MOST_POINTS, Panel, gradient_names, mean_around, panel_data, panels, thin
+from selhn.report.records import read_runs
 
 
 def test_few_points_and_every_spike():
@@ -64,6 +66,9 @@ def test_the_panels_of_two_runs(write_run):
     assert {panel.until for panel in found} == {40}
     assert found[-1].curves[1].steps.tolist() == [10, 20]
     assert not found[0].is_log
+    assert found[1].is_log
+    zero = [{**row, "delta_s": 0.0} for row in rows(20)]
+    assert not panels(read_runs([write_run("zero", log=zero)]))[1].is_log, "zero has no logarithm"
 
 
 def test_levels_only_where_all_runs_share_them(write_run):
@@ -79,3 +84,13 @@ def test_a_log_without_gradients_scores_or_evaluations(record):
     assert [panel.title for panel in panels([run])] == ["Loss"]
     named = record("other", log=[{"step": 1, "loss": 1.0, "grad_a": 1.0, "grad_b": 1.0, "grad_c": 1.0}])
     assert gradient_names([named]) == ["grad_a", "grad_b"]
+
+
+def test_numbers_for_the_script():
+    curve = thin(0, "run", (np.arange(1.0, 4), np.array([0.123456789, np.nan, 2])))
+    data = panel_data(Panel("Loss", "what it says", (curve,), until=3.0), since=2)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["curves"][0]["line"] == [0.12346, None, 2]
+    assert data["curves"][0]["steps"] == [1, 2, 3]
+    assert (data["until"], data["since"]) == (3, 2)
+    assert curve.at(2.9) == 2

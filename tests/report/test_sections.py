@@ -1,9 +1,19 @@
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from run_cases import section
+
 from selhn.diagnose import Verdict
-from selhn.report.runs import read_runs
-from selhn.report.sections import anchor, environment, lead, results, section, settings, verdicts
+from selhn.report.page import page
+from selhn.report.records import read_runs
+from selhn.report.sections import lead
+
+
+def part(name):
+    return lambda runs: section(page(runs, None), name).strip()
+
+
+verdicts, results, settings, environment = map(part, ("verdict", "results", "settings", "environment"))
 
 
 def words(html):
@@ -88,8 +98,3 @@ def test_one_column_for_one_environment(write_run):
     differing = [runs[0], replace(runs[1], environment={"torch": "2.11"})]
     assert table(environment(differing))[:3] == [["name", "a", "b"], ["torch", "2.10", "2.11"], ["device", "cpu", "–"]]
     assert "does not say where" in environment([replace(runs[0], environment={})])
-
-
-def test_a_section_can_be_led_to():
-    assert anchor("Best runs") == "best-runs"
-    assert section("Best runs", "a<b") == '<section id="best-runs"><h2>Best runs</h2>a&lt;b</section>'

@@ -350,9 +350,9 @@ def test_a_run_as_it_goes(open_page, server):
     page = open_page(f"{server.address}/#runs")
     playwright.expect(page.locator(".run-list")).to_contain_text("live")
     playwright.expect(page.locator("h1")).to_have_text("Training runs")
-    page.wait_for_selector(".chart .series", state="attached")
+    page.wait_for_selector(".plot .line", state="attached")
     assert page.locator(".chart").count() == 4
-    length = "document.querySelector('.chart .series').getAttribute('d').split('L').length"
+    length = "document.querySelector('.plot .line').getAttribute('points').split(' ').length"
     assert page.evaluate(length) == 99
     reads = []
     page.on("request", lambda request: "/runs/log" in request.url and reads.append(request.url))
@@ -361,8 +361,8 @@ def test_a_run_as_it_goes(open_page, server):
     assert all("after=0" not in address for address in reads), "only what is new is read"
     playwright.expect(page.locator(".verdict")).to_contain_text("stalled")
     playwright.expect(page.locator(".verdict")).to_contain_text("What helps")
-    page.locator(".chart svg").first.hover()
-    playwright.expect(page.locator(".chart .tip").first).to_contain_text("step")
+    page.locator(".plot").first.hover()
+    playwright.expect(page.locator(".legend caption").first).to_contain_text("step")
     page.click("#to-search")
     playwright.expect(page.locator("#search-view")).to_be_visible()
 

@@ -56,7 +56,8 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
     try:
         name, settings, batch = config["loss"], config["loss_settings"], int(config["train"]["batch_size"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{run.file('config.yaml')} cannot be read ({error!r}): restore it") from None
+        why = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise Damaged(f"{run.file('config.yaml')} cannot be read ({why}): restore it, or start the run again") from None
     loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")

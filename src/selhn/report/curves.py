@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from selhn.diagnose.logs import Column
-from selhn.report.runs import RunRecord
+from selhn.report.records import RunRecord
 
 MOST_POINTS = 240
 WINDOWS = 50
@@ -30,7 +31,11 @@ class Curve:
     low: Column
     high: Column
     lost: int
-    """Values that were no finite numbers, and cannot be drawn."""
+    """Values that were not finite numbers, and cannot be drawn."""
+
+    def at(self, step: float) -> float:
+        """The value at the point nearest to a step."""
+        return float(self.line[np.abs(self.steps - step).argmin()])
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,32 @@ class Panel:
     """The last step of the longest run, at which all panels end."""
     measured: bool = False
     """Whether every point is a measurement of its own, to be marked."""
+
+    @property
+    def lost(self) -> int:
+        """Values that cannot be drawn."""
+        return sum(curve.lost for curve in self.curves)
+
+    @property
+    def quarters(self) -> list[float]:
+        """Steps at which a page without a script tells the values."""
+        return [self.until * quarter / 4 for quarter in range(1, 5)]
+
+
+def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
+    """What chart.js draws; what came after the step `since` is shaded."""
+    curves = [
+        {"run": curve.run, "name": curve.name, "steps": curve.steps.astype(int).tolist()}
+        | {name: _short(getattr(curve, name)) for name in ("line", "low", "high")}
+        for curve in panel.curves
+    ]
+    names = ("title", "unit", "is_log", "level", "full", "until", "measured")
+    return {**{name: getattr(panel, name) for name in names}, "since": since, "curves": curves}
+
+
+def _short(column: Column) -> list[float | None]:
+    """Five digits are more than can be seen, and a gap is null."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in column]
 
 
 def thin(run: int, name: str, points: Points, average: bool = True, most: int = MOST_POINTS) -> Curve:
@@ -128,7 +159,11 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         ),
     ]
     until = max(1.0, *(float(run.log.steps[-1]) for run in runs))
-    return [replace(panel, until=until) for panel in found if panel.curves]
+    return [
+        replace(panel, until=until, is_log=panel.is_log and all(np.nanmin(curve.low) > 0 for curve in panel.curves))
+        for panel in found
+        if panel.curves
+    ]
 
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:

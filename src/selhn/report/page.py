@@ -6,22 +6,28 @@ import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from string import Template
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.base.version import __version__
 from selhn.data.formats import SPLITS
-from selhn.report.chart import draw_panel, panel_data
-from selhn.report.curves import panels
-from selhn.report.examples import Examples, find_examples
-from selhn.report.gallery import gallery, reasons
-from selhn.report.markup import Html, data_block, element, together
+from selhn.report.curves import panel_data, panels
 from selhn.report.pictures import imported_from, picture_source
-from selhn.report.runs import RunRecord, read_runs
-from selhn.report.sections import anchor, environment, lead, results, section, settings, verdicts
+from selhn.report.records import RunRecord, read_runs
+from selhn.report.retrievals import Examples, find_examples
+from selhn.report.sections import SIGNS, Compared, lead, results
 
 PAGE = "report.html"
+PAGES = Environment(
+    loader=PackageLoader("selhn.report"),
+    autoescape=True,  # a caption never becomes a script
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=StrictUndefined,
+)
 
 
 def write_report(
@@ -39,7 +45,7 @@ def write_report(
     Args:
         data: other data than the runs' own, to search for examples.
         examples: how many queries of a kind are shown; 0 leaves the examples out.
-        pictures: folder in which the images of the data lie under their names.
+        pictures: folder with the images of the data, under their names.
     """
     if not runs:
         raise SelhnError("name at least one run")
@@ -50,7 +56,7 @@ def write_report(
     if pictures is not None and not pictures.is_dir():
         raise NotFound(f"there is no folder {pictures}: name the one that holds the images")
     records = read_runs(runs)
-    out = out or _place(runs)
+    out = out or _beside(runs)
     if out.is_dir():
         raise SelhnError(f"{out} is a folder: name a file, such as {out / PAGE}")
     found = find_examples(records, examples, data, split, device) if examples else None
@@ -61,7 +67,7 @@ def write_report(
     return out
 
 
-def _place(runs: Sequence[Path]) -> Path:
+def _beside(runs: Sequence[Path]) -> Path:
     if len(runs) == 1:
         return runs[0] / PAGE
     above = Path(os.path.commonpath([run.resolve().parent for run in runs]))
@@ -75,48 +81,46 @@ def page(
     pictures: Path | None = None,
 ) -> str:
     """The text of the page."""
-    drawn = panels(runs)
     since = runs[0].verdict.since if len(runs) == 1 and runs[0].verdict.kind != "healthy" else None
     since = None if since is None else since * runs[0].log.steps_a_row
-    charts = [draw_panel(number, panel, since) for number, panel in enumerate(drawn)]
-    shaded = f" The shaded part is {runs[0].verdict.kind}." if since is not None else ""
-    how = f"Lines are running means, bands reach from the least to the greatest value of neighbouring steps.{shaded}"
-    parts = {
-        "Verdict": verdicts(runs),
-        "Results": results(runs),
-        "Curves": together(element("p", how, class_="quiet"), element("div", *charts, class_="panels")),
-        "Examples": _examples(examples, data, pictures),
-        "Settings": settings(runs),
-        "Environment": environment(runs),
-    }
-    parts = {title: inside for title, inside in parts.items() if inside}
-    style, script = (files("selhn.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    template = Template(files("selhn.report").joinpath("page.html").read_text("utf-8"))
-    names = ", ".join(run.name for run in runs)
-    return template.substitute(
-        title=together(f"{names}: report of selhn"),
-        heading=together(names),
-        lead=together(lead(runs)),
-        contents=together(*(element("a", title, href=f"#{anchor(title)}") for title in parts)),
-        sections=together(*(section(title, inside) for title, inside in parts.items())),
-        version=together(__version__),
-        data=data_block("curve-data", [panel_data(panel) for panel in drawn]),
+    style, script = (_read("chart/chart", "templates/page", kind) for kind in ("css", "js"))
+    drawn = panels(runs)
+    return PAGES.get_template("report.html").render(
+        runs=runs,
+        lead=lead(runs),
+        signs=SIGNS,
+        results=results(runs),
+        panels=drawn,
+        since=since,
+        curve_data=[panel_data(panel, since) for panel in drawn],
+        examples=examples,
+        settings=Compared([run.settings for run in runs]),
+        environment=Compared([run.environment for run in runs]),
+        version=__version__,
         style=style,
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
+        **(_shown(examples, data, pictures) if isinstance(examples, Examples) else {}),
     )
 
 
-def _examples(examples: Examples | dict[str, str] | None, data: str | None, pictures: Path | None) -> Html:
-    if examples is None:
-        return Html()
-    if not isinstance(examples, Examples):
-        return element("p", f"There are none, because no model and data could be opened: {reasons(examples)}.")
-    config = examples.run.config
-    source = data or (config.data if config is not None else None)
-    folder = pictures or (imported_from(source) if source is not None else None)
-    return gallery(examples, picture_source(examples.whole, folder))
+def _shown(examples: Examples, data: str | None, pictures: Path | None) -> dict[str, Any]:
+    """How the template gets the picture of an image and its first text."""
+    config, split = examples.run.config, examples.split
+    source = data or (None if config is None else config.data)
+    folder = pictures or (None if source is None else imported_from(source))
+
+    def first_text(row: int) -> str | None:
+        own = (split.image_of_text == row).nonzero()[:1, 0].tolist()
+        return split.captions[own[0]] if own else None
+
+    return {"picture": picture_source(examples.whole, folder), "first_text": first_text}
+
+
+def _read(*names: str) -> str:
+    *paths, kind = names
+    return "".join(files("selhn.report").joinpath(f"{path}.{kind}").read_text("utf-8") for path in paths)
 
 
 def _hash(content: str) -> str:

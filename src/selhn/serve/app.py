@@ -64,7 +64,8 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
 
 def _serve_page(app: FastAPI) -> None:
     """Read the files of the page once; no other name is ever looked up on disk."""
-    for file in resources.files("selhn.serve").joinpath("page").iterdir():
+    pages, charts = resources.files("selhn.serve").joinpath("page"), resources.files("selhn.report").joinpath("chart")
+    for file in (*pages.iterdir(), *charts.iterdir()):
         content = file.read_bytes()
         kind = KINDS[file.name.rpartition(".")[2]]
         headers = {"ETag": f'"{sha256(content).hexdigest()[:16]}"', "Cache-Control": "no-cache"}

@@ -5,15 +5,18 @@ import { get } from "./http.js";
 
 const EVERY = 2000;
 const MOST_POINTS = 3000;
-const COLOURS = ["--s1", "--s2", "--s3", "--s4"];
+const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
 const FRESH = 30; // seconds since the last line in which a run counts as going on
 const TONE = { healthy: "good", unclear: "unsure" };
-const charts = {
-  loss: new Chart("Loss per anchor", "A loss that mines the hardest negatives and sits at its margin has stalled.", 4, { zero: true }),
-  delta_s: new Chart("delta_s", "How far the hardest negative is from the positive; near 0, embeddings have collapsed.", 4, { zero: true }),
-  mined: new Chart("Share of mined anchors", "Anchors whose hardest negative is told apart, so that mining it is safe.", 3, { zero: true, most: 1 }),
-  rsum: new Chart("RSUM on dev", "Six recalls added up, at the end of every epoch; 600 is perfect.", 1, { zero: true, points: true }),
-};
+const charts = [
+  ["Loss per anchor", "A loss that mines the hardest negatives and sits at its margin has stalled.", "loss"],
+  ["delta_s", "How far the hardest negative is from the positive; near 0, embeddings have collapsed.", "delta_s"],
+  ["Share of mined anchors", "Anchors whose hardest negative is separated, so that mining it is safe.", "mined", { full: 1 }],
+  ["RSUM on dev", "Six recalls added up, at the end of every epoch; 600 is perfect.", "rsum", { measured: true }],
+].map(([title, hint, column, look]) => {
+  const root = el("div", { class: "chart" }, el("h3", {}, title), el("p", {}, hint));
+  return { root, chart: new Chart(root), column, panel: { title, unit: "", full: 0, ...look } };
+});
 const read = new Map(); // by name: what has been read of a run
 const opened = new Set(); // runs whose evidence is shown
 let chosen = new Set(), runs = [], drawn = "", timer, begun = false;
@@ -21,7 +24,7 @@ let chosen = new Set(), runs = [], drawn = "", timer, begun = false;
 export function showRuns() {
   if (!begun) {
     begun = true;
-    $("charts").replaceChildren(...Object.values(charts).map((chart) => chart.root));
+    $("charts").replaceChildren(...charts.map(({ root }) => root));
     document.addEventListener("visibilitychange", () => { if (!document.hidden && timer !== undefined) tick(); });
   }
   if (timer === undefined) {
@@ -91,11 +94,13 @@ function draw() {
     drawn = said;
     $("verdicts").replaceChildren(...[...chosen].filter((name) => read.has(name)).map(verdict));
   }
-  const series = (points) => [...chosen].filter((name) => read.has(name)).map((name) => ({ name, colour: colourOf(name), points: points(read.get(name)) }));
-  for (const name of ["loss", "delta_s", "mined"]) {
-    charts[name].draw(series((seen) => seen.steps.map((step, place) => [step, seen.columns[name][place] ?? null])));
+  const shown = [...chosen].map((name, run) => ({ name, run, seen: read.get(name) })).filter(({ seen }) => seen);
+  for (const { chart, column, panel } of charts) {
+    const curves = shown.map(({ name, run, seen }) => column === "rsum"
+      ? { name, run, steps: seen.evaluations.map(({ step }) => step), line: seen.evaluations.map(({ rsum }) => rsum) }
+      : { name, run, steps: seen.steps, line: seen.steps.map((_, place) => seen.columns[column][place] ?? null) });
+    chart.draw({ ...panel, until: Math.max(0, ...shown.map(({ seen }) => seen.steps.at(-1) ?? 0)), curves });
   }
-  charts.rsum.draw(series((seen) => seen.evaluations.map(({ step, rsum }) => [step, rsum])));
 }
 
 function line(run) {

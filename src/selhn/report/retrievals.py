@@ -13,7 +13,7 @@ from selhn.base.errors import SelhnError
 from selhn.data import Data, Split
 from selhn.eval import ranks, score_split
 from selhn.models import load_model
-from selhn.report.runs import RunRecord
+from selhn.report.records import RunRecord
 from selhn.training.run import open_data
 
 ANSWERS = 5
@@ -32,6 +32,11 @@ class Answer:
     """From 1."""
     score: float
     right: bool
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it is not among the first."""
+        return self.place > ANSWERS
 
 
 @dataclass(frozen=True)

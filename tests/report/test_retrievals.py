@@ -5,9 +5,9 @@ import torch
 import yaml
 
 from selhn.data import load_data
-from selhn.report import examples as module
-from selhn.report.examples import Examples, answers, choose, find_examples, places
-from selhn.report.runs import read_runs
+from selhn.report import retrievals as module
+from selhn.report.records import read_runs
+from selhn.report.retrievals import Examples, answers, choose, find_examples, places
 
 
 def test_places_count_from_one_and_ties_count_against():

@@ -1,9 +1,11 @@
 import json
+import re
 
 import pytest
 
+from selhn.base.errors import Damaged
 from selhn.report.page import page
-from selhn.report.runs import flat, read_runs
+from selhn.report.records import flat, read_runs
 
 
 def test_what_a_folder_says(write_run):
@@ -57,23 +59,23 @@ def test_folders_that_hold_no_run_are_refused(write_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content"),
     [
-        ("results.json", "{", "results.json is no JSON"),
-        ("results.json", "[]", "results.json should hold one JSON object"),
-        ("results.json", '{"test": {"i2t": {"R@1": 1}}}', "results.json cannot be read"),
-        ("results.json", '{"test": 3}', "results.json cannot be read"),
-        ("env.json", "x", "env.json is no JSON"),
-        ("config.yaml", "epochs: [", "config.yaml cannot be read"),
-        ("config.yaml", "colour: red", "unknown setting 'colour'"),
-        ("log.jsonl", '{"step": 1\n{"step": 2}\n', "line 1 is not JSON"),
-        ("log.jsonl", '{"step": 1, "loss": 1, "dev": {"i2t": 3}}\n', "log.jsonl cannot be read"),
+        ("results.json", "{"),
+        ("results.json", "[]"),
+        ("results.json", '{"test": {"i2t": {"R@1": 1}}}'),
+        ("results.json", '{"test": 3}'),
+        ("env.json", "x"),
+        ("config.yaml", "epochs: ["),
+        ("config.yaml", "colour: red"),
+        ("log.jsonl", '{"step": 1\n{"step": 2}\n'),
+        ("log.jsonl", '{"step": 1, "loss": 1, "dev": {"i2t": 3}}\n'),
     ],
 )
-def test_a_broken_file_is_named(write_run, file, content, words):
+def test_a_damaged_file_is_named(write_run, file, content):
     folder = write_run("broken")
     (folder / file).write_text(content)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(Damaged, match=re.escape(str(folder / file))):
         read_runs([folder])
 
 

@@ -359,7 +359,7 @@ def test_a_run_as_it_goes(open_page, server):
     write(100, 800, 0.2)
     until(page, f"{length} > 700")
     assert all("after=0" not in address for address in reads), "only what is new is read"
-    playwright.expect(page.locator(".verdict")).to_contain_text("stalled")
+    playwright.expect(page.locator(".verdict")).to_contain_text("stalled since step 1")
     playwright.expect(page.locator(".verdict")).to_contain_text("What helps")
     page.locator(".plot").first.hover()
     playwright.expect(page.locator(".legend caption").first).to_contain_text("step")

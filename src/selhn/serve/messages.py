@@ -191,3 +191,5 @@ class VerdictMessage(BaseModel):
     why: str
     evidence: list[str]
     remedy: str
+    clock: str = "step"
+    """What `since` counts: steps, or rows of a log that does not say its steps."""

@@ -9,7 +9,7 @@ from typing import Any
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.diagnose import Log, Verdict, diagnose, epsilon_of
 from selhn.eval import Metrics
-from selhn.runs import RunFolder
+from selhn.runs import OWN, RunFolder
 from selhn.training import RunConfig, run_names
 from selhn.training.run import make_loss
 
@@ -78,7 +78,7 @@ def _read_run(path: Path, name: str) -> RunRecord:
         found.log,
         found.verdict,
         found.plateau,
-        epsilon_of(None if config is None else make_loss(config)),
+        epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
         config,
         flat(folder.identity if config is None else config.to_dict()),
         flat(folder.environment),

@@ -161,7 +161,7 @@ def test_data(tmp_path):
         (["search", "nowhere", "a dog"], "nowhere"),
         (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["search"], 'write `selhn search "a dog in the snow"`'),
-        (["index", "world"], "there is no index selhn.index yet: name the run or the model"),
+        (["index", "world"], "there is no index selhn.index yet: name a run"),
         (["index", "--check"], "selhn.index does not exist"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),

@@ -15,7 +15,7 @@ from selhn.cli.search import (
     describe,
     fill_index,
     found_index,
-    index_place,
+    index_path,
     save_sheet,
 )
 from selhn.data import load_data
@@ -64,7 +64,7 @@ def test_indexing_that_was_stopped_is_gone_on_with(saved, tmp_path):
 def test_what_is_missing(saved, tmp_path):
     with pytest.raises(ValueError, match="nothing to index: name a folder of pictures, a data set"):
         fill_index(None, Index.create(load_model(saved), tmp_path / "made").path, None)
-    with pytest.raises(ValueError, match="there is no index .* yet: name the run or the model"):
+    with pytest.raises(ValueError, match="there is no index .* yet: name a run"):
         fill_index("world", tmp_path / "none", None)
     with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
         ask(["a dog"], tmp_path / "none")
@@ -155,13 +155,13 @@ def test_an_index_in_milvus(pictures, saved, tmp_path):
 
 
 def test_the_place_that_options_name(tmp_path):
-    assert index_place(None, None) is None
-    assert index_place(tmp_path, None) == tmp_path
-    assert index_place(None, "http://host:19530") == "http://host:19530"
+    assert index_path(None, None) is None
+    assert index_path(tmp_path, None) == tmp_path
+    assert index_path(None, "http://host:19530") == "http://host:19530"
     with pytest.raises(ValueError, match="give one of them"):
-        index_place(tmp_path, "x.db")
-    with pytest.raises(ValueError, match="--uri x is not a Milvus URI: write http://host:19530"):
-        index_place(None, "x")
+        index_path(tmp_path, "x.db")
+    with pytest.raises(ValueError, match="--uri x is not a Milvus URI"):
+        index_path(None, "x")
 
 
 def test_a_picture_that_is_gone_is_a_grey_tile(pictures, tmp_path):

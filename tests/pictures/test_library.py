@@ -57,20 +57,20 @@ def folder(tmp_path):
 def test_a_folder_is_indexed_and_kept_up_to_date(ready, folder, tmp_path):
     first = index_pictures(folder, quiet=True)
     assert first.index.path == default_index() == tmp_path / "share" / "selhn" / "pictures.index"
-    assert (first.added, first.changed, first.removed, first.unchanged) == (6, 0, 0, 0)
+    assert (first.added, first.changed, first.removed, first.plan.unchanged) == (6, 0, 0, 0)
     assert first.index.about["model"] == first.index.about["extractor"] == "ready"
     assert not (default_index() / "models").exists(), "the ready model is named, not copied"
     names = sorted(str(path) for path in folder.rglob("*.png"))
     assert sorted(Index.load(default_index()).ids()) == names
     ready.clear()
     again = index_pictures(folder, quiet=True)
-    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
+    assert (again.added, again.changed, again.removed, again.plan.unchanged) == (0, 0, 0, 6)
     (folder / "0.png").write_bytes(encoded(photo(90), "PNG"))
     (folder / "trip" / "1.png").rename(folder / "moved.png")
     (folder / "2.png").unlink()
     (folder / "new.png").write_bytes(encoded(photo(91), "PNG"))
     third = index_pictures(folder, quiet=True)
-    assert (third.added, third.changed, third.removed, third.unchanged) == (2, 1, 2, 3)
+    assert (third.added, third.changed, third.removed, third.plan.unchanged) == (2, 1, 2, 3)
     assert sum(ready) == 2, "of the moved one the features are known"
     assert sorted(third.index.ids()) == sorted(str(path) for path in folder.rglob("*.png"))
     fresh = index_pictures(folder, tmp_path / "other.index", quiet=True)
@@ -142,7 +142,7 @@ def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
             index_pictures(folder, quiet=True)
     assert len(Index.load(default_index())) == 4
     done = index_pictures(folder, quiet=True)
-    assert (done.added, done.unchanged) == (2, 4)
+    assert (done.added, done.plan.unchanged) == (2, 4)
 
 
 def test_two_at_once(ready, folder):
@@ -216,7 +216,7 @@ def test_a_plan_says_what_would_be_done(ready, folder, tmp_path):
     assert not ready
     assert len(Index.load(default_index())) == 6, "a plan changes nothing"
     done = library.apply(plan, quiet=True)
-    assert (done.added, done.changed, done.removed, done.unchanged) == (12, 1, 1, 4)
+    assert (done.added, done.changed, done.removed, done.plan.unchanged) == (12, 1, 1, 4)
 
 
 def test_the_tree_is_walked_once(ready, folder, monkeypatch):
@@ -359,7 +359,7 @@ def test_damaged_pictures_features_and_indices(ready, folder, tmp_path, number):
             for path, content in whole.items():
                 path.write_bytes(content)
     assert Index.load(default_index()).ids() == ids
-    assert index_pictures(folder, quiet=True).unchanged == len(ids)
+    assert index_pictures(folder, quiet=True).plan.unchanged == len(ids)
     print(dict(counts))
 
 
@@ -442,7 +442,7 @@ def test_an_index_in_milvus(ready, folder, tmp_path):
     (other / "0.png").write_bytes(encoded(photo(50), "PNG"))
     index_pictures(other, uri, quiet=True)
     again = index_pictures(folder, uri, quiet=True)
-    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 1, 1, 4)
+    assert (again.added, again.changed, again.removed, again.plan.unchanged) == (0, 1, 1, 4)
     assert len(again.index) == 6
     assert "bad.png" in (default_index().parent / REPORT_FILE).read_text()
     assert str(again).startswith("0 pictures added, 1 changed")

@@ -8,7 +8,7 @@ import typer
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_settings
 
-data_app = typer.Typer(help="Look at data sets, check and convert them.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="Check, convert and show data sets.", no_args_is_help=True, rich_markup_mode=None)
 Settings = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as epochs=5 model.dim=512 loss.epsilon=0.02")
 ]
@@ -26,25 +26,21 @@ def data_check(folder: Path) -> None:
 
 @data_app.command("import")
 def data_import(
-    source: Annotated[
-        str, typer.Argument(help="A folder of pictures, a folder or file in any format that can be read, or world.")
-    ],
-    out: Annotated[
-        Path | None, typer.Argument(help="A new folder; of pictures, by default their folder's name and _data.")
-    ] = None,
+    source: Annotated[str, typer.Argument(help="A folder of pictures, a data set, or world.")],
+    out: Annotated[Path | None, typer.Argument(help="New folder; for pictures, default NAME_data.")] = None,
     settings: Settings = None,
     half: Annotated[bool, typer.Option("--half", help="Store features as float16.")] = False,
     captions: Annotated[
-        Path | None, typer.Option(help="Of pictures: CSV, JSON lines, token.txt, or JSON by Karpathy or COCO.")
+        Path | None, typer.Option(help="For pictures: CSV, JSON lines, token.txt, Karpathy's or COCO's JSON.")
     ] = None,
     extractor: Annotated[
         str,
         typer.Option(
-            help="Of pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, open_clip:MODEL/WEIGHTS; "
-            "or files: one .npy or .npz per picture."
+            help="For pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, "
+            "open_clip:MODEL/WEIGHTS; or files: one .npy or .npz per picture."
         ),
     ] = "ready",
-    device: Annotated[str, typer.Option(help="Of pictures: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
 ) -> None:
     """Convert a data set, or a folder of pictures, into the simple format of selhn."""
     from selhn.data import check, import_data
@@ -77,7 +73,7 @@ def data_show(
     settings: Settings = None,
     split: str = "test",
     number: Annotated[int, typer.Option(help="How many images.")] = 3,
-    pictures: Annotated[Path | None, typer.Option(help="Folder for pictures, where the data can draw them.")] = None,
+    pictures: Annotated[Path | None, typer.Option(help="Folder for drawings of a generated world.")] = None,
 ) -> None:
     """Print the texts of some images; for a generated world, draw them too."""
     from selhn.data import load_data

@@ -1,4 +1,4 @@
-"""`selhn demo`: one model, two losses, side by side, then a search; with `--pictures`, a search of photographs."""
+"""`selhn demo`: one model, two losses, then a search; with `--pictures`, a search of photographs."""
 
 import multiprocessing
 import os
@@ -28,7 +28,7 @@ from selhn.training import RunConfig, get_recipe, override, run_config
 
 LOSSES = {
     "T-HN": ("hn", "every anchor learns from its hardest negative"),
-    "SelHN": ("selhn", "an anchor learns from its hardest negative where that is distinct, otherwise from all"),
+    "SelHN": ("selhn", "an anchor learns from its hardest negative if that is distinct, else from all"),
 }
 QUERIES_ABOUT = (1, 4, 9)
 """Scenes of the test split whose first caption is searched for."""
@@ -65,11 +65,12 @@ What to type next:
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
     """Both runs at once, each on one core; their lines are printed as they come."""
-    small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}", "model.dim=128",
-             "model.word_dim=128", "drop_regions=0", "corrupt_words=0", "decay_at=[]", "device=cpu"]  # fmt: skip
+    small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}"]
+    small += ["model.dim=128", "model.word_dim=128", "drop_regions=0", "corrupt_words=0"]
+    small += ["decay_at=[]", "device=cpu"]
     configs = {name: override(get_recipe(f"rvse_{loss}_world"), small) for name, (loss, _) in LOSSES.items()}
     context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_train, args=(name, config, out / name)) for name, config in configs.items()]
+    children = [context.Process(target=_train, args=(name, own, out / name)) for name, own in configs.items()]
     for child in children:
         child.start()
     for child in children:
@@ -93,14 +94,15 @@ def _train(name: str, config: RunConfig, folder: Path) -> None:
 
 
 def _compare(out: Path) -> None:
-    print("\nOn scenes that neither has seen (R@1, R@5, R@10 for images to texts and texts to images; their sum):")
+    print("\nOn unseen scenes (R@1, R@5, R@10 for images to texts and for texts to images; their sum):")
     runs = {name: RunFolder(out / name) for name in LOSSES}
     for name, run in runs.items():
         results = run.results
         assert results is not None
         print(f"    {name:6} {Metrics.from_dict(results.test)}{'   <- stalled' if results.stalled else ''}")
     try:
-        print(f"Curves: {training_figure({name: [run.log()] for name, run in runs.items()}, out / 'training.png')}")
+        logs = {name: [run.log()] for name, run in runs.items()}
+        print(f"Curves: {training_figure(logs, out / 'training.png')}")
     except MissingExtra as missing:
         print(f"No curves: {missing}")
 
@@ -115,16 +117,16 @@ def _search(data: Data, out: Path) -> None:
         rank = next((i for i, hit in enumerate(hits, 1) if hit.id == wanted), None)
         path = out / f"search_{number}.png"
         answer_sheet(query, hits, data.test, wanted).save(path)
-        found = f"the scene it describes is answer {rank}" if rank else "the scene it describes is not among the five"
-        print(f'    "{query}"\n        {found}; pictures: {path}')
+        found = f"answer {rank}" if rank else "not among the five"
+        print(f'    "{query}"\n        the scene it describes is {found}; pictures: {path}')
 
 
 def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: str) -> Image.Image:
     """The query and its answers in a row, best first; the scene that was described has a green frame."""
-    row_of = {name: row for row, name in enumerate(split.image_names)}
+    scenes = [world_scene(split, split.image_names.index(hit.id)) for hit in hits]
     tiles = [
-        Tile(render(world_scene(split, row_of[hit.id]), SIDE), f"{rank}.  {hit.score:.3f}", hit.id == described)
-        for rank, hit in enumerate(hits, 1)
+        Tile(render(scene, SIDE), f"{rank}.  {hit.score:.3f}", hit.id == described)
+        for rank, (hit, scene) in enumerate(zip(hits, scenes), 1)
     ]
     return contact_sheet([(f"“{query}”", tiles)])
 
@@ -133,12 +135,13 @@ def run_picture_demo(out: Path) -> None:
     """Index the example pictures with the ready model, search them, and draw the answers."""
     print("The example pictures, none of which the model in the package has seen, go into an index:")
     done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
-    print(f"{describe(done.index)}\n\nCaptions are printed to check the answers by; what is searched is the pictures.")
+    print(f"{describe(done.index)}\n\nOnly pictures are searched; captions are printed to check the answers.")
     rows = []
     for text, like in PICTURE_QUERIES:
         asked = None if like is None else picture_id(PICTURES / like)
         hits = done.index.search(Library(done.index).query(text, asked), k=5)
-        title = " and ".join(filter(None, [text and f"“{text}”", like and "a picture like the framed one"]))
+        parts = [text and f"“{text}”", like and "a picture like the framed one"]
+        title = " and ".join(filter(None, parts))
         own = [] if asked is None else [Tile(open_picture(asked).image, "asked with", framed=True)]
         rows.append((title, own + answer_tiles(hits)))
         print(f"\n    {title}")

@@ -17,11 +17,11 @@ LAYOUTS = ("clip-retrieval",)
 
 @export_app.command("embeddings")
 def embeddings(
-    source: Annotated[Path, typer.Argument(help="An index, or a run or a saved model, which encodes its data.")],
+    source: Annotated[Path, typer.Argument(help="An index, or a run or saved model that encodes its data.")],
     out: Annotated[Path, typer.Argument(help="A new folder.")],
     layout: Annotated[str, typer.Option(help="clip-retrieval.")] = "clip-retrieval",
     rows: Annotated[
-        str, typer.Option(help="image: one an image, with its first caption; pair: one a caption.")
+        str, typer.Option(help="image: one per image, with its first caption; pair: one per caption.")
     ] = "image",
     data: Annotated[str | None, typer.Option(help="Of a run: other data than its own.")] = None,
     split: Annotated[str, typer.Option(help="Of a run.")] = "test",
@@ -42,7 +42,8 @@ def embeddings(
         model, dataset = open_run(source, data)
         parts = embeddings_of_split(model, dataset[split])
     number = write_clip_retrieval(parts, out, rows)  # type: ignore[arg-type]
-    typer.echo(f"{number:,} rows in {out}: img_emb, {'text_emb, ' if (out / 'text_emb').is_dir() else ''}metadata")
+    folders = "img_emb, text_emb, metadata" if (out / "text_emb").is_dir() else "img_emb, metadata"
+    typer.echo(f"{number:,} rows in {out}: {folders}")
 
 
 @export_app.command("onnx")
@@ -58,7 +59,8 @@ def onnx(
     is_ready = source == "ready" and not Path(source).exists()
     model = load_model(source)
     about = {"regions": load_extractor().identity} if is_ready else {}
-    told = export_towers(model, out, about)
-    largest = max(told["largest_difference"].values())
+    written = export_towers(model, out, about)
+    largest = max(written["largest_difference"].values())
     names = ", ".join(sorted(path.name for path in out.iterdir()))
-    typer.echo(f"{told['model']['name']}, d = {told['d']}: {names} in {out}; at most {largest:.0e} from the model")
+    head = f"{written['model']['name']}, d = {written['d']}: {names} in {out}"
+    typer.echo(f"{head}; at most {largest:.0e} from the model")

@@ -40,9 +40,9 @@ def index(
     ] = None,
 ) -> None:
     """Make, update or change an index of pictures or of a data set. If stopped, the same command continues."""
-    from selhn.cli.search import change_index, fill_index, index_place
+    from selhn.cli.search import change_index, fill_index, index_path
 
-    place = index_place(folder, uri)
+    place = index_path(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device, "dry_run": dry_run}
@@ -75,9 +75,9 @@ def search(
     split: str = "test",
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both."""
-    from selhn.cli.search import answers, ask, index_place, save_sheet
+    from selhn.cli.search import answers, ask, index_path, save_sheet
 
-    place = index_place(folder, uri)
+    place = index_path(folder, uri)
     hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
@@ -110,11 +110,11 @@ def serve(
     writable: Annotated[bool, typer.Option("--writable", help="Let clients add, change and delete items.")] = False,
 ) -> None:
     """Search in the browser and over HTTP."""
-    from selhn.cli.search import index_place
+    from selhn.cli.search import index_path
     from selhn.serve import serve
 
     serve(
-        index_place(folder, uri),
+        index_path(folder, uri),
         examples=examples,
         runs=runs,
         host=host,

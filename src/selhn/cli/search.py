@@ -36,10 +36,10 @@ def fill_index(
     device: str = "cpu",
     dry_run: bool = False,
 ) -> str:
-    """Put pictures or a split of a data set into an index, which is created if needed; says what it holds then.
+    """Put pictures or a split of a data set into an index, which is created if needed; says what it holds.
 
-    A folder of pictures needs no model and no path. What is in the index already is left alone, so that the same
-    command continues after it was stopped. With `dry_run`, only say what would be done to an index of pictures.
+    A folder of pictures needs no model and no path. What is in the index already is left alone, so that the
+    same command continues after it was stopped. With `dry_run`, only say what would be done to pictures.
     """
     found = None if source is None else pictures_in(source)
     opened = None if model is None else load_model(model)
@@ -68,11 +68,9 @@ def _fill_from_data(
 ) -> str:
     index = Index.load(path, model) if Index.exists(path) else None
     if index is None and model is None:
-        raise NotFound(f"there is no index {path} yet: name the run or the model that is to make it with --model")
+        raise NotFound(f"there is no index {path} yet: name a run or a saved model with --model")
     if source is None and run is None:
-        raise SelhnError(
-            "nothing to index: name a folder of pictures, a data set, or the run whose data is meant with --model"
-        )
+        raise SelhnError("nothing to index: name a folder of pictures, a data set, or a run with --model")
     items = open_data(run or Path(path), source)[split]
     if index is None:
         assert model is not None
@@ -81,14 +79,14 @@ def _fill_from_data(
     return describe(index)
 
 
-def index_place(folder: Path | None, uri: str | None) -> Path | str | None:
+def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
     """The path of the index that the options name."""
     if uri is None:
         return folder
     if folder is not None:
         raise SelhnError(f"an index is in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
     if not is_milvus(uri):
-        raise SelhnError(f"--uri {uri} is not a Milvus URI: write http://host:19530, or a file such as pictures.db")
+        raise SelhnError(f"--uri {uri} is not a Milvus URI, such as http://host:19530 or pictures.db")
     return uri
 
 
@@ -102,7 +100,8 @@ def change_index(
     """Change or check an index; says what it holds afterwards."""
     index = Index.load(found_index(path))
     if delete:
-        index.delete([picture_id(name) if name not in index and picture_id(name) in index else name for name in delete])
+        paths = {name: picture_id(name) for name in delete if name not in index}
+        index.delete([paths[name] if paths.get(name, "") in index else name for name in delete])
     if compact:
         index.compact()
     if approximate is not None:
@@ -127,10 +126,10 @@ def ask(
 ) -> list[Hit]:
     """The answers to a sentence, from the index or the run named before it, else from the index `named`.
 
-    `like` is the id of an item, or the file of a picture, which need not be in the index.
+    `like` is the id of an item, or the file of any picture.
     """
     if len(words) > 2 or (not words and like is None):
-        raise SelhnError('write `selhn search "a dog in the snow"`, with a run or an index before it if you like')
+        raise SelhnError('write `selhn search "a dog in the snow"`; a run or an index may come before it')
     path = Path(words[0]) if len(words) == 2 else found_index(named)
     if len(words) == 2 and not Index.exists(path):
         own_model, dataset = open_run(Path(path), data)
@@ -148,7 +147,7 @@ def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
     if not hits:
         return "nothing found: the index is empty, or the filter leaves nothing"
     return "\n".join(
-        f"{rank:2}  {hit.score:6.3f}  {_shown(hit.name):24} {hit.captions[0] if hit.captions else ''}".rstrip()
+        f"{rank:2}  {hit.score:6.3f}  {_shown(hit.name):24} {' '.join(hit.captions[:1])}".rstrip()
         for rank, hit in enumerate(hits, 1)
     )
 
@@ -185,8 +184,8 @@ def describe(index: Index) -> str:
     identity = index.identity
     how = f", candidates by {index.found_by}" if index.found_by != "exact" else ""
     return (
-        f"{index.location}: {len(index):,} images, {index.num_texts:,} texts, {identity.width} numbers each in "
-        f"{identity.precision}, by {identity.model_name}{how}"
+        f"{index.location}: {len(index):,} images, {index.num_texts:,} texts, "
+        f"{identity.width} numbers each in {identity.precision}, by {identity.model_name}{how}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`selhn show` and `selhn diagnose`: what a trained model sees and what a log says, in words and as a picture."""
+"""`selhn show` and `selhn diagnose`: what a model looks at and what a log says, in words and as a picture."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def show_attention(
     out: Path = Path("attention.png"),
     photo: Path | None = None,
 ) -> None:
-    """Print for every word of a sentence where it looks in an image, and draw it; without a sentence, its first text.
+    """Print and draw where each word of a sentence, by default the first of the image, looks in an image.
 
     The boxes are drawn on `photo`, on the scene of a generated world, or else on an empty canvas.
     """
@@ -56,11 +56,11 @@ def show_verdict(
     figure: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print the verdict on a log, and draw it where a file is named."""
-    verdict, read, plateau, epsilon = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
+    """Print the verdict on a log, and draw it if a file is given."""
+    found = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
     if figure is not None:
-        verdict_figure(read, verdict, figure, plateau, epsilon)
-    print(json.dumps(verdict.to_dict(), indent=1) if as_json else verdict)
+        verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)
+    print(json.dumps(found.verdict.to_dict(), indent=1) if as_json else found.verdict)
     if figure is not None and not as_json:
         print(f"Picture: {figure}")
 

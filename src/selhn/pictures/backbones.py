@@ -1,6 +1,6 @@
-"""Vision models that turn a picture into a map: EfficientNet-Lite, and those of timm, transformers and open_clip.
+"""Vision models, from a picture to a map: EfficientNet-Lite, timm, transformers and open_clip.
 
-A picture is resized to the square that the model was trained on, so that every cell of the map is a part of it.
+A picture is resized to the square that the model was trained on, so that a cell of the map is a part of it.
 """
 
 import importlib
@@ -62,7 +62,8 @@ class Preprocessing:
 class EfficientNetLite:
     """EfficientNet-Lite with ImageNet weights from Python packages; its map after the last convolution.
 
-    Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks, ICML 2019.
+    Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks,
+    ICML 2019.
     """
 
     SIZES = {0: 224, 1: 240, 2: 260}
@@ -113,7 +114,7 @@ class Timm:
 
 
 class Transformers:
-    """Any vision model of transformers by its name or folder; of a model with two towers, the one for pictures."""
+    """Any vision model of transformers by its name or folder; of two towers, the one for pictures."""
 
     def __init__(self, model: str, device: torch.device | str = "cpu"):
         library = _library("transformers", f"transformers:{model}", "pip install transformers")
@@ -124,17 +125,17 @@ class Transformers:
         # The settings alone: the processors themselves need further libraries.
         kept, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(model)
         size = getattr(config, "image_size", None) or kept.get("size", {}).get("height") or 224
-        half = (0.5, 0.5, 0.5)
-        self.prepare = Preprocessing.of_shares(size, kept.get("image_mean", half), kept.get("image_std", half))
+        mean, deviation = (kept.get(name, (0.5, 0.5, 0.5)) for name in ("image_mean", "image_std"))
+        self.prepare = Preprocessing.of_shares(size, mean, deviation)
         self.width = int(getattr(config, "hidden_size", None) or config.hidden_sizes[-1])
         self.device = torch.device(device)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """Its last hidden states as a map; tokens before the patches (a class token) are left out."""
         found = self.network(pixel_values=pixels.to(self.device)).last_hidden_state
-        patch = getattr(self.network.config, "patch_size", None)
-        patches = (self.prepare.size[0] // patch) * (self.prepare.size[1] // patch) if isinstance(patch, int) else 0
-        prefix = found.shape[1] - patches if found.ndim == 3 and patches else 0
+        patch, prefix = getattr(self.network.config, "patch_size", None), 0
+        if found.ndim == 3 and isinstance(patch, int):
+            prefix = found.shape[1] - (self.prepare.size[0] // patch) * (self.prepare.size[1] // patch)
         return as_map(found, self.width, prefix, self.prepare.size)
 
 
@@ -162,7 +163,7 @@ class OpenClip:
 
 @torch.no_grad()
 def fold_batch_norms(network: nn.Module, followed_by: Mapping[str, str]) -> None:
-    """Multiply batch norms in evaluation mode into the convolutions that they follow, by the names of both."""
+    """Multiply batch norms into the convolutions before them, by the names of both."""
     for module in network.modules():
         for first, second in followed_by.items():
             conv, norm = getattr(module, first, None), getattr(module, second, None)
@@ -177,7 +178,7 @@ def fold_batch_norms(network: nn.Module, followed_by: Mapping[str, str]) -> None
 
 
 def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Float[Tensor, "B C h w"]:
-    """What a vision model gave, (B, C, h, w), (B, h, w, C) or prefix tokens and patches (B, N, C), as a map."""
+    """(B, C, h, w), (B, h, w, C) or prefix tokens and patches (B, N, C) as a map."""
     if found.ndim == 4:
         return found if found.shape[1] == width else found.permute(0, 3, 1, 2)
     patches = found[:, prefix:].transpose(1, 2)
@@ -203,8 +204,8 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
         if name == f"efficientnet_lite{number}":
             return EfficientNetLite(number, device)
     raise NotFound(
-        f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, transformers:MODEL or "
-        "open_clip:MODEL/WEIGHTS"
+        f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, "
+        "transformers:MODEL or open_clip:MODEL/WEIGHTS"
     )
 
 

@@ -1,7 +1,7 @@
 """Features that were computed once, by the content of the picture: one SQLite file per extractor.
 
-A picture that is moved or renamed keeps its features; a changed one gets new ones. Each write is complete or has no
-effect, also after a crash, so extraction continues where it stopped.
+A picture that is moved or renamed keeps its features; a changed one gets new ones. Each write is complete or
+has no effect, also after a crash, so extraction continues where it stopped.
 """
 
 import hashlib
@@ -49,8 +49,8 @@ class FeatureCache:
         folder: created if it does not exist.
         identity: `Extractor.identity`.
         width: F.
-        precision: float32; float16, half the bytes; or int8 with one scale per region, off by at most 1/254 of its
-            largest entry.
+        precision: float32; float16, half the bytes; or int8 with one scale per region, off by at most 1/254
+            of its largest entry.
     """
 
     def __init__(self, folder: Path | str, identity: str, width: int, precision: StoredPrecision = "float16"):
@@ -113,7 +113,7 @@ class FeatureCache:
     def _packed(self, features: Float[Tensor, "M F"]) -> bytes:
         values = features.cpu().numpy().astype(np.float32)
         if not np.isfinite(values).all() or values.shape[1] != self.width:
-            raise SelhnError(f"features of shape {values.shape} are not finite or not {self.width} wide: not kept")
+            raise SelhnError(f"features of shape {values.shape} are not finite or not {self.width} wide")
         if self.precision != "int8":
             limit = float(np.finfo(self.precision).max)
             return values.clip(-limit, limit).astype(self.precision).tobytes()
@@ -138,7 +138,7 @@ class FeatureCache:
             yield
         except sqlite3.Error as error:
             raise SelhnError(
-                f"{self.path} cannot be used ({error}): free some disk space, or remove the file and extract again"
+                f"{self.path} cannot be used ({error}): free some disk space, or remove the file"
             ) from None
 
 

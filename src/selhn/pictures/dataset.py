@@ -1,4 +1,4 @@
-"""A folder of pictures as a data set: found, extracted, joined with their captions, written in our own format."""
+"""A folder of pictures as a data set: extracted, joined with captions, written in our own format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
@@ -60,8 +60,8 @@ def import_pictures(
     """Write a folder of pictures as a data set; `pictures.json` in it says what happened to each file.
 
     Without an extractor the folder holds features, one `.npy` or `.npz` file per picture.
-    Splits are those of the captions file, if it has some, and pictures that it does not name are for training;
-    otherwise a tenth of the pictures each is held out for dev and test, chosen by their content and not by their names.
+    Splits are those of the captions file, if it has some; pictures that it does not name are for training.
+    Otherwise a tenth of the pictures each is held out for dev and test, chosen by their content.
 
     Args:
         precision: of the features in the data set.
@@ -95,7 +95,8 @@ class _Pictures:
         captions = [self.texts[picture].texts if picture in self.texts else () for picture in names]
         features = replace(self.extracted.features, keys=[self.extracted.keys[row] for row in rows])
         assert isinstance(features, CachedFeatures)
-        image_of_text = torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in captions]))
+        numbers = torch.tensor([len(own) for own in captions])
+        image_of_text = torch.arange(len(names)).repeat_interleave(numbers)
         boxes = None if self.cells is None else grid_boxes(self.cells).expand(len(names), -1, -1)
         return Split(name, features, [text for own in captions for text in own], image_of_text, names, boxes)
 
@@ -117,9 +118,7 @@ def _read_folder(
     else:
         found = folder if isinstance(folder, Found) else find_pictures(folder)
         if not found.pictures:
-            raise SelhnError(
-                f"{found.folder} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files"
-            )
+            raise NotFound(f"{found.folder} holds no pictures: give a folder with JPEG or PNG files")
         extracted = extract_pictures(
             found.pictures, extractor, cache=cache, precision=precision, root=found.folder, **how
         )
@@ -137,8 +136,8 @@ def _read_folder(
     refused = [
         *extracted.report.refused,
         *((found.name(path), why) for path, why in found.closed),
-        *((found.name(path), "is not a picture by its name") for path in found.others if path.resolve() != own),
-        *((name, f"has captions in {Path(str(captions)).name}, but no such picture is used") for name in unmatched),
+        *((found.name(path), "is not a picture") for path in found.others if path.resolve() != own),
+        *((name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched),
     ]
     extracted = replace(extracted, report=replace(extracted.report, refused=tuple(refused)))
     cells = None if extractor is None or extractor.detector is not None else extractor.cells
@@ -154,14 +153,14 @@ def _rows_of_splits(
     else:
         order = {key: number for number, key in enumerate(sorted(set(keys)))}
         held = max(1, len(order) // 10)
-        split_of = ["dev" if order[key] < held else "test" if order[key] < 2 * held else "train" for key in keys]
+        split_of = [("dev", "test", "train")[min(2, order[key] // held)] for key in keys]
     rows: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
     for row, split in enumerate(split_of):
         rows[split].append(row)
     missing = [split for split, own in rows.items() if not own]
     if missing:
         raise SelhnError(
-            f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three splits; "
-            "give more pictures, or only search them: selhn index"
+            f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three "
+            "splits; give more pictures, or only search them: selhn index"
         )
     return rows

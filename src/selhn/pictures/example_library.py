@@ -23,7 +23,7 @@ NAME = "Example pictures"
 def open_examples(
     path: Path | None = None, model: AbstractMatcher | None = None, extractor: str | Extractor = READY
 ) -> Library:
-    """The example pictures in an index at `path`, by default in the user's cache folder and by the ready model.
+    """The example pictures, indexed at `path`, by default in the user's cache folder and by the ready model.
 
     An index of another version, model or extractor, or one that is not complete, is made again.
     """

@@ -43,14 +43,16 @@ class PictureReport:
         """The numbers and the first files; `where` is the file that names all."""
         lines = [f"  left out: {name}: {why}" for name, why in self.refused]
         lines += [f"  note: {name}: {what}" for name, what in self.notes]
-        head = f"{self.used:,} pictures used ({self.computed:,} computed now), {len(self.refused):,} files left out"
-        more = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"] if len(lines) > SHOWN else []
-        return "\n".join([head, *lines[:SHOWN], *more])
+        if len(lines) > SHOWN:
+            lines[SHOWN:] = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"]
+        used = f"{self.used:,} pictures used ({self.computed:,} computed now)"
+        return "\n".join([f"{used}, {len(self.refused):,} files left out", *lines])
 
     def write(self, pictures: Path, out: Path) -> Path:
-        """Write into a folder what happened to each file of a folder of pictures; gives the new file."""
-        about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes, "left out": self.refused}
-        (out / REPORT_FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        """Write the report on a folder of pictures into the folder `out`; returns the new file."""
+        about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
+        text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
+        (out / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
         return out / REPORT_FILE
 
 
@@ -79,7 +81,7 @@ class PictureRegions:
 
 @dataclass
 class Extraction:
-    """A pipeline from files to regions: iterate over the pictures that could be read, then ask for the `report`.
+    """A pipeline from files to regions: iterate over the pictures that could be read, then see `report`.
 
     Args:
         store: features that are already known, and where new ones go.

@@ -1,4 +1,4 @@
-"""From a picture to the features of its regions: backbone, boxes, and the form in which a model takes them."""
+"""From a picture to the features of its regions: backbone, boxes, and the form that a model takes."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from selhn.pictures.regions import grid_boxes, pool_boxes
 Form = Literal["raw", "full", "pca"]
 Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
 CODES = 127
-"""The largest code of a pocket folder; a coordinate beyond it is cut there, as in the features models train on."""
+"""The largest code of a pocket folder; coordinates are clipped to it, as in the features of training."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ class Extractor:
 
 
 def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
-    """The extractor that the ready model takes or, by the name of another vision model, one that pools its map."""
+    """The extractor of the ready model or, by the name of a vision model, one that pools its map."""
     if name != READY:
         return Extractor(create_backbone(name, device), cells)
     if cells != 3:
-        raise SelhnError(f"cells is {cells}: the ready model was trained on a grid of 3 x 3; name another vision model")
+        raise SelhnError(f"cells is {cells}: the ready model takes 3 x 3; name another vision model")
     return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())

@@ -31,7 +31,7 @@ def index_pictures(
 ) -> Indexed:
     """Bring an index up to date with the pictures below a folder; it is created if it does not exist.
 
-    Only files that are new, or whose size or time of change is another, are read. An index takes several folders:
+    Only new files, and those whose size or time of change differs, are read. An index takes several folders:
     the id of an item is its full path, and items below other folders are left alone.
 
     Args:
@@ -49,15 +49,15 @@ def index_pictures(
     library = Library.open(path, model, device) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
-        raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path for the index")
+        raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path")
     plan = make_plan(found, None if library is None else library.index, captions)
     if library is None:
-        library = Library.create(path, model, extractor=extractor or READY, precision=precision, device=device)
+        library = Library.create(path, model, extractor or READY, precision, device)
     return library.apply(plan, cache=cache, quiet=quiet)
 
 
 def pictures_in(source: Path | str) -> Found | None:
-    """The pictures of a folder; None if the source is a data set in one of the formats, or holds no pictures."""
+    """The pictures of a folder; None if the source is a data set, or holds no pictures."""
     path = Path(source).expanduser()
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
         return None

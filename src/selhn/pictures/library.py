@@ -1,14 +1,9 @@
-"""An index of pictures with the extractor that makes their features and the folders that hold them.
-
-library = Library.open("photos.index")
-plan = library.plan(library.scan("~/Pictures"))
-print(plan)
-library.apply(plan)
-"""
+"""An index of pictures with the extractor that makes their features and the folders that hold them."""
 
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -24,18 +19,18 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
-from selhn.pictures import ready
+from selhn.pictures import picture_files, ready
 from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.extraction import Extraction, no_decoder_warnings
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
-from selhn.pictures.picture_files import FORMATS, MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
+from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
 from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready.loader import READY
 from selhn.search import Index, Item, Query, is_milvus
 
 TEXT_WEIGHT = 2.0
-"""Of a sentence beside a picture: two pictures are usually nearer to each other than a picture and a sentence."""
+"""Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
 PICTURES_AT_ONCE = 512
 """Pictures that are written to the index together; then they can be searched."""
 UPLOADS = "uploads"
@@ -45,6 +40,12 @@ WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
 
 class Library:
     """An index of pictures with the extractor that makes their features and the folders that hold them.
+
+    Example:
+        library = Library.open("photos.index")
+        plan = library.plan(library.scan("~/Pictures"))
+        print(plan)
+        library.apply(plan)
 
     Args:
         extractor: by default the one that the index names, loaded when it is first needed.
@@ -67,9 +68,9 @@ class Library:
     def open(
         cls, path: Path | str, model: AbstractMatcher | None = None, device: torch.device | str = "cpu"
     ) -> "Library":
-        """The library of an index on disk or in Milvus; `model` if the index neither holds nor names its own."""
+        """The library of an existing index; `model` if the index neither holds nor names its own."""
         if not Index.exists(path):
-            raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`, or name another")
+            raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`")
         return cls(Index.load(path, model).to(device), device=device)
 
     @classmethod
@@ -77,7 +78,6 @@ class Library:
         cls,
         path: Path | str | None,
         model: AbstractMatcher | None = None,
-        *,
         extractor: str | Extractor = READY,
         precision: StoredPrecision = "float32",
         device: torch.device | str = "cpu",
@@ -102,16 +102,12 @@ class Library:
                 f"{model.name} takes features of {wanted} numbers and {name} gives {vision.width}: "
                 "name the extractor that it was trained with"
             )
-        settings: dict[str, Any] = {"precision": precision, "about": about, "keep_model": is_own}
-        index = Index.create(model, path, **settings)
+        index = Index.create(model, path, precision=precision, about=about, keep_model=is_own)
         return cls(index.to(device), vision, device=device)
 
     @cached_property
     def extractor(self) -> Extractor | None:
-        """What makes the features of this index, with the same settings and weights as when the index was made.
-
-        None if the index does not say how its features were made.
-        """
+        """What makes the features of this index, checked to be what made them; None if it is not known."""
         name = self.index.about.get("extractor")
         if name is None:
             return None
@@ -120,7 +116,7 @@ class Library:
         if extractor.identity != made_by:
             raise SelhnError(
                 f"{self.index.location} was made with other features ({made_by}) than {name} gives now "
-                f"({extractor.identity}): remove the index and make it again with `selhn index`, or make another"
+                f"({extractor.identity}): remove it and make it again with `selhn index`, or make another"
             )
         return extractor
 
@@ -143,11 +139,17 @@ class Library:
         return find_pictures(Path(folder).expanduser().resolve())
 
     def plan(self, found: Found, captions: Path | str | None = None) -> Plan:
-        """How the index has to change to agree with a folder; see `make_plan`. Nothing is read or changed yet."""
+        """How the index has to change to agree with a folder, see `make_plan`; nothing is changed yet."""
         return make_plan(found, self.index, captions)
 
     def apply(
-        self, plan: Plan, *, cache: Path | None = None, batch_size: int = 16, workers: int = 2, quiet: bool = False
+        self,
+        plan: Plan,
+        *,
+        cache: Path | None = None,
+        batch_size: int = 16,
+        workers: int = 2,
+        quiet: bool = False,
     ) -> Indexed:
         """Carry out a plan. What is done when it is interrupted is kept, and a new plan has only the rest.
 
@@ -158,12 +160,11 @@ class Library:
         extractor = self._require_extractor("give another path for the index")
         fresh = {item.id: item for item in (*plan.add, *plan.replace)}
         progress = Progress(max(1, len(fresh)), quiet=quiet)
+        paths = [Path(name) for name in fresh]
         store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
-        reading = Extraction(
-            [Path(name) for name in fresh], extractor, store, batch_size, workers, plan.folder, progress
-        )
+        reading = Extraction(paths, extractor, store, batch_size, workers, plan.folder, progress)
         used: set[str] = set()
-        with self.index.writing(), no_decoder_warnings():
+        with closing(store), self.index.writing(), no_decoder_warnings():
             try:
                 pictures = iter(reading)
                 while block := list(islice(pictures, PICTURES_AT_ONCE)):
@@ -175,21 +176,21 @@ class Library:
             unreadable = [item.id for item in plan.replace if item.id not in used]
             removed = self.index.delete([name for name in (*plan.delete, *unreadable) if name in self.index])
         progress.clear()
-        store.close()
         report = replace(reading.report, refused=(*reading.report.refused, *plan.refused))
         folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
         file = report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
-        return Indexed(self.index, new, len(used) - new, removed, plan.unchanged, report, file, plan.others)
+        return Indexed(self.index, plan, new, len(used) - new, removed, report, file)
 
-    def query(self, text: str | None = None, like: str | None = None, text_weight: float = TEXT_WEIGHT) -> Query:
+    def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
         """A question by a sentence, by a picture, or by both.
 
         Args:
-            like: the id of an item, or the file of a picture, which need not be in the index.
+            like: the id of an item, or the file of any picture.
+            weight: of the text, if there is also a picture, which counts 1.
         """
-        weights = {"text": text_weight} if text is not None and like is not None else {}
+        weights = {"text": weight} if text is not None and like is not None else {}
         if like is None or like in self.index:
             return Query(text, None, like, weights)
         if picture_id(like) in self.index:
@@ -219,12 +220,12 @@ class Library:
         captions: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Store a picture in the folder and in the index; gives its id, which is the same for the same picture."""
+        """Store a picture in the folder and in the index; returns its id, the same for the same picture."""
         extractor = self._require_extractor("it takes no pictures")
         if self.pictures is None:
-            raise SelhnError(f"{self.index.location} has no folder of pictures: index one first with `selhn index`")
+            raise SelhnError(f"{self.index.location} has no folder of pictures: index one with `selhn index`")
         prepared = self.prepare(content, most_pixels)
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+        with Image.open(io.BytesIO(content), formats=picture_files.FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
         root = self.pictures.folders[0]
         path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
@@ -236,7 +237,7 @@ class Library:
             if is_new:
                 path.write_bytes(content)
             regions = extractor.extract([prepared])[0]
-            # Named and described as `selhn index` would, so that it stays when that looks at the folder again.
+            # As `selhn index` would name and describe it, so that it finds the picture unchanged.
             facts = {**(metadata or {}), **picture_facts(path, root)}
             self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
             self._know_ids()
@@ -252,7 +253,8 @@ class Library:
         own = now.captions if captions is None else tuple(captions)
         # What indexing wrote shows whether a file has changed, so it cannot be overwritten.
         kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
-        self.index.update([Item(name, None, None, own, now.metadata if metadata is None else {**metadata, **kept})])
+        facts = now.metadata if metadata is None else {**metadata, **kept}
+        self.index.update([Item(name, None, None, own, facts)])
         self._know_ids()
 
     def delete(self, name: str) -> None:
@@ -269,7 +271,7 @@ class Library:
         return "" in self.index
 
     def _was_added(self, path: Path) -> bool:
-        """Whether `add` wrote a file: someone's own may be in a folder of the same name, but has another name."""
+        """Whether `add` wrote a file: people's own may be in such a folder, but have other names."""
         folders = () if self.pictures is None else self.pictures.folders
         is_there = path.parent in [folder / UPLOADS for folder in folders] and path.is_file()
         return is_there and path.stem == _upload_name(path.read_bytes())

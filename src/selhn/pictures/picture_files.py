@@ -14,13 +14,16 @@ from selhn.base.errors import NotFound, SelhnError
 
 MOST_PIXELS = 50_000_000
 MOST_BYTES = 256 * 2**20
-# No format that calls another program (EPS), holds documents (PDF), or is decoded before its size is known (ICO).
+# No format that calls another program (EPS), holds documents (PDF) or is decoded to know its size (ICO).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 # What Pillow's decoders raise for bytes that are not what they should be.
 DECODER_ERRORS = (
-    OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, struct.error, zlib.error,
+    OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, struct.error,
+    zlib.error,
 )  # fmt: skip
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
+SUFFIXES = {
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def read_bytes(path: Path) -> bytes:
         raise NotFound(f"there is no file {path}: give the path of a picture")
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, more than the {MOST_BYTES // 2**20} of a picture")
+        raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -53,10 +56,10 @@ def read_bytes(path: Path) -> bytes:
 def decode_picture(
     content: bytes, name: str, most_pixels: int = MOST_PIXELS, enough: tuple[int, int] | None = None
 ) -> Picture:
-    """The picture in some bytes; `name` is for messages. Its size is known and refused before anything is decoded.
+    """The picture in some bytes; `name` is for messages. Too large a size is refused before decoding.
 
-    If a width and height are `enough`, a JPEG is decoded at a half, a quarter or an eighth of its size, which is
-    faster, but not smaller than that.
+    If a width and height are `enough`, a JPEG is decoded at a half, a quarter or an eighth of its size, which
+    is faster, but not smaller than that.
     """
     if not content:
         raise SelhnError(f"{name} is empty: copy it again")
@@ -79,7 +82,7 @@ def decode_picture(
             f"{name} is too large ({error}): give a smaller copy, at most {most_pixels:,} pixels"
         ) from None
     except UnidentifiedImageError:
-        raise SelhnError(f"{name} cannot be read as a picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
+        raise SelhnError(f"{name} cannot be read as a picture: give a JPEG, PNG or WebP file") from None
     except MemoryError:
         raise SelhnError(f"{name} does not fit into memory: give a smaller copy") from None
     except DECODER_ERRORS as broken:

@@ -12,7 +12,7 @@ DEFAULT_INDEX = Path("selhn.index")
 
 
 class PictureFolders:
-    """The folders whose pictures are shown. No file outside them is ever opened, wherever a name or a link may lead.
+    """The folders whose pictures are shown. No file outside them is ever opened, whatever a link leads to.
 
     A name is a path below one of the folders, or a full path.
     """
@@ -37,7 +37,7 @@ class PictureFolders:
         with os.fdopen(file, "rb") as opened:
             found = os.fstat(opened.fileno())
             if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB: give a smaller copy")
+                raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB")
             return opened.read(MOST_BYTES)
 
 
@@ -64,7 +64,8 @@ def found_index(path: Path | str | None) -> Path | str:
     """The index that is meant: the one named, else `selhn.index` here, else that of the user's pictures."""
     if path is not None:
         return path
-    return default_index() if Index.exists(default_index()) and not Index.exists(DEFAULT_INDEX) else DEFAULT_INDEX
+    own = default_index()
+    return own if Index.exists(own) and not Index.exists(DEFAULT_INDEX) else DEFAULT_INDEX
 
 
 def picture_id(picture: Path | str) -> str:

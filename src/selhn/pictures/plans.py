@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound
 from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.picture_files import Found
@@ -36,8 +36,8 @@ class Plan:
     """Number of files that are not pictures, by extension."""
 
     def __str__(self) -> str:
-        head = f"{len(self.add):,} pictures to add, {len(self.replace):,} to read again, {len(self.delete):,} to "
-        head += f"remove, {self.unchanged:,} unchanged"
+        head = f"{len(self.add):,} pictures to add, {len(self.replace):,} to read again, "
+        head += f"{len(self.delete):,} to remove, {self.unchanged:,} unchanged"
         lists = {
             "add": [item.id for item in self.add],
             "read again": [item.id for item in self.replace],
@@ -56,32 +56,30 @@ class Indexed:
     """An index of pictures, and how a plan changed it."""
 
     index: Index
+    plan: Plan
     added: int
     changed: int
     removed: int
-    unchanged: int
     report: PictureReport
     """On the files that were read, that is, all but the unchanged ones."""
     report_file: Path
-    others: Mapping[str, int]
-    """Number of files that are not pictures, by extension."""
 
     def __str__(self) -> str:
         head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
-        head += f"{self.unchanged:,} unchanged; {len(self.report.refused):,} left out"
+        head += f"{self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
         told = replace(self.report, notes=()).describe(self.report_file).split("\n")[1:]
-        return "\n".join([head, *told, *_kinds(self.others)])
+        return "\n".join([head, *told, *_kinds(self.plan.others)])
 
 
 def make_plan(found: Found, index: Index | None, captions: Path | str | None = None) -> Plan:
     """Compare the pictures of a folder with an index, or with an empty one.
 
-    A picture has changed if its size or time of change has, or, with a file of `captions`, what that says about it.
-    Captions and metadata that people wrote into the index are kept. Other folders of the index are left alone.
+    A picture has changed if its size, its time of change or its captions in the file of `captions` have.
+    Captions and metadata that people wrote into the index are kept. Other folders are left alone.
     """
     root = found.folder
     if not found.pictures:
-        raise SelhnError(f"{root} holds no pictures: give a folder with JPEG, PNG, WebP, GIF, BMP or TIFF files")
+        raise NotFound(f"{root} holds no pictures: give a folder with JPEG or PNG files")
     told = None if captions is None else read_picture_texts(captions)
     texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
     known = {} if index is None else {one.id: one for one in index.records({"id": {"like": _below(root)}})}
@@ -104,7 +102,7 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
         if name not in there and not any(Path(name).is_relative_to(closed) for closed, _ in found.closed)
     ]
     refused = [(str(path), why) for path, why in found.closed]
-    refused += [(name, f"has captions in {captions}, but no such picture is used") for name in unmatched]
+    refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
     others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
     unchanged = len(found.pictures) - len(add) - len(changed)
     return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)))

@@ -1,4 +1,4 @@
-"""Features that another program wrote, one file per picture: `.npy`, or `.npz` as bottom-up attention tools do."""
+"""Features that another program wrote, one `.npy` or `.npz` file per picture."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,7 +36,7 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
     else:
         array = _from_archive(path)
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
-        raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite: give (regions, width)")
+        raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite")
     return torch.from_numpy(np.atleast_2d(array).copy())
 
 

@@ -8,9 +8,9 @@ from selhn.base.errors import SelhnError
 
 
 def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
-    """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 as shares of width and height."""
+    """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 from 0 to 1."""
     if cells < 1:
-        raise SelhnError(f"cells is {cells}: a grid has at least one cell a side")
+        raise SelhnError(f"cells is {cells}: a grid has at least one cell per side")
     edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     low, high = edges[:-1], edges[1:]
     y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")
@@ -31,7 +31,7 @@ def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) ->
 
 
 def _shares(low: Float[Tensor, "B M"], high: Float[Tensor, "B M"], cells: int) -> Float[Tensor, "B M cells"]:
-    """How much of the stretch from low to high lies in each of some equal cells."""
+    """Which share of the range from low to high is in each of some equal cells."""
     edges = torch.arange(cells + 1, device=low.device, dtype=torch.float64) / cells
     low, high = low.double()[..., None], high.double()[..., None]
     shared = torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])

@@ -55,7 +55,7 @@ def test_another_tower_is_refused(trained, tmp_path):
     weights = bert / "model.safetensors"
     other = {key: value + 1 for key, value in load_file(weights).items()}
     save_file(other, weights)
-    with pytest.raises(ValueError, match="is not the MiniLM that the ready model was trained with"):
+    with pytest.raises(ValueError, match="is not the MiniLM of the ready model"):
         load_ready_model(bert, folder)
 
 

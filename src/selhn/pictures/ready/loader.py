@@ -1,4 +1,4 @@
-"""The model that comes with the package: heads and projection are stored here, MiniLM is another Python package."""
+"""The model that comes with the package: heads and projection are here, MiniLM is another package."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 _TOWER = "text.words."
 _SAMPLE_ROWS = (1000, 2000, 3000)
-"""Words of the text tower whose weights are recorded, to recognise the tower that the heads were trained with."""
+"""Words whose weights are recorded, to recognise the text tower that the heads were trained with."""
 
 
 def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
@@ -42,7 +42,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     state = model.state_dict()
     sample = _tower_sample(state)
     if not torch.allclose(sample, torch.tensor(config["tower_sample"]), atol=1e-4):
-        raise SelhnError(f"{bert} is not the MiniLM that the ready model was trained with: take all-MiniLM-L6-v2")
+        raise SelhnError(f"{bert} is not the MiniLM of the ready model: take all-MiniLM-L6-v2")
     heads = _read(folder / HEADS_FILE)
     check_fits(_heads(state), heads, str(folder / HEADS_FILE))
     model.load_state_dict(heads, strict=False)
@@ -59,12 +59,14 @@ def write_ready(model: VSE, projection: Projection, folder: Path, facts: Mapping
     """Write the heads of a trained model in float16, its projection, and what is known about it."""
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict()
-    heads = {key: value.half() if value.is_floating_point() else value for key, value in _heads(state).items()}
-    save_file({key: value.contiguous() for key, value in heads.items()}, folder / HEADS_FILE)
+    heads = {key: value.contiguous() for key, value in _heads(state).items()}
+    halves = {key: value.half() if value.is_floating_point() else value for key, value in heads.items()}
+    save_file(halves, folder / HEADS_FILE)
     packed = {"mean": projection.mean, "components": projection.components.half(), "scale": projection.scale}
     save_file({key: value.contiguous() for key, value in packed.items()}, folder / PROJECTION_FILE)
     settings = {key: value for key, value in model.settings.items() if key not in ("bert", "freeze_bert")}
-    content = {"name": model.name, "settings": settings, "tower_sample": _tower_sample(state).tolist(), **facts}
+    sample = _tower_sample(state).tolist()
+    content = {"name": model.name, "settings": settings, "tower_sample": sample, **facts}
     (folder / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     for file in (HEADS_FILE, PROJECTION_FILE):  # safetensors makes them readable for their owner alone
         (folder / file).chmod((folder / CONFIG_FILE).stat().st_mode)

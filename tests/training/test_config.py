@@ -34,7 +34,7 @@ def test_overrides_reach_their_place():
     ("setting", "message"),
     [
         ("epoch=3", "unknown setting 'epoch': did you mean 'epochs'"),
-        ("epochs", "'epochs' is no setting: write key=value"),
+        ("epochs", "'epochs' is not a setting: write key=value"),
         ("epochs=2.5", "epochs takes a whole number, got 2.5"),
         ("epochs=0", "epochs must be at least 1, got 0"),
         ("batch_size=1", "batch_size must be at least 2"),

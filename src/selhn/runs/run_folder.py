@@ -27,7 +27,7 @@ from selhn.text import Tokenizer, has_tokenizer, load_tokenizer
 
 LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
-"""In `config.yaml`, stands before a model, loss or data set that is in no table and that only Python code can make."""
+"""In `config.yaml`, before a model, loss or data set that is in no table: only Python code can make it."""
 LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"siglip": {"learn": True}, "ncr": {"warmup_epochs": 5}}
 """Settings of a loss in a whole run unless `config.yaml` has others. A single call of the loss has its own."""
 
@@ -84,7 +84,7 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The content of `config.yaml`; None if there is none, as in runs of older versions started from Python."""
+        """The content of `config.yaml`; None if there is none, as in older runs from Python."""
         path = self.file("config.yaml")
         if not path.exists():
             return None
@@ -157,7 +157,7 @@ class RunFolder:
     # Writing
 
     def check(self, resume: bool) -> None:
-        """Refuse a folder that holds another run, or on resume one that holds none; nothing is written yet."""
+        """Refuse a folder that holds another run, or on resume one that holds none. Nothing is written."""
         if self.path is None:
             if resume:
                 raise SelhnError("nothing to resume: name the run's folder with out=")

@@ -1,8 +1,8 @@
 """A training step recorded once as a CUDA graph and replayed: hundreds of small kernels become one launch.
 
-Nothing else in the package knows about recording. A step is recorded for every number of tokens and every phase of
-the loss that it meets, the second time it meets it; the first time it runs as it is, which is a step like any other
-and all the warming up that a recording needs.
+Nothing else in the package knows about recording. There is one recording for each number of tokens and each phase
+of the loss. The first step of a kind runs unrecorded, which is all the warming up that a recording needs; the second
+is recorded.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -21,7 +21,7 @@ Compute = Callable[[Pairs, int], dict[str, Tensor]]
 
 
 class Stepper:
-    """Runs training steps, replaying a recording where there is one.
+    """Runs training steps, by replaying a recording if there is one.
 
     Args:
         compute: the step; its shapes may depend on nothing but the number of tokens.
@@ -38,7 +38,7 @@ class Stepper:
         self._pool = torch.cuda.graph_pool_handle() if record else None
 
     def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
-        """One step. `phase` is whatever changes the computation while the shapes stay, such as that of a loss."""
+        """One step. `phase` is whatever changes the computation but not the shapes, such as that of a loss."""
         self.generator.manual_seed(step.seed)
         shape = (step.num_tokens, phase, step.pairs.regions is None)
         if shape in self._recordings:

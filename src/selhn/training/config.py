@@ -1,7 +1,6 @@
 """The settings of a run: frozen dataclasses, and `key=value` to change them."""
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import yaml
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_kind
 from selhn.data import Data
-from selhn.losses import LOSSES
+from selhn.losses import LOSSES, AbstractLoss, loss_settings
 from selhn.models import AbstractMatcher
 from selhn.runs import OWN
 
@@ -51,11 +50,11 @@ class TrainConfig:
     feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
     feature_bytes: int = 0
-    """Most memory of the GPU that features may take; 0 means half of what is free. What does not fit stays outside."""
+    """GPU memory that features may take; 0 means half of what is free. What does not fit stays on the host."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Whether steps are recorded as a CUDA graph and replayed; auto does so on a GPU for losses and models of ours."""
+    """Whether steps are recorded as a CUDA graph and replayed; auto records on a GPU, with losses of selhn."""
     two_pass: bool = False
-    """Whether all pairs are scored without a gradient and only those that the loss pulls at with one: the same step in
+    """Whether all pairs are scored without a gradient, and then only those that have one again: the same step in
     less time, for cross-attention and losses of hardest negatives."""
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 means at its end only."""
@@ -109,10 +108,10 @@ def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig) -> RunConfig:
-    """The configuration of a run that was started from Python, by name as far as its parts come from the tables."""
+    """The configuration of a run from Python: names for what comes from the tables, `own:` before the rest."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
-    settings = {name: getattr(loss, name) for name in inspect.signature(type(loss)).parameters} if of_loss else {}
+    settings = loss_settings(loss) if isinstance(loss, AbstractLoss) and of_loss else {}
     return RunConfig(
         of_model,
         of_loss or OWN + getattr(loss, "__name__", type(loss).__name__),
@@ -127,8 +126,8 @@ def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Dat
 def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """The configuration with `key=value` settings applied.
 
-    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`, `loss.epsilon=0.02`,
-    `data.images=2000` for the settings of each.
+    `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`,
+    `loss.epsilon=0.02`, `data.images=2000` for the settings of each.
     """
     for key, value in key_values(settings).items():
         owner, dot, name = key.partition(".")
@@ -151,7 +150,7 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, separator, text = setting.partition("=")
         if not separator or not key:
-            raise SelhnError(f"{setting!r} is no setting: write key=value, for example epochs=3")
+            raise SelhnError(f"{setting!r} is not a setting: write key=value, for example epochs=3")
         if key in ("model", "loss", "data"):  # names and paths, which may look like numbers or hold a #
             values[key] = text
             continue

@@ -15,7 +15,7 @@ from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm
 
 READ_EVERY = 20
-"""Steps between two readings of the numbers on the device: reading waits until the device has computed them."""
+"""Steps between two readings of the numbers on the device, since reading waits for the device."""
 
 
 class Numbers(NamedTuple):
@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
 
 
 class Meter:
-    """Collects the numbers of every step, writes them to `log.jsonl`, and passes on what the stall alarm says.
+    """Collects the numbers of every step, writes them to `log.jsonl`, and says what the stall alarm says.
 
     The position in the file is part of a checkpoint, so that a resumed log has no line twice.
     """
@@ -66,7 +66,7 @@ class Meter:
                 resource.close()
 
     def add(self, step: int, epoch: int, numbers: Numbers, read: bool) -> None:
-        """The numbers of one step; they are read every few steps, or now."""
+        """Take the numbers of one step; they are read from the device every few steps, or now with `read`."""
         self._unread.append((step, epoch, numbers))
         if read or len(self._unread) >= READ_EVERY:
             self._read()
@@ -85,7 +85,7 @@ class Meter:
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """One line."""
+        """Write one row to the log, and its numbers to TensorBoard."""
         if self._file is not None:
             self._file.write(json.dumps(row) + "\n")
         if self._board is not None:
@@ -94,7 +94,7 @@ class Meter:
                     self._board.add_scalar(name, value, row["step"])
 
     def flush(self) -> int:
-        """Everything read and on disk; returns the position."""
+        """Write everything to the disk; returns the position in the file."""
         self._read()
         if self._file is None:
             return 0
@@ -104,7 +104,7 @@ class Meter:
 
 
 def _tensorboard(folder: Path) -> Any:
-    """A TensorBoard writer where TensorBoard is installed, else nothing."""
+    """A TensorBoard writer if TensorBoard is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

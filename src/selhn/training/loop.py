@@ -31,7 +31,7 @@ from selhn.training.resident import on_device
 from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
-"""Settings that a resumed run may have otherwise than when it began."""
+"""Settings that may change when a run is resumed."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,20 @@ def train(
     quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train a model on `data.train`, keep the epoch with the best RSUM on `data.dev`, measure it once on `data.test`.
+    """Train a model on `data.train`, keep its best epoch on `data.dev`, measure that one once on `data.test`.
 
-    `settings` are fields of `TrainConfig`, such as `epochs=20, lr=5e-4`. `loss` is any function of the scores; one of
-    ours is also told which pairs show the same image. With `out` the run writes its log, checkpoints and results
-    there, and `resume=True` continues it to the same end, bit for bit on the CPU.
+    Args:
+        model: any `AbstractMatcher` with a tokenizer. It ends with the weights of the epoch with the best RSUM.
+        data: what `load_data` returns, or a `Data` of your own.
+        loss: a loss of selhn, or any function from scores `(B, B)`, pairs on the diagonal, to one number.
+        out: folder of the run: its settings, log, checkpoints, best model, results and verdict.
+        config: the settings of training; by default `TrainConfig()`.
+        resume: continue the run in `out` from its latest checkpoint, to the same end, bit for bit on the CPU.
+        quiet: show no progress.
+        settings: fields of `TrainConfig` that replace those of `config`, such as `epochs=20, lr=5e-4`.
+
+    Example:
+        >>> run = selhn.train(model, data, TripletSelHN(), out="runs/rvse", epochs=20)  # doctest: +SKIP
     """
     config = with_values(config or TrainConfig(), settings)
     run = describe_objects(model, loss, data, config)
@@ -84,7 +93,7 @@ def train_in(
     """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line."""
     config = run.train
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
-        raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum', not 'none'")
+        raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     folder.check(resume)
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
@@ -127,8 +136,9 @@ def train_in(
                     if stop or (config.checkpoint_every and position.step % config.checkpoint_every == 0):
                         checkpoints.save(replace(position, log_position=meter.flush()))
                     if stop:
-                        progress.say(_how_to_continue(folder, position.step, run))
-                        raise KeyboardInterrupt(_how_to_continue(folder, position.step, run))
+                        said = _how_to_continue(folder, position.step, run)
+                        progress.say(said)
+                        raise KeyboardInterrupt(said)
                 dev, probed = evaluate(model, data.dev), probe_split(model, data.dev)
                 meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
                 progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
@@ -151,7 +161,7 @@ def train_in(
 def _begin_phase(
     loss: Callable[..., Tensor], epoch: int, alarm: StallAlarm | None, steps: int, config: TrainConfig
 ) -> Hashable:
-    """Tell a scheduled loss, and the alarm that knows its plateau, which epoch begins; returns the loss's phase."""
+    """Tell a scheduled loss and the alarm which epoch begins; returns the phase of the loss."""
     if isinstance(loss, Scheduled):
         loss.set_epoch(epoch)
     if alarm is not None and isinstance(loss, AbstractLoss):
@@ -171,7 +181,7 @@ def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, c
     """What must be the same when a run is resumed; the number of epochs may grow."""
     settings = {key: value for key, value in asdict(config).items() if key not in FREE_TO_CHANGE}
     of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
-    if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # learnt settings with the values they started from
+    if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # with the values it starts from
         started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(loss).items())
         of_loss = f"{type(loss).__name__}({started})"
     made_of = ", ".join(f"{key}={value}" for key, value in model.settings.items())

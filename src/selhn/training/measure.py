@@ -27,9 +27,8 @@ def measure_runs(
 ) -> Iterator[tuple[str, Metrics]]:
     """The best model of every run under its name, and after several of them what their averaged scores reach.
 
-    A run by itself is ranked by its `logits`; what is averaged are the scores, which for SGR and SAF are sigmoids, as
-    their authors average them. `scores` is a folder in which the `logits` are kept, and from which a run that was
-    stopped is resumed.
+    A run by itself is ranked by its `logits`. What is averaged are the scores, which for SGR and SAF are sigmoids,
+    as their authors do. `scores` is a folder that keeps the `logits`; a measurement that was stopped resumes from it.
     """
     names = run_names(runs)
     require_same_data(runs)
@@ -47,7 +46,7 @@ def measure_runs(
         try:
             numbers = score_split(model, items, for_ranking=True, path=path, quiet=quiet)
         except KeyboardInterrupt:
-            kept = "" if path is None else f"; what was scored is kept in {path}, the same command continues from there"
+            kept = "" if path is None else f"; what was scored is kept in {path}: the same command continues"
             raise KeyboardInterrupt(f"stopped{kept}") from None
         yield name, measure_split(numbers, items, folds=folds)
         if len(runs) > 1:

@@ -48,7 +48,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, epoch: int, config: Trai
 
 
 def clipped_step(optimizer: torch.optim.Optimizer, norms: Norms, clip: float) -> None:
-    """One update, with all gradients scaled down together where their norm is above `clip`; 0 turns that off."""
+    """One update, with all gradients scaled down together if their norm is above `clip`; 0 turns that off."""
     if clip:
         norm = total_norm(list(norms.values()))
         if optimizer.param_groups[0].get("fused"):

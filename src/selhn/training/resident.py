@@ -1,4 +1,4 @@
-"""Where the features of a run lie: on its device where they fit, else on the host."""
+"""Where the features of a run are kept: on its device if they fit, else on the host."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from selhn.training.config import TrainConfig
 
 
 def on_device(data: Data, config: TrainConfig, device: torch.device, half: bool) -> Data:
-    """The data with all features on the device where the byte budget holds them, else as they are.
+    """The data with all features on the device if they fit into the byte budget, else unchanged.
 
-    Encoders that compute in bfloat16 round their features to it first: keeping them so changes no number. Features
-    that do not fit are brought over for every step instead.
+    Encoders that compute in bfloat16 round their features to it first, so keeping them in it changes no number.
+    Features that do not fit are copied to the device in every step instead.
     """
     if device.type == "cpu" and config.feature_precision == "auto":
         return data

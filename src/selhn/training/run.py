@@ -23,15 +23,16 @@ def run_config(
     config: RunConfig, out: str | Path | None = None, *, resume: bool = False, quiet: bool = False, label: str = ""
 ) -> Run:
     """Make the data, the model and the loss, and train."""
+    folder = RunFolder(out)
+    folder.check(resume)
     data = load_data(find_data(config.data), **config.data_settings)
     loss = make_loss(config)
-    folder = RunFolder(out)
     model = make_model(config, data, folder.tokenizer() if resume else None)
     return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label)
 
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
-    """Take up a run where its last checkpoint left it; `epochs`, `device` and `checkpoint_every` may be changed."""
+    """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`, such as `epochs`."""
     config = override(read_config(Path(out)), settings)
     if config.own:
         raise SelhnError(
@@ -61,13 +62,13 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 
 
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
-    """The model of a configuration, with weights drawn from the seed; its vocabulary is that of the training texts.
+    """The model of a configuration, with weights drawn from the seed.
 
-    A run that is resumed has its `tokenizer` already.
+    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already.
     """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
-        raise SelhnError("model.tokenizer is no setting: the vocabulary is made of the training texts")
+        raise SelhnError("model.tokenizer cannot be set: the vocabulary is built from the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
     if config.loss in LOSSES:
         settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
@@ -95,7 +96,7 @@ def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
 
 
 def open_run(run: Path, data: str | None = None) -> tuple[AbstractMatcher, Data]:
-    """The best model of a run, or a saved model, and the data it was trained on unless other data is named."""
+    """The best model of a run, or a saved model, and the data it was trained on, or other data by name."""
     return load_model(run), open_data(run, data)
 
 

@@ -19,7 +19,7 @@ from selhn.training.two_pass import require_two_pass
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
-    """bfloat16 for the encoders where the device computes in it, or where it was asked for."""
+    """Whether the encoders compute in bfloat16: if the settings say so, by default if the device can."""
     if config.precision == "auto":
         return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return config.precision == "bfloat16"
@@ -39,7 +39,7 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
             "lower batch_size"
         )
     augmentation = Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words)
-    # On a GPU a few more tokens cost little, and every number of tokens is recorded anew.
+    # On a GPU a few more tokens cost little, and every number of tokens needs a recording of its own.
     token_step = 4 if device.type == "cuda" else 1
     return Batches(
         data.train,

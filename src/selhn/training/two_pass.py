@@ -1,9 +1,9 @@
-"""A step that scores all pairs without a gradient, and with one only those that the loss can pull at.
+"""A step that scores all pairs without a gradient, and then again only those that have a gradient.
 
-A loss of hardest negatives pulls at the positives and, for every anchor, at one negative: of B^2 pairs at most B, and
-2B for every maximum that it needs. What it is given is the whole matrix of the first pass, in which the gradients of
-these pairs lead to the second: value and gradients are those of one pass. That is not so for a loss that pulls at all
-negatives, nor for a model whose scores depend on other pairs.
+A loss of hardest negatives has gradients for the positives and for one negative per anchor: B of the B^2 pairs, and
+2B for each maximum that it needs. It sees the whole matrix of the first pass, in which these pairs carry the
+gradients of the second. Value and gradients are those of one pass. This does not hold for a loss with gradients for
+all negatives, nor for a model whose scores depend on other pairs.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
         )
     if not isinstance(loss, AbstractLoss):
         raise SelhnError(
-            "two_pass=true must know which pairs the loss pulls at, and cannot know it of a function from outside: "
+            "two_pass=true must know which pairs get a gradient, which a function from outside does not tell: "
             "use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
@@ -39,15 +39,15 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
     if not changes and not loss.mines:
         sums = ", ".join(name for name in loss.needs if name not in MAXIMA)
         raise SelhnError(
-            f"two_pass=true is for losses of hardest negatives alone, and {type(loss).__name__} pulls at all of them "
-            f"({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
+            f"two_pass=true is for losses of hardest negatives, and {type(loss).__name__} has gradients for all of "
+            f"them ({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
         )
 
 
 def match_in_two_passes(
     model: AbstractMatcher, batch: Batch, loss: Callable[..., Tensor], image_ids: Int[Tensor, " B"] | None
 ) -> Match:
-    """What `model(batch)` gives, as far as this loss can tell: all scores, and gradients where it pulls."""
+    """What `model(batch)` gives, as far as this loss can tell: all scores, and the gradients it needs."""
     if not isinstance(loss, AbstractLoss) or not loss.mines:
         return model(batch)
     images, texts = encode_batch(model, batch)

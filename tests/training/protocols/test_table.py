@@ -79,7 +79,7 @@ def test_two_passes_are_the_same_run_with_labels(tmp_path):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("aoq", ["two_pass=true"], "aoq pulls at more pairs than those of a batch"),
+        ("aoq", ["two_pass=true"], "aoq has gradients for more pairs"),
         ("ncr", ["two_pass=true", "model.networks=1", "loss.margin_of=image"], "moves its hardest negatives"),
         ("ncr", ["two_pass=true"], "two_pass=true scores some pairs again"),
         ("aoq", ["model.networks=2"], "aoq trains one network"),

@@ -15,9 +15,9 @@ from selhn.training.two_pass import match_in_two_passes
 class Protocol:
     """How a loss is trained; this is the ordinary way, which needs nothing but scores.
 
-    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints; it knows
-    no more of any loss. A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves
-    the result in `tables`, with a row for every text or image, on the device; `match` gathers from them for its pairs.
+    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints. A
+    protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves the result in
+    `tables`, with a row per text or image, on the device; `match` gathers from them for its pairs.
     Tables are filled in place, never replaced: a recorded step keeps reading where it was recorded.
 
     Args:
@@ -35,14 +35,14 @@ class Protocol:
 
     @property
     def capturable(self) -> bool:
-        """Whether `match` is the same work whatever the values are, so that a GPU can record and replay the step."""
+        """Whether `match` does the same work whatever the values are, so that a GPU can record the step."""
         return True
 
     def begin_epoch(self, epoch: int) -> None:
-        """Before the first step of an epoch; not when a run is taken up in the middle of one."""
+        """Before the first step of an epoch; not if a run is resumed in the middle of one."""
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
-        """The scores of a batch, whose rows in the training set are `pairs`, and what the loss is `given` with them."""
+        """The scores of a batch, and what the loss is `given` with them; `pairs` are its rows of the training set."""
         return self.score(batch), None
 
     def score(self, batch: Batch) -> Match:
@@ -52,7 +52,7 @@ class Protocol:
         return self.model(batch)
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
-        """Which pairs are no negatives of each other because they show one image; None if the settings allow it."""
+        """The images of the pairs, whose captions are not negatives of each other; None if the settings allow it."""
         return batch.image_ids if self.config.mask_same_image else None
 
     def state(self) -> dict[str, Tensor]:

@@ -14,24 +14,24 @@ from selhn.training.protocols.base import Protocol
 from selhn.training.protocols.mixture import fit_two_gaussians
 
 THRESHOLD = 0.5
-"""A pair is held to be true where that is more probable than this."""
+"""A pair counts as true if that is more probable than this."""
 
 
 class CoDivide(Protocol):
     """Before every epoch after the warm-up: losses of all pairs, a mixture of two Gaussians, labels for both networks.
 
-    Of network k, l_i is the loss of pair i among a random batch (`NCR.pair_losses`), w_i the posterior of the component
-    with the lower mean, and P_i the prediction of `NCR.predict`. A pair is true where w_i of the *other* network is
-    above 1/2:
+    For each network, l_i is the loss of pair i in a random batch (`NCR.pair_losses`), w_i the posterior of the
+    component with the lower mean, P_i the prediction of `NCR.predict`. A pair is true if w_i of the *other* network
+    is above 1/2:
 
-        y_i = w_i + (1 - w_i) P_i            of true pairs, w of the other network, P of its own
-        y_i = (P_i of one + P_i of the other) / 2        of wrong pairs, trained on from the middle of the run on
+        y_i = w_i + (1 - w_i) P_i                    for true pairs, w of the other network, P of its own
+        y_i = (P_i of one + P_i of the other) / 2    for wrong pairs, used from the middle of the run on
 
     A model with one network is its own other. Both networks see the same batch and are updated in one step.
     """
 
-    # Official: predictions are made anew in every step, and true and wrong pairs are in batches of their own, with an
-    # update for each. Here a label holds for an epoch, and a batch has both kinds.
+    # Official: predictions are made in every step, and true and wrong pairs have batches of their own, with an update
+    # for each. Here a label holds for an epoch, and a batch has both kinds.
 
     networks = 2
 
@@ -73,7 +73,7 @@ class CoDivide(Protocol):
         found = torch.zeros(2, *self.tables["labels"].shape, device=self._plain.device)
         with in_eval_mode(self.model):
             for first in range(0, len(order), size):
-                # The last batch is as large as the others: what a loss is depends on how many pairs there are.
+                # The last batch is as large as the others: a loss depends on the number of pairs.
                 texts = order[min(first, len(order) - size) :][:size]
                 batch = self._plain.assemble_rows(texts)
                 image_ids = self.image_ids(batch)

@@ -56,7 +56,7 @@ class MetaStep(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Not with dropout, which has to be the same in all passes, nor where features of dev are not on the device."""
+        """Not with dropout, which must be the same in all passes, nor if features of dev are not on the device."""
         return not self._seeded
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
@@ -68,7 +68,7 @@ class MetaStep(Protocol):
         return self.score(batch), None
 
     def _draw_dev(self) -> Batch:
-        """Other pairs of dev in every step; all of one width, and drawn on the device, so that it can be recorded."""
+        """Other pairs of dev in every step, all of one width and drawn on the device, so that it can be recorded."""
         order = torch.rand(self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device)
         rows = order.argsort()[: self._dev.batch_size]
         pairs = Pairs(rows, self._image_of_text[rows])
@@ -80,7 +80,7 @@ class MetaStep(Protocol):
             steps = self._gradients(self.loss.per_anchor(scores, self.image_ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
                 towards = self._gradients(self._plain(self._scores(dev, seed), self.image_ids(dev)))
-            # Zero where all of dev is told apart: then nothing moves, and there is nothing to learn from it.
+            # Zero if all pairs of dev are separated: then nothing moves, and there is nothing to learn.
             length = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(towards)))
             nudge = NUDGE / length.clamp(min=torch.finfo(length.dtype).tiny ** 0.5)
             ends = []

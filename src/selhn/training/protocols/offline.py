@@ -22,7 +22,7 @@ class OfflineNegatives(Protocol):
     For pair i a number n below `loss.depth` is drawn; T- is the n-th hardest negative text of image i, V- the
     (n I / T)-th hardest negative image of text i, V2 the image of T-, and T2 a random text of V-. With five texts an
     image V- is at place n / 5, as in the authors' program. They rank once, by a model that was trained before (an
-    embedding, also for BFAN); here the model ranks that is being trained, anew every `loss.refresh` epochs.
+    embedding, also for BFAN); here the model that is being trained ranks, again every `loss.refresh` epochs.
     """
 
     def __init__(self, model: AbstractMatcher, loss: AOQ, data: Data, batches: Batches, config: TrainConfig):
@@ -31,7 +31,7 @@ class OfflineNegatives(Protocol):
         if isinstance(model, Twins):
             raise SelhnError("aoq trains one network: leave model.networks at 1")
         if config.two_pass:
-            raise SelhnError("aoq pulls at more pairs than those of a batch: leave two_pass=false")
+            raise SelhnError("aoq has gradients for more pairs than those of a batch: leave two_pass=false")
         split, device = data.train, batches.device
         self._texts_of = TextsOfImages.of(split, device)
         self._image_of_text = split.image_of_text.to(device)
@@ -47,7 +47,7 @@ class OfflineNegatives(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Features that do not lie on the device are brought over within the step, which cannot be recorded."""
+        """Features that are not on the device are copied to it within the step, which cannot be recorded."""
         return self.batches.resident
 
     def begin_epoch(self, epoch: int) -> None:

@@ -135,7 +135,7 @@ add("sct", sct, plain=SCT, nca=lambda: SCT(variant="nca", weight=0.7, hard_thres
 
 
 def warmup(f, a):
-    return triplet(f, a) if f._epoch < f.warmup_epochs else hardest(f, a)
+    return triplet(f, a) if f.warming_up else hardest(f, a)
 
 
 def warmed_up():
@@ -218,7 +218,7 @@ add(
 
 
 def ncr(f, a):
-    return mean_hinge(f, a) if a.negatives and f._epoch < f.warmup_epochs else hardest(f, a)
+    return mean_hinge(f, a) if a.negatives and f.warming_up else hardest(f, a)
 
 
 add(

@@ -1,8 +1,8 @@
-"""The numbers of a tile of scores in one Triton kernel each: for half-precision embeddings on a Hopper GPU or newer.
+"""A tile of scores in one Triton kernel: for half-precision embeddings on a Hopper GPU or newer.
 
-A tile may hold a billion pairs here: the kernels cut it into blocks, multiply a block, accumulating in float32, and
-reduce it along both axes before it leaves the registers. Every block leaves one number an anchor; these are reduced
-afterwards in a fixed order, so that the statistics are the same in every run.
+A tile may hold a billion pairs here: the kernels cut it into blocks, multiply a block, accumulating in
+float32, and reduce it along both axes before it leaves the registers. Every block leaves one number per
+anchor; these are reduced afterwards in a fixed order, so that the statistics are the same in every run.
 """
 
 from typing import Any
@@ -18,15 +18,15 @@ from selhn.kernels import fused_triton
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 from selhn.kernels.torch_tiles import Side
 
-# The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a multiprocessor of
-# an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for a bare product, took twice
-# the time.
+# The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a
+# multiprocessor of an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for
+# a bare product, took twice the time.
 ROWS, COLUMNS, DEPTH = 128, 128, 64
 LAUNCH = {"num_warps": 4, "num_stages": 3}
 SCORES_PER_LAUNCH = 2**30
 """Bounds what the blocks of a launch leave behind: 192 MiB for a maximum and a sum."""
 BACKWARD_TILE = 8192
-"""The pulls of a tile are kept, in half precision: 128 MiB."""
+"""The gradients of a tile are kept, in half precision: 128 MiB."""
 
 
 def forward_tile(batch: int) -> tuple[int, int]:
@@ -35,7 +35,7 @@ def forward_tile(batch: int) -> tuple[int, int]:
 
 
 def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
-    """Embeddings as the copy engine wants them, rows at multiples of 16 bytes; zeros are added to d where it is odd."""
+    """Embeddings as the copy engine needs them, rows at multiples of 16 bytes, d padded with zeros."""
     if emb.shape[1] % 8:
         emb = pad(emb, (0, -emb.shape[1] % 8))
     emb = emb.contiguous()
@@ -43,7 +43,7 @@ def aligned(emb: Float[Tensor, "B d"]) -> Float[Tensor, "B e"]:
 
 
 def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
-    """The scores of A pairs, from the same blocks as the negatives, so that equal pairs stay exactly equal."""
+    """The scores of A pairs, from the same blocks as the negatives, so that ties stay exact."""
     batch, width = image_emb.shape
     positive = torch.empty(batch, dtype=torch.float32, device=image_emb.device)
     _launch(
@@ -56,7 +56,7 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
 def reduce_tile(
     rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
 ) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic with the index of its winner in the tile, None if it has none."""
+    """For rows, then columns: every statistic, with its winner's index in the tile if it is a maximum."""
     (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
     row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
     maxima = [name for name in needs if name in MAXIMA]
@@ -97,7 +97,7 @@ def pull_tile(
     column_weight: Float[Tensor, " C"],
     terms: Terms,
 ) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
-    """As in `torch_tiles`; the first of the sums is left at zero but for "hinge_sum", where alone it is needed."""
+    """As in `torch_tiles`; the first of the sums stays 0 except for "hinge_sum", which alone needs it."""
     (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
     row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
     pulls = rows.emb.new_empty(num_rows, triton.cdiv(num_columns, 8) * 8)[:, :num_columns]

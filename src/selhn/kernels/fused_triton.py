@@ -1,7 +1,7 @@
 """The Triton kernels of `fused`; imported only where they run.
 
-A program has one block of scores, `ROWS` image anchors by `COLUMNS` text anchors. Names in capitals are known when a
-kernel is compiled. `no_type_check`: these are not Python functions, whatever they look like.
+A program has one block of scores, `ROWS` image anchors by `COLUMNS` text anchors. Names in capitals are known
+when a kernel is compiled. `no_type_check`: these are not Python functions, whatever they look like.
 """
 
 from typing import no_type_check
@@ -75,7 +75,7 @@ def positive_scores(
 @triton.jit
 @no_type_check
 def _maximum(scores, positive, NAME: tl.constexpr, AXIS: tl.constexpr):
-    """The maximum of a block along an axis and where it is: of equal ones, the first. A NaN, equal to none, is at 0."""
+    """The maximum of a block along an axis and its index: the first of equal ones. A NaN is at 0."""
     if NAME == "hardest_below":
         scores = tl.where(scores >= positive, float("-inf"), scores)
     elif NAME == "hardest_up_to":

@@ -1,7 +1,7 @@
 """What every loss is made of: a few numbers per anchor, each a maximum or a sum over the anchor's negatives.
 
-Image i is an anchor among the texts (row i of `scores`), text i among the images (column i). Both directions are
-reduced by the same function of "rows", so a loss is written once and for both.
+Image i is an anchor among the texts (row i of `scores`), text i among the images (column i). Both directions
+are reduced by the same function of "rows", so a loss is written once and for both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +36,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class AnchorStatistics:
-    """Statistics of the 2B anchors of a batch: `anchors["hardest"]`. Axis -2 is (image anchors, text anchors).
+    """Statistics of the 2B anchors of a batch: `anchors["hardest"]`.
 
-    Only those in `values` were computed; a loss names the ones it needs. An anchor without a candidate has -inf, and a
-    sum of 0. If negatives tie, the one with the lowest index is taken and receives all of the gradient. `given` is
-    what a loss was handed beyond the scores; `raw` has the statistics of the unchanged scores, if they were asked for.
+    Axis -2 is (image anchors, text anchors). Only those in `values` were computed; a loss names the ones it
+    needs. An anchor without a candidate has -inf, and a sum of 0. If negatives tie, the one with the lowest
+    index is taken and receives all of the gradient. `given` is what a loss was handed beyond the scores;
+    `raw` has the statistics of the unchanged scores, if they were asked for.
     """
 
     positive: Float[Tensor, "*K 1 B"]
@@ -59,16 +60,16 @@ Rows = Callable[[Tensor, Tensor, Terms], Tensor]
 
 @dataclass(frozen=True)
 class Statistic:
-    """One number per anchor: a reduction of one term per negative. All that is known of it outside of Triton kernels.
+    """One number per anchor, a reduction of one term per negative; all but its Triton kernel is here.
 
     Args:
         reduction: how the terms become one number.
         term: of every negative, from its score and that of the positive; a negative at -inf must add nothing.
-        derivative: of a sum or log-sum-exp by every score, divided by `steepness`, so that it is in [0, 1]; from the
-            scores and the `level` of their anchor. None if the statistic has no gradient.
+        derivative: of a sum or log-sum-exp by every score, divided by `steepness`, so that it is in [0, 1];
+            from the scores and the `level` of their anchor. None if the statistic has no gradient.
         steepness: the largest derivative by a score.
-        has_positive: whether the derivative by the positive is minus the sum of those by the negatives, not 0.
-        fused: whether the Triton kernels have it. A loss that needs another one is served by torch everywhere.
+        has_positive: whether the derivative by the positive is minus the sum of those by the negatives.
+        fused: whether the Triton kernels have it; a loss that needs another one is served by torch.
     """
 
     reduction: Literal["max", "sum", "logsumexp"]
@@ -100,10 +101,10 @@ class Statistic:
         return first + second if self.reduction == "sum" else torch.logaddexp(first, second)
 
     def level(self, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B"]:
-        """What `derivative` must know of an anchor: its positive, or the value itself if that is a log-sum-exp."""
+        """What `derivative` must know of an anchor: its positive, or the value of a log-sum-exp."""
         if self.reduction == "sum":
             return positive.expand(2, -1)
-        # An anchor without negatives has no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
+        # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
         return value.masked_fill(value == -torch.inf, torch.inf)
 
 
@@ -150,10 +151,10 @@ def _mined_steepness(terms: Terms) -> float:
     return sum(map(abs, slope(terms.polynomial))) or 1.0
 
 
-# n: scores of the negatives, p: of the positive, t: the terms. Comparisons are written so that a NaN stays in and shows
-# in the loss, rather than being dropped by a comparison that is always false.
+# n: scores of the negatives, p: of the positive, t: the terms. Comparisons are written so that a NaN stays in
+# and shows in the loss, rather than being dropped by a comparison that is always false.
 STATISTICS: Mapping[str, Statistic] = {
-    # The score of the hardest negative: of all, of those that score strictly below the positive, or not above it.
+    # The score of the hardest negative: of all, of those strictly below the positive, or not above it.
     "hardest": Statistic("max", lambda n, p, t: n),
     "hardest_below": Statistic("max", lambda n, p, t: n.masked_fill(n >= p, -torch.inf)),
     "hardest_up_to": Statistic("max", lambda n, p, t: n.masked_fill(n > p, -torch.inf)),
@@ -182,7 +183,7 @@ STATISTICS: Mapping[str, Statistic] = {
     "mined_count": Statistic("sum", lambda n, p, t: is_mined(n, p, t.margin).to(n.dtype), fused=False),
     "mined_sum": Statistic("sum", _mined_penalty, _mined_derivative, _mined_steepness, fused=False),
 }
-"""All statistics over negatives. There is one over positives: "positive_mean", the mean score over all pairs of the
+"""All statistics over negatives. One is over positives: "positive_mean", the mean score over all pairs of the
 anchor's image, its own included."""
 
 MAXIMA = frozenset(name for name, statistic in STATISTICS.items() if statistic.reduction == "max")
@@ -191,7 +192,7 @@ MAXIMA = frozenset(name for name, statistic in STATISTICS.items() if statistic.r
 def label_images(
     image_ids: Int[Tensor, " B"] | None, batch: int, device: torch.device
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"]]:
-    """A number below B for every pair, the same for the pairs of one image; and how many pairs show another image."""
+    """A number below B per pair, equal for pairs of one image; and how many pairs show another image."""
     if image_ids is None:
         return torch.arange(batch, dtype=torch.int32, device=device), torch.full((batch,), batch - 1, device=device)
     # Where its id stands among the sorted ids: unlike `unique`, this never waits for the device.
@@ -215,7 +216,9 @@ def dense_statistics(
     same_image = labels[:, None] == labels
     prepared = scores if terms.scale is None else scores * terms.scale
     prepared = prepared if terms.shift is None else prepared + terms.shift
-    masked = same_image if terms.mask_same_image else torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    masked = same_image
+    if not terms.mask_same_image:
+        masked = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     negatives = prepared.masked_fill(masked, -torch.inf)
     if terms.added is not None:
         negatives = negatives + terms.added.to(negatives)
@@ -224,10 +227,10 @@ def dense_statistics(
     if shared:
         of_negatives += [name for name in also if name not in needs]
     positive = prepared.diagonal(dim1=-2, dim2=-1)
-    values = {
-        name: torch.stack([STATISTICS[name].of_rows(rows, positive, terms) for rows in (negatives, negatives.mT)], -2)
-        for name in of_negatives
-    }
+    values = {}
+    for name in of_negatives:
+        of_rows, both = STATISTICS[name].of_rows, (negatives, negatives.mT)
+        values[name] = torch.stack([of_rows(rows, positive, terms) for rows in both], dim=-2)
     if "positive_mean" in needs:
         positives = prepared.masked_fill(~same_image, 0.0)
         sums = torch.stack([positives.sum(dim=-1), positives.sum(dim=-2)], dim=-2)
@@ -235,4 +238,5 @@ def dense_statistics(
     anchors = AnchorStatistics(positive.unsqueeze(-2), num_negatives, values)
     if not also:
         return anchors
-    return replace(anchors, raw=anchors if shared else dense_statistics(scores.detach(), image_ids, also, Terms()))
+    raw = anchors if shared else dense_statistics(scores.detach(), image_ids, also, Terms())
+    return replace(anchors, raw=raw)

@@ -1,9 +1,9 @@
 """The same statistics straight from two embedding matrices, without the B x B scores: O(B d + tile^2) memory.
 
-One traversal of tiles of V @ T' serves both directions. The backward pass costs O(B d) for the maxima, whose winners
-were remembered, and recomputes tiles only where an anchor's sum over all negatives received a gradient: a loss that
-mines all of its anchors touches none. The numbers of a tile come from `fused` on a GPU that has it, else from
-`torch_tiles`.
+One traversal of tiles of V @ T' serves both directions. The backward pass costs O(B d) for the maxima, whose
+winners were remembered, and recomputes tiles only where an anchor's sum over all negatives received a
+gradient: a loss that mines all of its anchors touches none. The numbers of a tile come from `fused` on a GPU
+that has it, else from `torch_tiles`.
 """
 
 from collections.abc import Iterator
@@ -38,9 +38,10 @@ def tiled_statistics(
 ) -> AnchorStatistics:
     """Statistics of `image_emb @ text_emb.T`: values, gradients and tie rule of `dense_statistics`.
 
-    Half-precision embeddings are multiplied exactly and compared in float32; on NVIDIA GPUs from Hopper on that is done
-    by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set to do. `index_add_`
-    on CUDA adds in any order; `torch.use_deterministic_algorithms(True)` makes the gradients repeatable.
+    Half-precision embeddings are multiplied exactly and compared in float32; on NVIDIA GPUs from Hopper on
+    that is done by fused Triton kernels, unless a `tile` is given. Wider ones are multiplied as torch is set
+    to do. `index_add_` on CUDA adds in any order; `torch.use_deterministic_algorithms(True)` makes the
+    gradients repeatable.
     """
     if terms.added is not None:
         raise SelhnError(
@@ -57,7 +58,7 @@ def tiled_statistics(
     masked = labels if terms.mask_same_image else label_images(None, len(image_emb), image_emb.device)[0]
     multiplied = image_emb.dtype
     if "positive_mean" in needs:
-        # Near collapse its gradient and that of the tiles all but cancel: they are added before they are rounded.
+        # Near collapse its gradient and that of the tiles nearly cancel: they are added before rounding.
         wide = torch.promote_types(multiplied, torch.float32)
         image_emb, text_emb = image_emb.to(wide), text_emb.to(wide)
     positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile, multiplied)
@@ -87,10 +88,10 @@ def positive_means(
     labels: Int[Tensor, " B"],
     num_negatives: Int[Tensor, " B"],
 ) -> Float[Tensor, "2 B"]:
-    """The mean score over all pairs of an anchor's image, from the mean embedding of those pairs: O(B d), no tiles."""
+    """The mean score over all pairs of an anchor's image, from their mean embedding: O(B d), no tiles."""
     in_order, order = labels.long().sort(stable=True)
-    # A label is where the pairs of its image begin in this order, and so where their bag of embeddings does. Of the
-    # bags that begin there, all but the last are empty.
+    # A label is where the pairs of its image begin in this order, and so where their bag of embeddings does.
+    # Of the bags that begin there, all but the last are empty.
     last = labels + len(labels) - num_negatives - 1
     # Not index_add_: on CUDA it adds in any order.
     mean_image, mean_text = (embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (image_emb, text_emb))
@@ -115,7 +116,7 @@ def _arithmetic(tile: int | None) -> ModuleType:
 
 
 class _TiledStatistics(torch.autograd.Function):
-    """(V, T) -> positive (B), then every statistic of `needs` (2, B); products are those of V, T as `multiplied`."""
+    """(V, T) -> positive (B), then all `needs` (2, B); V and T are multiplied as `multiplied`."""
 
     @staticmethod
     def forward(
@@ -184,7 +185,7 @@ def _traverse(
     terms: Terms,
     tile: int | None,
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Positive scores, statistics (2, B), and the index (2, B) of the winner of every maximum, -1 for none."""
+    """Positive scores, statistics (2, B), and the index (2, B) of every maximum's winner, -1 for none."""
     batch, arithmetic = len(image_emb), _arithmetic(tile)
     height, width = (tile, tile) if tile else arithmetic.forward_tile(batch)
     positive = torch.cat([arithmetic.positives(image_emb[s], text_emb[s]) for s in _spans(batch, height)])
@@ -217,7 +218,7 @@ def _add_winner_gradients(
     weight: Float[Tensor, "2 B"],
     winner: Int[Tensor, "2 B"],
 ) -> None:
-    """Add the gradient of a maximum to both sides: every anchor pulls at its winner, and is pulled by it."""
+    """Add the gradient of a maximum to both sides: to every anchor and to its winner."""
     weight = torch.where(winner < 0, 0, weight)
     winner = winner.clamp(min=0)
     for direction in (0, 1):
@@ -238,17 +239,18 @@ def _add_sum_gradients(
     terms: Terms,
     tile: int | None,
 ) -> Float[Tensor, " B"]:
-    """Add the gradient of a sum over all negatives to both sides; return how hard the anchors of every pair pull.
+    """Add the gradient of a sum over all negatives to both sides; return every pair's own gradient, summed.
 
-    Only pairs whose image or text anchor has a weight are visited, each once: the images that have one against all
-    texts, then the other images against the texts that have one. How many there are is all that the host waits for.
+    Only pairs whose image or text anchor has a weight are visited, each once: the images that have one
+    against all texts, then the other images against the texts that have one. How many there are is all that
+    the host waits for.
     """
     arithmetic = _arithmetic(tile)
     tile = tile or arithmetic.BACKWARD_TILE
     batch, (num_images, num_texts) = weight.shape[1], (weight != 0).sum(dim=1).tolist()
     if num_images == num_texts == 0:
         return torch.zeros_like(weight[0])
-    chosen_images, chosen_texts = (weight == 0).to(torch.uint8).argsort(dim=1, stable=True)  # those with a weight first
+    chosen_images, chosen_texts = (weight == 0).to(torch.uint8).argsort(dim=1, stable=True)  # weights first
     image_sums, text_sums = torch.zeros(2, 2, batch, dtype=weight.dtype, device=weight.device)
     for all_rows, all_columns in (
         (_parts(chosen_images[:num_images], batch, tile), list(_spans(batch, tile))),
@@ -264,8 +266,8 @@ def _add_sum_gradients(
                 add_product(emb_grads[1], columns, pulls.mT, row_side.emb)
                 image_sums[:, rows] += row_sums
                 text_sums[:, columns] += column_sums
-    # Near collapse the pulls at an anchor cancel but for the small differences of the embeddings. What rounding took
-    # from all pulls alike would outweigh them: it is given back, at the mean of the embeddings.
+    # Near collapse the gradients at an anchor cancel but for the small differences of the embeddings. What
+    # rounding took from all of them would outweigh these: it is given back, at the mean of the embeddings.
     emb_grads[0].addr_(image_sums[1], texts.emb.mean(dim=0, dtype=weight.dtype))
     emb_grads[1].addr_(text_sums[1], images.emb.mean(dim=0, dtype=weight.dtype))
     return image_sums[0] + text_sums[0]

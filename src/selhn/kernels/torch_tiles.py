@@ -13,7 +13,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Side:
-    """The anchors along one side of a tile: their embeddings, image labels, and what their scores are measured by.
+    """The anchors along one side of a tile: embeddings, image labels, and what scores are compared with.
 
     `level` is the positive score in the forward pass, and what `Statistic.level` gives in the backward pass.
     """
@@ -27,7 +27,7 @@ class Side:
 
 
 def product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Tensor, "A C"]:
-    """A matrix product that is never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
+    """A matrix product, never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
     if right.dtype not in HALF:
         return left @ right
     if right.is_cuda:
@@ -48,14 +48,14 @@ def add_product(
 
 
 def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -> Float[Tensor, " A"]:
-    """The scores of A pairs, from the same products as the negatives, so that equal pairs stay exactly equal."""
+    """The scores of A pairs, from the same products as the negatives, so that ties stay exact."""
     return product(image_emb, text_emb.mT).diagonal().clone()
 
 
 def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
     """A tile of scores, -inf at pairs of one image."""
     scores = product(rows.emb, columns.emb.mT)
-    # Labels rise with the pairs unless ids are given, so most tiles need no mask. Looking would stall a device.
+    # Labels rise with the pairs unless ids are given: most tiles need no mask. Looking would stall a device.
     if scores.is_cuda or (rows.label.max() >= columns.label.min() and columns.label.max() >= rows.label.min()):
         scores.masked_fill_(rows.label[:, None] == columns.label, -torch.inf)
     return scores
@@ -64,7 +64,7 @@ def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
 def reduce_tile(
     rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
 ) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic with the index of its winner in the tile, None if it has none."""
+    """For rows, then columns: every statistic, with its winner's index in the tile if it is a maximum."""
     scores = negative_scores(rows, columns)
     return [
         {name: _reduce(name, block, side.level, terms) for name in needs}
@@ -89,10 +89,10 @@ def pull_tile(
     column_weight: Float[Tensor, " C"],
     terms: Terms,
 ) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
-    """The gradient by every score of a tile, in the embeddings' precision; for rows, then columns, two sums over it.
+    """The gradient by every score of a tile, as precise as the embeddings; for rows, then columns, two sums.
 
-    The weights are the gradients of the anchors' statistics. The first sum is over the gradient of an anchor's own
-    statistic, the second over what rounding took from the gradients of both sides.
+    The weights are the gradients of the anchors' statistics. The first sum is over the gradient of an
+    anchor's own statistic, the second over what rounding took from the gradients of both sides.
     """
     scores = negative_scores(rows, columns)
     derivative = STATISTICS[name].derivative

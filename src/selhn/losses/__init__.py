@@ -80,8 +80,8 @@ LOSSES: dict[str, LossEntry] = {
 }
 
 __all__ = [entry.loss.__name__ for entry in LOSSES.values()]
-__all__ += ["LOSSES", "AbstractLoss", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled", "TakesGiven"]
-__all__ += ["create_loss", "list_losses", "loss_settings", "register_loss"]
+__all__ += ["AbstractLoss", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled", "TakesGiven"]
+__all__ += ["LOSSES", "create_loss", "list_losses", "loss_settings", "register_loss"]
 
 
 def register_loss(

@@ -17,10 +17,11 @@ from selhn.losses.roles import TakesGiven
 
 @dataclass(frozen=True)
 class OfflineScores:
-    """Scores of B pairs with negatives chosen from the whole training set; axis -2 is (image anchors, text anchors).
+    """Scores with negatives from the whole training set; axis -2 is (image anchors, text anchors).
 
-    T- and V- are the offline negatives of image V_i and of text T_i. `negative` holds s(V_i, T-) and s(V-, T_i); `pair`
-    holds s(V-, T-), and for the text anchors s(V2, T2), where V2 is the image of T- and T2 a caption of V-.
+    T- and V- are the offline negatives of image V_i and of text T_i. `negative` holds s(V_i, T-) and s(V-,
+    T_i); `pair` holds s(V-, T-), and for the text anchors s(V2, T2), where V2 is the image of T- and T2 a
+    caption of V-.
     """
 
     negative: Float[Tensor, "*K 2 B"]
@@ -28,7 +29,7 @@ class OfflineScores:
 
 
 class AOQ(TakesGiven, AbstractLoss):
-    """T-HN on the batch, weighted by how much harder its negative is than the offline one, and two offline hinges.
+    """T-HN weighted by how much harder its negative is than the offline one, and two offline hinges.
 
     Equation, for anchor V_i with hardest negative T^_i in the batch, offline negatives T- and V-:
 
@@ -36,17 +37,18 @@ class AOQ(TakesGiven, AbstractLoss):
           + [s(V_i, T-) - s(V_i, T_i) + offline_margin]+ + [s(V-, T-) - s(V_i, T_i) + offline_margin]+
         w = beta - (s(V_i, T-) - s(V_i, T^_i)) / alpha
 
-    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`; so are
-    `per_anchor` and `from_embeddings`. Without it this is `TripletHN`. An anchor without negatives in the batch keeps
-    its offline terms. `selhn.training` finds the offline negatives and scores them.
+    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`;
+    so are `per_anchor` and `from_embeddings`. Without it this is `TripletHN`. An anchor without negatives in
+    the batch keeps its offline terms. `selhn.training` finds the offline negatives and scores them.
 
     Args:
         margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
         offline_margin: of the offline negatives.
         alpha, beta: of the weight w.
-        weight_gradient: whether gradient flows through w too, as in the authors' program. It raises an offline
-            negative, towards the anchor.
-        negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it should punish.
+        weight_gradient: whether gradient flows through w too, as in the authors' program. It raises an
+            offline negative.
+        negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it
+            should punish.
         depth: from how many of the hardest texts of an image training draws its offline negative.
         refresh: epochs between two searches for them.
 
@@ -54,12 +56,12 @@ class AOQ(TakesGiven, AbstractLoss):
         Chen et al., Adaptive Offline Quintuplet Loss for Image-Text Matching, ECCV 2020.
 
     Relations:
-        Without the offline terms and with w = 1, `TripletHN`. Offline negatives are harder than a batch can be, but
-        may be true matches: only an image's own captions are known not to be negatives.
+        Without the offline terms and with w = 1, `TripletHN`. Offline negatives are harder than a batch can
+        be, but may be true matches: only an image's own captions are known not to be negatives.
 
     Example:
-        >>> given = OfflineScores(negative=torch.stack([s_image_off, s_off_text]), pair=torch.stack([s_off, s_off2]))
-        >>> loss = AOQ()(image_emb @ text_emb.T, given=given)
+        >>> negative, pair = torch.stack([s_image_off, s_off_text]), torch.stack([s_off, s_off2])
+        >>> loss = AOQ()(image_emb @ text_emb.T, given=OfflineScores(negative, pair))
     """
 
     needs = ("hardest",)

@@ -2,18 +2,25 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import MAXIMA, AnchorStatistics, Terms, dense_statistics, tiled_statistics
-from selhn.losses.checks import check_embeddings, check_image_ids, check_scores, require_choice, require_number
+from selhn.losses.checks import (
+    ImageIds,
+    Scores,
+    check_embeddings,
+    check_image_ids,
+    check_scores,
+    require_choice,
+    require_number,
+)
 from selhn.losses.roles import TakesGiven
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
@@ -24,14 +31,14 @@ AverageOver = Literal["negatives", "batch"]
 class AbstractLoss(nn.Module, ABC):
     """A function of the scores of B pairs, positives on the diagonal.
 
-    A loss says which statistics of an anchor it `needs` (`selhn.kernels.STATISTICS`), and turns them into one number
-    per anchor; it never sees which direction it works in. Everything else is here. A loss with a schedule, with
-    learnt parameters, or with a further input also has one of the `roles`.
+    A loss says which statistics of an anchor it `needs` (`selhn.kernels.STATISTICS`), and turns them into one
+    number per anchor; it never sees which direction it works in. Everything else is here. A loss with a
+    schedule, with learnt parameters, or with a further input also has one of the `roles`.
 
     Args:
-        margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss that has none.
-        reduction: "mean" over the 2B anchors, "sum" over them, or "none" for shape (2, B): image anchors, text
-            anchors. An anchor without negatives counts as 0.
+        margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss without one.
+        reduction: "mean" over the 2B anchors, "sum" over them, or "none" for shape (2, B): image anchors,
+            text anchors. An anchor without negatives counts as 0.
     """
 
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
@@ -64,7 +71,7 @@ class AbstractLoss(nn.Module, ABC):
         return None
 
     def plateau(self, batch: int) -> float | None:
-        """What an anchor's loss among `batch` pairs tends to as all scores become equal, where a stalled run stays.
+        """The loss of an anchor as all scores of `batch` pairs become equal, where a stalled run stays.
 
         None if that depends on what the scores are, and not only on their being equal.
         """
@@ -75,46 +82,30 @@ class AbstractLoss(nn.Module, ABC):
         """Whether, in its present phase, it has gradients for positives and hardest negatives alone."""
         return MAXIMA.issuperset(self.needs)
 
-    def forward(
-        self,
-        scores: Float[Tensor, "*K B B"],
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
-        *,
-        given: Any = None,
-    ) -> Tensor:
+    def forward(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> Tensor:
         """The loss of `scores[image, text]`, pairs on the diagonal: a 0-d tensor unless `reduction="none"`.
 
-        Pairs with equal `image_ids` (several captions of one image in a batch) are not negatives of each other.
-        Leading axes are further score matrices of the same pairs; the reduction runs over them too. Half-precision
-        scores are compared and summed in float32. `given` is what a loss says it needs beyond the scores.
+        Pairs with equal `image_ids` (several captions of one image in a batch) are not negatives of each
+        other. Leading axes are further score matrices of the same pairs; the reduction runs over them too.
+        Half-precision scores are compared and summed in float32. `given` is what a loss says it needs beyond
+        the scores.
 
-        On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN score
-        gives a NaN loss.
+        On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN
+        score gives a NaN loss.
         """
         return self.reduce(self.statistics(scores, image_ids, given=given))
 
-    def per_anchor(
-        self,
-        scores: Float[Tensor, "*K B B"],
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
-        *,
-        given: Any = None,
-    ) -> Float[Tensor, "*K 2 B"]:
+    def per_anchor(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> Float[Tensor, "*K 2 B"]:
         """The loss of every anchor before the reduction: image anchors, then text anchors."""
         return self.reduce(self.statistics(scores, image_ids, given=given), "none")
 
     def statistics(
-        self,
-        scores: Float[Tensor, "*K B B"],
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
-        *,
-        given: Any = None,
-        also: tuple[str, ...] = (),
+        self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None, also: tuple[str, ...] = ()
     ) -> AnchorStatistics:
         """All that the loss must know of a batch, computed once; `reduce` turns it into the loss.
 
-        `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores, are computed in
-        the same pass if the loss does not scale its scores, and are stored in `raw` of the result.
+        `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores,
+        computed in the same pass if the loss does not scale its scores, and stored in `raw` of the result.
         """
         check_scores(scores)
         given = self._checked(given, scores.shape[-1])
@@ -137,16 +128,16 @@ class AbstractLoss(nn.Module, ABC):
         self,
         image_emb: Float[Tensor, "B d"],
         text_emb: Float[Tensor, "B d"],
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
+        image_ids: ImageIds = None,
         *,
         given: Any = None,
         tile: int | None = None,
     ) -> Tensor:
-        """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix: for batches of many thousand pairs.
+        """`self(image_emb @ text_emb.T, image_ids)` without the B x B matrix, for very large batches.
 
-        Value, gradients and tie rule are those of the dense form. The embeddings are used unchanged: normalise them
-        first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from Hopper on go through
-        fused kernels; `tile` asks for plain torch instead, on blocks of that side.
+        Value, gradients and tie rule are those of the dense form. The embeddings are used unchanged:
+        normalise them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from
+        Hopper on go through fused kernels; `tile` asks for plain torch instead, on blocks of that side.
         """
         check_embeddings(image_emb, text_emb)
         ids = check_image_ids(image_ids, len(image_emb), image_emb.device)
@@ -169,7 +160,7 @@ class AbstractLoss(nn.Module, ABC):
 
 
 def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
-    """The settings that a loss was created with: `type(loss)(**loss_settings(loss))` is the loss before training."""
+    """The settings that a loss was created with; a learnt one with the value that it started from."""
     settings = inspect.signature(type(loss)).parameters
     return {key.lstrip("_"): value for key, value in vars(loss).items() if key.lstrip("_") in settings}
 
@@ -197,6 +188,6 @@ def mean_hinge_plateau(margin: float, batch: int, over: AverageOver) -> float:
 def softmax_triplet(
     negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], temperature: float
 ) -> Float[Tensor, "*K 2 B"]:
-    """`-log(e^(s_p/t) / (e^(s_p/t) + e^(s_n/t)))`, Xuan et al. (2020); 0 without gradient for a negative at -inf."""
+    """`-log(e^(s_p/t) / (e^(s_p/t) + e^(s_n/t)))`, Xuan et al. (2020); 0 for a negative at -inf."""
     # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
     return -nn.functional.logsigmoid((positive - negative) / temperature)

@@ -2,12 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+
+Scores: TypeAlias = Float[Tensor, "*K B B"]
+"""`scores[image, text]` of B pairs, positives on the diagonal; leading axes are further matrices of them."""
+ImageIds: TypeAlias = Int[Tensor, " B"] | Sequence[int] | None
+"""The image of every pair. Pairs of one image are not negatives of each other."""
 
 
 def require_number(name: str, value: float, *, above: float | None = None, signed: bool = False) -> None:
@@ -34,7 +40,7 @@ def check_floats(name: str, value: object) -> None:
 
 def check_finite(name: str, value: Tensor) -> None:
     """Refuse NaN and infinite values on the CPU."""
-    # A look at the values costs a host synchronisation on an accelerator and cannot be traced by the compiler.
+    # A look at the values would wait for an accelerator, and cannot be traced by the compiler.
     if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
         return
     place = (~value.isfinite()).nonzero()[0].tolist()
@@ -77,9 +83,7 @@ def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
         )
 
 
-def check_image_ids(
-    image_ids: Tensor | Sequence[int] | None, batch: int, device: torch.device
-) -> Int[Tensor, " B"] | None:
+def check_image_ids(image_ids: ImageIds, batch: int, device: torch.device) -> Int[Tensor, " B"] | None:
     """The ids as a tensor on `device`; refuses what is not one integer per pair."""
     if image_ids is None:
         return None

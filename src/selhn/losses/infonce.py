@@ -27,8 +27,8 @@ class InfoNCE(ScaledLoss):
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021.
 
     Relations:
-        As the temperature goes to 0, `temperature` times it becomes `TripletHN` without a margin. `SigLIP` treats
-        every pair independently.
+        As the temperature goes to 0, `temperature` times it becomes `TripletHN` without a margin. `SigLIP`
+        treats every pair independently.
 
     Example:
         >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)

@@ -1,16 +1,14 @@
-"""A small network that weighs every anchor, and learns to: our reading of Wei et al., Meta-SPN, ACM Multimedia 2021."""
-
-from collections.abc import Sequence
+"""A small learnt network that weighs every anchor: our reading of Wei et al., Meta-SPN, 2021."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics
 from selhn.losses.base import AbstractLoss, hinge
-from selhn.losses.checks import require_number
+from selhn.losses.checks import ImageIds, Scores, require_number
 
 
 class MetaSPN(AbstractLoss):
@@ -21,12 +19,12 @@ class MetaSPN(AbstractLoss):
         w_i / mean(w) [s(V_i, T^_i) - s(V_i, T_i) + margin]+
         w_i = sigmoid(MLP(s(V_i, T_i), s(V_i, T^_i), s(V_i, T_i) - s(V_i, T^_i)))
 
-    Only the abstract of the paper is public. It says that a fully connected network maps self-similarities and relative
-    similarities to weights, and is updated by meta-learning on the validation set while the matching network trains.
-    All else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019): one hidden layer, the three inputs above,
-    weights with mean 1 so that they cannot all fall to 0, the hinge that they multiply. No number of the paper is
-    claimed. The weights carry no gradient into the scores; `selhn.training` makes the meta step that trains the
-    network, and before its first one all weights are 1.
+    Only the abstract of the paper is public. It says that a fully connected network maps self-similarities
+    and relative similarities to weights, and is updated by meta-learning on the validation set while the
+    matching network trains. All else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019): one
+    hidden layer, the three inputs above, weights with mean 1 so that they cannot all fall to 0, the hinge
+    that they multiply. No number of the paper is claimed. The weights carry no gradient into the scores;
+    `selhn.training` makes the meta step that trains the network, and before its first one all weights are 1.
 
     Args:
         margin, reduction: see `AbstractLoss`.
@@ -52,7 +50,7 @@ class MetaSPN(AbstractLoss):
         require_number("weight_lr", weight_lr, above=0)
         self.hidden = hidden
         self.weight_lr = weight_lr
-        with torch.random.fork_rng(devices=[]):  # the same network every time, and the caller's random numbers stay
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay
             torch.manual_seed(0)
             first, last = nn.Linear(3, hidden), nn.Linear(hidden, 1)
         nn.init.zeros_(last.weight)
@@ -67,9 +65,7 @@ class MetaSPN(AbstractLoss):
         """The equation, one anchor."""
         return self._weights(anchors).detach() * hinge(anchors["hardest"], anchors.positive, self.margin)
 
-    def weights(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Float[Tensor, "*K 2 B"]:
+    def weights(self, scores: Scores, image_ids: ImageIds = None) -> Float[Tensor, "*K 2 B"]:
         """The weights of all anchors, with gradient into the network and none into the scores."""
         return self._weights(self.statistics(scores.detach(), image_ids))
 

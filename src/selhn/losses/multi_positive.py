@@ -17,10 +17,10 @@ class MultiPositiveInfoNCE(ScaledLoss):
 
     Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, itself among them:
 
-        -(1 / |P(i)|) sum_{j in P(i)} log( e^(s(V_i, T_j) / temperature) / sum_k e^(s(V_i, T_k) / temperature) )
+        -(1 / |P(i)|) sum_{j in P(i)} log( e^(s(V_i, T_j) / t) / sum_k e^(s(V_i, T_k) / t) ),  t = temperature
 
-    It needs `image_ids` to know P(i); without them every pair is alone and this is `InfoNCE`. An anchor without
-    negatives counts as 0.
+    It needs `image_ids` to know P(i); without them every pair is alone and this is `InfoNCE`. An anchor
+    without negatives counts as 0.
 
     Args:
         temperature: what scores are divided by.
@@ -31,8 +31,8 @@ class MultiPositiveInfoNCE(ScaledLoss):
         Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, for one kind of input.
 
     Relations:
-        `InfoNCE` leaves the other pairs of an image out; here they are pulled towards the anchor too. The loss of an
-        anchor with n positives cannot fall below log n.
+        `InfoNCE` leaves the other pairs of an image out; here they are moved towards the anchor too. The loss
+        of an anchor with n positives cannot fall below log n.
 
     Example:
         >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
@@ -45,7 +45,7 @@ class MultiPositiveInfoNCE(ScaledLoss):
         super().__init__(temperature, None, learn, reduction)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor: `InfoNCE` of its own pair, and what the others of its image score less."""
+        """`InfoNCE` of an anchor's own pair, and how much less the others of its image score."""
         own = -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
         less = self.logits(anchors.positive - anchors["positive_mean"])
         return torch.where(anchors.num_negatives > 0, own + less, 0.0)

@@ -1,12 +1,11 @@
 """Soft margins for pairs that may not belong together: Huang et al., NCR, NeurIPS 2021."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
@@ -19,7 +18,7 @@ from selhn.losses.base import (
     mean_hinge,
     mean_hinge_plateau,
 )
-from selhn.losses.checks import check_floats, require_choice
+from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice
 from selhn.losses.roles import Scheduled, TakesGiven
 
 Softness = Literal["linear", "exponential", "sin"]
@@ -28,9 +27,9 @@ MarginOf = Literal["anchor", "image"]
 
 @dataclass(frozen=True)
 class PairLabels:
-    """Soft labels of B pairs, and which of them are trained on (None for all); leading axes are those of the scores.
+    """Soft labels of B pairs, and which of them are trained on (None for all).
 
-    `per_score` labels are a (B, B) matrix instead, as in the authors' program.
+    Leading axes are those of the scores. `per_score` labels are a (B, B) matrix, as in the authors' program.
     """
 
     labels: Float[Tensor, "*K B"]
@@ -46,26 +45,27 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         [s(V_i, T^_i) - s(V_i, T_i) + margin * m(y_i)]+
         m(y) = (10^y - 1) / 9 ("exponential"), y ("linear"), or sin(pi y - pi / 2) / 2 + 1 / 2 ("sin")
 
-    Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`, which also
-    leave pairs out; without them all pairs are held to be true and this is `TripletHN`. `pair_losses` separates true
-    pairs from wrong ones; `predict` makes labels from scores, and `clean_labels` joins them with what is known of a
-    pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss is the mean hinge over all negatives and
-    labels do not matter. `selhn.training` finds the labels.
+    Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`,
+    which also leave pairs out; without them all pairs are held to be true and this is `TripletHN`.
+    `pair_losses` separates true pairs from wrong ones; `predict` makes labels from scores, and `clean_labels`
+    joins them with what is known of a pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss
+    is the mean hinge over all negatives and labels do not matter. `selhn.training` finds the labels.
 
     Args:
         margin, reduction: see `AbstractLoss`.
         softness: the function m.
         warmup_epochs: how many epochs see all negatives; the authors take 5 on Flickr30K and 10 on MS-COCO.
-        average_over: what a mean hinge is divided by: the number of an anchor's "negatives", or the "batch" size.
-        margin_of: whose label sets the margin of a triplet: that of its "anchor", or, as in the authors' program, that
-            of its "image", which for a text anchor is the negative; labels may then also be a (B, B) matrix.
+        average_over: what a mean hinge is divided by: an anchor's number of "negatives", or the "batch" size.
+        margin_of: whose label sets the margin of a triplet: that of its "anchor", or, as in the authors'
+            program, that of its "image", which for a text anchor is the negative; labels may then also be a
+            (B, B) matrix.
 
     References:
         Huang et al., Learning with Noisy Correspondence for Cross-modal Matching, NeurIPS 2021.
 
     Relations:
-        With all labels 1, `TripletHN`; while warming up, `TripletSelHN` with an infinite epsilon. A pair of label 0
-        still trains, with margin 0, until it beats its negatives.
+        With all labels 1, `TripletHN`; while warming up, `TripletSelHN` with an infinite epsilon. A pair of
+        label 0 still trains, with margin 0, until it beats its negatives.
 
     Example:
         >>> loss_fn = NCR()
@@ -92,7 +92,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
 
     @classmethod
     def official(cls, **settings: Any) -> "NCR":
-        """As in the authors' program: a sum, mean hinges over B entries, margins by the image in both directions."""
+        """As in the authors' program: a sum, mean hinges over B entries, margins by the image."""
         return cls.paper(**{"average_over": "batch", "margin_of": "image", **settings})
 
     @property
@@ -122,18 +122,14 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         """None after the warm-up: soft labels make margins smaller, and pairs are left out."""
         return mean_hinge_plateau(self.margin, batch, self.average_over) if self.warming_up else None
 
-    def pair_losses(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Float[Tensor, "*K B"]:
-        """The mean hinges of a pair's two anchors, added: small for true pairs. Its gradient is that of the warm-up."""
+    def pair_losses(self, scores: Scores, image_ids: ImageIds = None) -> Float[Tensor, "*K B"]:
+        """The sum of the mean hinges of a pair's two anchors, as in the warm-up: small for true pairs."""
         warming_up = NCR(self.margin, warmup_epochs=1, average_over=self.average_over)
         return warming_up.per_anchor(scores, image_ids).sum(dim=-2)
 
     @torch.no_grad()
-    def predict(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Float[Tensor, "*K B"]:
-        """A soft label for every pair: `clip(margin - loss / 2, 0, margin)` in units of the best tenth of the batch."""
+    def predict(self, scores: Scores, image_ids: ImageIds = None) -> Float[Tensor, "*K B"]:
+        """A soft label per pair: `clip(margin - loss / 2, 0, margin)` over that of the batch's best tenth."""
         separated = (self.margin - self.pair_losses(scores, image_ids) / 2).clamp(0, self.margin)
         best = separated.topk(scores.shape[-1] // 10 + 1).values.mean(dim=-1, keepdim=True)
         # Official: if no pair is separated this is 0/0. It is 0 here.
@@ -143,7 +139,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         self, probability: Float[Tensor, " B"], prediction: Float[Tensor, " B"]
     ) -> Float[Tensor, " B"] | Float[Tensor, "B B"]:
         """`w + (1 - w) prediction`: labels of pairs held to be true with probability w."""
-        # Official: the probability is a column there, so that the label of image i has the prediction of every text.
+        # Official: a column there, so that the label of image i has the prediction of every text.
         probability = probability if self.margin_of == "anchor" else probability[:, None]
         return probability + (1 - probability) * prediction
 

@@ -1,4 +1,4 @@
-"""What only a few losses have: a schedule, learnt parameters, an input beyond the scores. A loss inherits its roles."""
+"""What only a few losses have, and inherit: a schedule, learnt parameters, an input beyond the scores."""
 
 from abc import abstractmethod
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ from selhn.losses.checks import require_number
 
 
 class Scheduled:
-    """A loss that computes something else in its first epochs. Call `set_epoch` at the start of every epoch."""
+    """A loss that differs in its first epochs: call `set_epoch` at the start of every epoch."""
 
     warmup_epochs: int
     _epoch = 0
@@ -48,7 +48,7 @@ class Learns:
 
 
 class TakesGiven:
-    """A loss that may be `given` more than scores; its `terms` and `anchor_loss` see what `check_given` returns."""
+    """A loss that may be `given` more than scores; it sees what its `check_given` returns."""
 
     @abstractmethod
     def check_given(self, given: Any, batch: int) -> Any:

@@ -1,4 +1,4 @@
-"""Losses of scores divided by a temperature, which may be learnt along with the model: Radford et al., CLIP, 2021."""
+"""Losses of scores divided by a temperature, which may be learnt: Radford et al., CLIP, ICML 2021."""
 
 import math
 from typing import Any
@@ -21,10 +21,10 @@ class ScaledLoss(Learns, AbstractLoss):
     """A loss of s / temperature, or of s / temperature + bias.
 
     Args:
-        temperature: what scores are divided by. A learnt one starts there; `loss.temperature` is its present value.
+        temperature: what scores are divided by. A learnt one starts there; `loss.temperature` is its value now.
         bias: added to the quotient, and learnt likewise; None in a loss that has none.
-        learn: whether temperature and bias are parameters. `selhn.train` trains them with the model; in a loop of your
-            own, hand `loss.parameters()` to the optimiser, without weight decay.
+        learn: whether temperature and bias are parameters. `selhn.train` trains them with the model; in a
+            loop of your own, hand `loss.parameters()` to the optimiser, without weight decay.
         reduction: see `AbstractLoss`.
     """
 
@@ -67,7 +67,7 @@ class ScaledLoss(Learns, AbstractLoss):
         return Terms(temperature=self._temperature, bias=self.bias, mask_same_image=self.mask_same_image)
 
     def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
-        """Scores of the statistics over temperature, plus bias; learnt ones have been applied there already."""
+        """Scores over temperature, plus bias; statistics have learnt ones applied already."""
         return scores if self.learn else scores / self._temperature + self.bias
 
     def learnt(self) -> list[nn.Parameter]:

@@ -1,4 +1,4 @@
-"""The selectively contrastive triplet loss: Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020."""
+"""The selectively contrastive triplet loss: Xuan et al., ECCV 2020."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ from selhn.losses.variant import VariantLoss
 class SCT(VariantLoss):
     """If the hardest negative beats the positive, push it away alone; else the triplet term.
 
-    Equation 15 of the SelHN paper, for anchor V_i with s_n the hardest negative's score and s_p the positive's:
-    [s_n - s_p + margin]+ if s_n < s_p, else s_n.
+    Equation 15 of the SelHN paper, for anchor V_i with s_n the hardest negative's score and s_p the
+    positive's: [s_n - s_p + margin]+ if s_n < s_p, else s_n.
 
     Args:
         margin, reduction: see `VariantLoss`.
-        variant: "hinge" is the equation above. "nca" is the original code: `-log sigmoid((s_p - s_n) / temperature)`
-            where s_n < s_p and s_n < `hard_threshold`; `weight * s_n` where s_n > s_p or s_n > `hard_threshold`;
-            exact ties are neither, and its mean leaves them out.
+        variant: "hinge" is the equation above. "nca" is the original code: `-log sigmoid((s_p - s_n) /
+            temperature)` where s_n < s_p and s_n < `hard_threshold`; `weight * s_n` where s_n > s_p or s_n >
+            `hard_threshold`; exact ties are neither, and its mean leaves them out.
         temperature, hard_threshold, weight: of "nca" only.
 
     References:
@@ -79,7 +79,7 @@ class SCT(VariantLoss):
 
     def _hard_and_easy(self, anchors: AnchorStatistics) -> tuple[Bool[Tensor, "*K 2 B"], Bool[Tensor, "*K 2 B"]]:
         negative, positive = anchors["hardest"], anchors.positive
-        # Official: both comparisons are strict, so a tie with the positive or the threshold is in neither set.
+        # Official: both comparisons are strict: a tie with the positive or the threshold is in neither set.
         is_hard = (negative > positive) | (negative > self.hard_threshold)
         is_easy = (negative < positive) & (negative < self.hard_threshold)
         return is_hard, is_easy & negative.isfinite()

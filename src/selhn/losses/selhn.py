@@ -1,16 +1,15 @@
 """The triplet loss with selectively hard negative mining: Li et al., SelHN, 2023."""
 
-from collections.abc import Sequence
 from typing import Any, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics
 from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
-from selhn.losses.checks import require_choice, require_number
+from selhn.losses.checks import ImageIds, Scores, require_choice, require_number
 
 
 class TripletSelHN(AbstractLoss):
@@ -27,7 +26,7 @@ class TripletSelHN(AbstractLoss):
     Args:
         margin, reduction: see `AbstractLoss`.
         epsilon: the smallest delta_s at which mining is held to be safe; 0.01 in all of the paper's runs.
-        average_over: n is the number of the anchor's "negatives" (B - 1 without `image_ids`), or the "batch" size B.
+        average_over: n is the anchor's number of "negatives" (B - 1 without ids), or the "batch" size B.
         mine_at_epsilon: whether an anchor with delta_s exactly epsilon mines.
 
     References:
@@ -35,9 +34,9 @@ class TripletSelHN(AbstractLoss):
         arXiv 2303.00181, 2023.
 
     Relations:
-        epsilon = 0 is `TripletHN` (at exact ties with `mine_at_epsilon=True` only); epsilon = inf is the mean form of
-        `Triplet`. The value jumps where an anchor changes its branch, so compare curves by delta_s or by recall, not by
-        the loss.
+        epsilon = 0 is `TripletHN` (at exact ties with `mine_at_epsilon=True` only); epsilon = inf is the mean
+        form of `Triplet`. The value jumps where an anchor changes its branch, so compare curves by delta_s or
+        by recall, not by the loss.
 
     Example:
         >>> loss_fn = TripletSelHN(margin=0.2, epsilon=0.01)
@@ -68,7 +67,7 @@ class TripletSelHN(AbstractLoss):
 
     @classmethod
     def official(cls, **settings: Any) -> "TripletSelHN":
-        """The authors' released code: mean over anchors and directions, divided by B - 1, delta_s = epsilon mines."""
+        """The authors' released code: a mean, averages over B - 1, and delta_s = epsilon mines."""
         return cls(**{"mine_at_epsilon": True, **settings})
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
@@ -80,10 +79,8 @@ class TripletSelHN(AbstractLoss):
         """The margin, since all anchors average there."""
         return mean_hinge_plateau(self.margin, batch, self.average_over)
 
-    def mined(
-        self, scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"] | Sequence[int] | None = None
-    ) -> Bool[Tensor, "*K 2 B"]:
-        """Which anchors mine their hardest negative, image anchors then text anchors: log its mean while training."""
+    def mined(self, scores: Scores, image_ids: ImageIds = None) -> Bool[Tensor, "*K 2 B"]:
+        """Which anchors mine their hardest negative, image anchors then text anchors."""
         with torch.no_grad():
             return self._mines(self.statistics(scores, image_ids))
 

@@ -1,4 +1,4 @@
-"""The triplet loss on semi-hard negatives: Schroff et al., FaceNet, CVPR 2015, as the SelHN paper states it."""
+"""The triplet loss on semi-hard negatives: Schroff et al., FaceNet, CVPR 2015, in the SelHN paper's form."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ class TripletSHN(VariantLoss):
         The "nca" form: Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020.
 
     Relations:
-        FaceNet samples among the negatives inside the margin; this takes the hardest of them. `TripletHN` without
-        the condition is the same loss on all negatives.
+        FaceNet samples among the negatives inside the margin; this takes the hardest of them. `TripletHN`
+        without the condition is the same loss on all negatives.
 
     Example:
         >>> loss = TripletSHN()(image_emb @ text_emb.T)

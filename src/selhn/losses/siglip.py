@@ -17,9 +17,10 @@ class SigLIP(ScaledLoss):
 
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
-    An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's value. An
-    anchor without negatives counts as 0 here as in all losses. The paper learns temperature and bias, and so do whole
-    runs (`selhn train`): where they start, even a positive of cosine 1 is an even chance.
+    An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's
+    value. An anchor without negatives counts as 0 here as in all losses. The paper learns temperature and
+    bias, and so do whole runs (`selhn train`): where they start, even a positive of cosine 1 is an even
+    chance.
 
     Args:
         temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.
@@ -30,8 +31,8 @@ class SigLIP(ScaledLoss):
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
 
     Relations:
-        `InfoNCE` compares the pairs of an anchor with each other; this does not, so it changes when a constant is
-        added to all scores.
+        `InfoNCE` compares the pairs of an anchor with each other; this does not, so it changes when a
+        constant is added to all scores.
 
     Example:
         >>> loss = SigLIP()(image_emb @ text_emb.T)

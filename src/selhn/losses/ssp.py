@@ -24,13 +24,14 @@ class SSP(AbstractLoss):
         [sum_q a_q s_p^q]+ + [sum_q b_q s_n^q]+   if s_n > s_p - margin, else 0
 
     Args:
-        margin: by how much a positive must beat a negative for it not to be mined. It is in no other place: a mined
-            anchor is not left alone before its polynomials are.
-        positive, negative: the coefficients a and b, the constant first, for scores that are cosines. The defaults are
-            those of the authors' program: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from 0.10 to 0.35.
+        margin: by how much a positive must beat a negative for it not to be mined. It is in no other place: a
+            mined anchor is not left alone before its polynomials are.
+        positive, negative: the coefficients a and b, the constant first, for scores that are cosines. The
+            defaults are those of the authors' program: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from
+            0.10 to 0.35.
         mining: "hardest", or "average" for the mean of the negative polynomials over all mined negatives.
-        one_way: count a positive only where its polynomial falls and a negative only where its own rises. The authors'
-            program does not, and so raises a mined negative that scores below 0.10.
+        one_way: count a positive only where its polynomial falls and a negative only where its own rises. The
+            authors' program does not, and so raises a mined negative that scores below 0.10.
         positive_below: an anchor whose positive scores this or more is left out.
         weight: what the loss of an anchor is multiplied by.
         reduction: see `AbstractLoss`.
@@ -39,8 +40,8 @@ class SSP(AbstractLoss):
         Wei et al., Universal Weighting Metric Learning for Cross-Modal Matching, CVPR 2020.
 
     Relations:
-        Mines what `TripletHN` mines. There an active triplet has weight 1; here a positive weighs less the better
-        it is, and a negative more the harder it is. It changes when a constant is added to all scores.
+        Mines what `TripletHN` mines. There an active triplet has weight 1; here a positive weighs less the
+        better it is, and a negative more the harder it is. It changes when a constant is added to all scores.
 
     Example:
         >>> loss = SSP()(image_emb @ text_emb.T)
@@ -73,7 +74,7 @@ class SSP(AbstractLoss):
 
     @classmethod
     def official(cls, **settings: Any) -> "SSP":
-        """As in the authors' program: both directions summed, then the mean over the pairs, so twice our mean."""
+        """As in the authors' program: the mean over pairs of both directions' sum, so twice our mean."""
         return cls(**{"one_way": False, "positive_below": 1 - 1e-5, "weight": 2.0, **settings})
 
     @property
@@ -98,6 +99,6 @@ class SSP(AbstractLoss):
             mined = count != 0
             of_negative = anchors["mined_sum"] / count.clamp(min=1)
         of_positive = penalty(self.positive, anchors.positive, -direction)
-        # Official: a positive of 1, taken for an anchor's score with itself, ends the anchor, whatever its negatives.
+        # Official: a positive of 1, taken for an anchor's score with itself, ends the anchor.
         kept = mined & ~(anchors.positive >= self.positive_below)
         return self.weight * torch.where(kept, of_positive + of_negative, 0.0)

@@ -21,16 +21,16 @@ class TAL(AbstractLoss):
 
     Args:
         margin, reduction: see `AbstractLoss`.
-        temperature: how soft the maximum is; every negative has a share of the gradient, the harder the larger.
+        temperature: how soft the maximum is; harder negatives have larger shares of the gradient.
 
     References:
         Qin et al., Noisy-Correspondence Learning for Text-to-Image Person Re-identification, CVPR 2024.
 
     Relations:
-        Never below `TripletHN` of the same margin, and at most temperature * log(B - 1) above it; equal to it as the
-        temperature goes to 0. `InfoNCE` has the same sum in a softmax and no margin at which it stops.
-        The authors' data have several pairs of one identity in a batch, weighted as further positives; here pairs of
-        one image are only not negatives of each other.
+        Never below `TripletHN` of the same margin, and at most temperature * log(B - 1) above it; equal to it
+        as the temperature goes to 0. `InfoNCE` has the same sum in a softmax and no margin at which it stops.
+        The authors' data have several pairs of one identity in a batch, weighted as further positives; here
+        pairs of one image are only not negatives of each other.
 
     Example:
         >>> loss = TAL()(image_emb @ text_emb.T)

@@ -15,11 +15,12 @@ class Triplet(AbstractLoss):
     Equation 2 of the SelHN paper, for anchor V_i:  sum_{j != i} [s(V_i, T_j) - s(V_i, T_i) + margin]+
 
     References:
-        Schroff et al., FaceNet, CVPR 2015. Kiros et al., Unifying Visual-Semantic Embeddings, 2014 ("sum of hinges").
+        Schroff et al., FaceNet, CVPR 2015. Kiros et al., Unifying Visual-Semantic Embeddings, 2014 ("sum of
+        hinges").
 
     Relations:
-        `TripletHN` keeps the largest term only. `TripletSelHN` takes the mean of these terms where mining is unsafe.
-        Trains without stalling, ends at a lower recall. Its value grows with the batch.
+        `TripletHN` keeps the largest term only. `TripletSelHN` takes the mean of these terms where mining is
+        unsafe. Trains without stalling, ends at a lower recall. Its value grows with the batch.
 
     Example:
         >>> loss = Triplet()(image_emb @ text_emb.T)

@@ -1,4 +1,4 @@
-"""Losses of one negative per anchor, as a hinge or, after Xuan et al. (ECCV 2020), as a softmax over two scores."""
+"""Losses of one negative per anchor: a hinge, or a softmax over two scores (Xuan et al., ECCV 2020)."""
 
 import math
 from typing import get_args
@@ -17,8 +17,8 @@ class VariantLoss(AbstractLoss):
 
     Args:
         margin, reduction: see `AbstractLoss`.
-        variant: "hinge", or "nca" for `-log sigmoid((s_p - s_n) / temperature)`, whose mean leaves out anchors without
-            such a negative.
+        variant: "hinge", or "nca" for `-log sigmoid((s_p - s_n) / temperature)`, whose mean leaves out
+            anchors without such a negative.
         temperature: of "nca" only.
     """
 

@@ -1,4 +1,4 @@
-"""All negatives first, the hardest later: the usual remedy for a stalled start (Chen et al., VSE-infinity, 2021)."""
+"""All negatives first, the hardest later: the usual remedy for a stall (Chen et al., VSE-infinity, 2021)."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,7 +12,7 @@ from selhn.losses.roles import Scheduled
 class TripletWarmUp(Scheduled, AbstractLoss):
     """`Triplet` for the first `warmup_epochs` epochs, `TripletHN` from then on.
 
-    Equation 2, then equation 3 of the SelHN paper. Call `loss_fn.set_epoch(epoch)` at the start of every epoch.
+    Equation 2, then equation 3 of the SelHN paper. Call `loss_fn.set_epoch(epoch)` in every epoch.
 
     Args:
         margin, reduction: see `AbstractLoss`.
@@ -22,8 +22,8 @@ class TripletWarmUp(Scheduled, AbstractLoss):
         Chen et al., Learning the Best Pooling Strategy for Visual Semantic Embedding, CVPR 2021.
 
     Relations:
-        The choice is made once for all anchors and by the clock, where `TripletSelHN` makes it for every anchor and
-        by its state; a model that collapses after the warm-up stays collapsed.
+        The choice is made once for all anchors and by the clock, where `TripletSelHN` makes it for every
+        anchor and by its state; a model that collapses after the warm-up stays collapsed.
 
     Example:
         >>> loss_fn = TripletWarmUp(warmup_epochs=1)

@@ -36,7 +36,7 @@ EXPORTS = {
         from_rows gradient_norms judge make_alarm
         parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
-    "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow Runs Wanted describe paper_rows reproduce",
+    "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow PaperRuns Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",
     "selhn.serve": "serve",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights

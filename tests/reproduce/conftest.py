@@ -4,7 +4,7 @@ import math
 import pytest
 import yaml
 
-from selhn.reproduce.runs import Runs
+from selhn.reproduce.paper_runs import PaperRuns
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 
@@ -14,7 +14,7 @@ def written_runs(tmp_path):
     """Run folders as a training would leave them, without one: `written_runs(wanted, seeds)`."""
 
     def write(wanted, seeds=(0,)):
-        runs = Runs(tmp_path / "out", "world", SMALLER, seeds, small=True)
+        runs = PaperRuns(tmp_path / "out", "world", SMALLER, seeds, small=True)
         (tmp_path / "out").mkdir()
         for number, one in enumerate(wanted):
             for seed in seeds:

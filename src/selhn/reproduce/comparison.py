@@ -1,19 +1,18 @@
 """`selhn reproduce`: tables with ours beside the paper's numbers, figures, and one page that shows them all."""
 
 import csv
-import json
 import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound
 from selhn.base.names import did_you_mean
 from selhn.data import COCO_FOLDS
 from selhn.eval import Metrics
-from selhn.reproduce.figures import FIGURES
-from selhn.reproduce.runs import Runs
+from selhn.reproduce.paper_figures import FIGURES
+from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import (
     DATA_TITLES,
     RECALLS,
@@ -25,6 +24,7 @@ from selhn.reproduce.tables import (
     row_applies,
     runs_of,
 )
+from selhn.runs import RunFolder
 
 NAMES = (*TABLES, *FIGURES)
 NOT_OURS = "not ours yet"
@@ -46,11 +46,11 @@ def reproduce(
     """Train what is missing for these tables and figures and write them into `out`; returns their files.
 
     `names` are keys of `TABLES` and `FIGURES`, or "all"; `jobs` runs are made at a time, 0 for one after the
-    other or, where they are small, one a core; the other arguments are those of `Runs`.
+    other or, where they are small, one a core; the other arguments are those of `PaperRuns`.
     """
     chosen = expand(names)
     folder = out or Path("runs") / "reproduce" / (Path(data).name + ("-tiny" if small else ""))
-    runs = Runs(folder, data, settings, seeds, small)
+    runs = PaperRuns(folder, data, settings, seeds, small)
     if needed := needed_runs(chosen, data):
         print(f"{', '.join(chosen)}: {len(needed)} runs on {runs.data.name}, in {folder}", flush=True)
         runs.train(needed, jobs or (os.cpu_count() or 1 if small else 1))
@@ -75,7 +75,7 @@ def expand(names: Sequence[str]) -> list[str]:
     unknown = next((name for name in names if name not in (*NAMES, "all")), None)
     if unknown is not None or not names:
         wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was asked for"
-        raise SelhnError(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
+        raise NotFound(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
     return [name for name in NAMES if name in names or "all" in names]
 
 
@@ -126,7 +126,7 @@ class Line:
         return self.rsum - self.paper.rsum
 
 
-def line(row: PaperRow, runs: Runs) -> Line:
+def line(row: PaperRow, runs: PaperRuns) -> Line:
     """A row of the paper beside what our runs reached."""
     members = RUNS.get((row.method, row.loss))
     notes, ours = [row.note], list[Metrics]()
@@ -144,7 +144,7 @@ def line(row: PaperRow, runs: Runs) -> Line:
     return Line(row, ours, "; ".join(note for note in notes if note))
 
 
-def write_table(name: str, runs: Runs) -> Path:
+def write_table(name: str, runs: PaperRuns) -> Path:
     """`NAME.md` and `NAME.csv`."""
     lines = [line(row, runs) for row in paper_rows(name)]
     with (runs.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
@@ -162,7 +162,7 @@ def write_table(name: str, runs: Runs) -> Path:
     return path
 
 
-def _markdown(name: str, lines: Sequence[Line], runs: Runs) -> str:
+def _markdown(name: str, lines: Sequence[Line], runs: PaperRuns) -> str:
     parts = [f"## Table {name.removeprefix('table')}: {TABLES[name]}", _made_from(runs)]
     for data in dict.fromkeys(one.paper.data for one in lines):
         rows = [HEADER, *(_cells(one) for one in lines if one.paper.data == data)]
@@ -176,7 +176,7 @@ def _markdown(name: str, lines: Sequence[Line], runs: Runs) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _made_from(runs: Runs) -> str:
+def _made_from(runs: PaperRuns) -> str:
     about = runs.environment()
     small = (
         " Made with --tiny: the numbers show that everything runs, and nothing else; in place of a BERT stands one "
@@ -211,17 +211,18 @@ def write_runs(folder: Path) -> None:
     with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"])
-        for path in sorted(folder.glob("runs/*/seed*/results.json")):
-            results = json.loads(path.read_text())
-            test = Metrics.from_dict(results["test"])
-            numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results["dev"]["rsum"]]
-            about = [results["best_epoch"] + 1, "spoke" if results["stalled"] else ""]
-            seed = path.parent.name.removeprefix("seed")
-            writer.writerow([path.parent.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
+        for path in sorted(folder.glob("runs/*/seed*")):
+            if (results := RunFolder(path).results) is None:
+                continue
+            test = Metrics.from_dict(results.test)
+            numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results.dev["rsum"]]
+            about = [results.best_epoch + 1, "spoke" if results.stalled else ""]
+            seed = path.name.removeprefix("seed")
+            writer.writerow([path.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
 
 
 def write_page(folder: Path) -> None:
-    """One page of all tables and figures that lie in the folder."""
+    """One page of all tables and figures in the folder."""
     parts = ["# Reproduction of the paper's tables and figures"]
     for name in NAMES:
         if name in TABLES and (folder / f"{name}.md").exists():

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 import pytest
 
 from selhn.reproduce import TABLES, reproduce
-from selhn.reproduce.figures import FIGURES
-from selhn.reproduce.report import NAMES, Line, describe, expand, line, needed_runs
-from selhn.reproduce.runs import Runs
+from selhn.reproduce.comparison import NAMES, Line, describe, expand, line, needed_runs
+from selhn.reproduce.paper_figures import FIGURES
+from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import RUNS, paper_rows, recipe
 
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
@@ -63,7 +63,7 @@ def test_every_run_is_a_row_of_data(made):
 
 def test_a_second_call_trains_nothing_and_adds_to_the_page(made, monkeypatch):
     folder, _ = made
-    monkeypatch.setattr("selhn.reproduce.runs.run_config", None)
+    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", None)
     reproduce(["fig5", "fig9"], "world", out=folder, small=True, settings=SMALLER, jobs=1)
     page = (folder / "README.md").read_text()
     assert page.index("## Table 1") < page.index("## Figure 3") < page.index("## Figure 5") < page.index("## Figure 9")
@@ -108,7 +108,7 @@ def test_names():
 
 
 def test_diagrams_need_no_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(Runs, "data", property(lambda self: 1 / 0))
+    monkeypatch.setattr(PaperRuns, "data", property(lambda self: 1 / 0))
     assert [path.name for path in reproduce(["fig2", "fig4", "fig9"], "f30k", out=tmp_path)] == [
         "fig2.svg", "fig4.svg", "fig9.svg",
     ]  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_figure_without_any_of_its_runs_is_left_out(tmp_path, capsys):
     words = [*SMALLER, f"model.bert={tmp_path / 'nothing'}"]
     none = {"fig7": replace(FIGURES["fig7"], runs=(recipe("rvsepp_selhn"),))}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("selhn.reproduce.report.FIGURES", {**FIGURES, **none})
+        patch.setattr("selhn.reproduce.comparison.FIGURES", {**FIGURES, **none})
         assert reproduce(["fig7"], "world", out=tmp_path, small=True, settings=words, jobs=1) == []
     assert "none of its runs could be made" in capsys.readouterr().out
 
@@ -131,7 +131,7 @@ def test_a_test_split_that_folds_do_not_divide_is_measured_as_it_is(written_runs
     row = next(one for one in paper_rows("table10") if one.data == "coco_1k" and (one.method, one.loss) in RUNS)
     (member,) = RUNS[(row.method, row.loss)]
     runs = written_runs([member])
-    monkeypatch.setattr("selhn.reproduce.report.COCO_FOLDS", 7)
+    monkeypatch.setattr("selhn.reproduce.comparison.COCO_FOLDS", 7)
     assert runs.data.test.num_images % 7
     found = line(row, runs)
     assert found.rsum is not None

@@ -1,4 +1,4 @@
-"""The runs behind tables and figures: trained where they are missing, reused where they are there."""
+"""The runs behind tables and figures: reused if they exist, trained if they do not."""
 
 import inspect
 import json
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from selhn.base.device import choose_device
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
 from selhn.models import MODELS, AbstractMatcher
 from selhn.reproduce import tiny
 from selhn.reproduce.tables import Wanted
-from selhn.runs import environment, read_log
+from selhn.runs import RunFolder, environment
 from selhn.training import RunConfig, get_recipe, measure_runs, override, run_config
 from selhn.training.config import key_values
 from selhn.training.loop import FREE_TO_CHANGE
@@ -32,7 +32,7 @@ from selhn.training.run import make_model, read_config
 from selhn.training.step import uses_bfloat16
 
 
-class Runs:
+class PaperRuns:
     """One folder of runs on one data set: `OUT/runs/NAME/seed0`, ... and what was measured of them together.
 
     Args:
@@ -74,11 +74,11 @@ class Runs:
         return replace(override(config, [*settings, f"seed={seed}"]), data=self.data_name)
 
     def folder(self, wanted: Wanted, seed: int) -> Path:
-        """Where a run lies."""
+        """The folder of a run, whether it exists or not."""
         return self.out / "runs" / wanted.name / f"seed{seed}"
 
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
-        """Make what is missing, go on with what was broken off; `jobs` runs at a time, each in a process of its own."""
+        """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process."""
         data = self.data  # found, or said to be missing, before anything else
         every = [(one, seed, self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds]
         missing = {(one, seed): (config, folder) for one, seed, config, folder in every if not is_done(folder, config)}
@@ -96,24 +96,25 @@ class Runs:
             if error:
                 self.failed[one] = said
 
-    def done(self, wanted: Wanted) -> list[Path]:
-        """The folders of a run, one a seed; none if one of them could not be made."""
-        folders = [self.folder(wanted, seed) for seed in self.seeds]
-        return folders if all((folder / "results.json").exists() for folder in folders) else []
+    def done(self, wanted: Wanted) -> list[RunFolder]:
+        """A run with every seed; none if one of them has not finished."""
+        runs = [RunFolder(self.folder(wanted, seed)) for seed in self.seeds]
+        return runs if all(run.finished for run in runs) else []
 
     def logs(self, wanted: Wanted) -> list[list[dict[str, Any]]]:
         """The log of every seed."""
-        return [read_log(folder / "log.jsonl") for folder in self.done(wanted)]
+        return [run.log() for run in self.done(wanted)]
 
     def metrics(self, members: Sequence[Wanted], folds: int = 1) -> list[Metrics]:
-        """Test metrics of a run, or of the averaged scores of several, one a seed; none where a run is missing."""
+        """Test metrics of a run, or of the averaged scores of several, for each seed; none if a run is missing."""
         if not all(self.done(member) for member in members):
             return []
         return [self._metrics([self.folder(member, seed) for member in members], folds) for seed in self.seeds]
 
     def _metrics(self, folders: Sequence[Path], folds: int) -> Metrics:
-        if len(folders) == 1 and folds == self.data.test.folds == 1:
-            return Metrics.from_dict(json.loads((folders[0] / "results.json").read_text())["test"])
+        results = RunFolder(folders[0]).results
+        if results is not None and len(folders) == folds == self.data.test.folds == 1:
+            return Metrics.from_dict(results.test)
 
         def measure() -> str:
             device = read_config(folders[0]).train.device
@@ -123,9 +124,9 @@ class Runs:
         return Metrics.from_json(self._measured_once(folders, f"folds{folds}", measure))
 
     def pairs_a_second(self, members: Sequence[Wanted]) -> float:
-        """Pairs of the test split that are scored in a second, encoders included; all members in turn.
+        """Pairs of the test split scored per second, encoders included; all members in turn.
 
-        Features and tokens lie on the device before, and weights are fresh ones: they do not change how long it takes.
+        Features and tokens are on the device before, and the weights are new: they do not change how long it takes.
         """
         folders = [self.folder(member, self.seeds[0]) for member in members]
 
@@ -153,44 +154,45 @@ class Runs:
         return kept.read_text()
 
     def environment(self) -> Mapping[str, Any]:
-        """Where the runs were made: as the first of them says, or here where there is none."""
-        said = sorted(self.out.glob("runs/*/seed*/env.json"))
-        return json.loads(said[0].read_text()) if said else environment()
+        """Where the runs were made: as the first of them says, or where this runs if there is none."""
+        said = (RunFolder(path).environment for path in sorted(self.out.glob("runs/*/seed*")))
+        return next(filter(None, said), None) or environment()
 
 
 def fitting(settings: Sequence[str], model: str) -> list[str]:
     """The settings without those of `model.` that this model does not have; one that no model has is refused."""
+    known = {key for entry in MODELS for key in _settings_of(entry)}
     kept = []
     for setting in settings:
-        name = setting.partition("=")[0].removeprefix("model.")
-        known = {key for entry in MODELS for key in _settings_of(entry)}
-        if setting.startswith("model.") and name not in known:
-            raise SelhnError(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
-        if not setting.startswith("model.") or name in _settings_of(model):
+        owner, _, name = setting.partition("=")[0].rpartition(".")
+        if owner == "model" and name not in known:
+            raise NotFound(f"no model has a setting {name!r}: {did_you_mean(name, sorted(known))}")
+        if owner != "model" or name in _settings_of(model):
             kept.append(setting)
     return kept
 
 
-def is_done(folder: Path, config: RunConfig) -> bool:
-    """Whether a finished run lies there; another run than the one wanted is refused."""
-    if not (folder / "config.yaml").exists():
+def is_done(path: Path, config: RunConfig) -> bool:
+    """Whether there is a finished run; another run than the one wanted is refused."""
+    run = RunFolder(path)
+    if run.config is None:
         return False
-    there, here = _flat(read_config(folder)), _flat(config)
+    there, here = _flat(read_config(path)), _flat(config)
     for key in sorted({*there, *here}):
         if there.get(key) != here.get(key):
             raise SelhnError(
-                f"{folder} holds another run: {key} is {there.get(key)} there and {here.get(key)} here; "
+                f"{path} holds another run: {key} is {there.get(key)} there and {here.get(key)} here; "
                 "choose another folder with --out, or remove it"
             )
-    return (folder / "results.json").exists()
+    return run.finished
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
     plain = config.to_dict()
-    training = {key: value for key, value in plain.pop("train").items() if key not in FREE_TO_CHANGE or key == "epochs"}
-    owned = {f"{owner}.{key}": value for owner in ("model", "loss", "data")
-             for key, value in plain.pop(f"{owner}_settings").items()}  # fmt: skip
-    return {**plain, **owned, **training}
+    free = {*FREE_TO_CHANGE} - {"epochs"}
+    for owner in ("model", "loss", "data"):
+        plain |= {f"{owner}.{key}": value for key, value in plain.pop(f"{owner}_settings").items()}
+    return plain | {key: value for key, value in plain.pop("train").items() if key not in free}
 
 
 def _settings_of(model: str) -> Sequence[str]:
@@ -206,9 +208,8 @@ def _train(task: Task, threads: int | None = None) -> tuple[str, bool]:
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        begun = (folder / "checkpoints" / "latest").exists()
-        run = run_config(config, folder, resume=begun, quiet=quiet)
-    except ValueError as error:
+        run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
+    except SelhnError as error:
         return str(error), True
     return f"{run.test}{'   stalled' if run.stalled else ''}", False
 

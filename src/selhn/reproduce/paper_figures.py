@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from selhn.diagnose.plots import COLOURS, pyplot, save_figure, smooth
 from selhn.eval import Metrics
-from selhn.reproduce.runs import Runs
+from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import PAPER, RUNS, VSEPP, Wanted, recipe
-from selhn.training.run import read_config
 
 LOSS_COLOURS = {"Triplet": COLOURS[2], "T-HN": COLOURS[0], "SelHN": COLOURS[1]}
 CLASSICAL = {
@@ -39,20 +38,20 @@ class Figure:
     """A figure: the runs it needs, and the function that draws them into a file."""
 
     title: str
-    draw: Callable[[Runs, Path], Path]
+    draw: Callable[[PaperRuns, Path], Path]
     runs: tuple[Wanted, ...] = ()
 
 
-def copy_drawing(name: str) -> Callable[[Runs, Path], Path]:
+def copy_drawing(name: str) -> Callable[[PaperRuns, Path], Path]:
     """A schematic figure: an SVG file that is shipped with the package and copied beside the others."""
 
-    def draw(runs: Runs, path: Path) -> Path:
+    def draw(runs: PaperRuns, path: Path) -> Path:
         return Path(shutil.copyfile(PAPER / f"{name}.svg", path.with_suffix(".svg")))
 
     return draw
 
 
-def draw_classical(runs: Runs, path: Path) -> Path:
+def draw_classical(runs: PaperRuns, path: Path) -> Path:
     """Loss per anchor of models that are trained with T-HN: running mean, and deviation as a band (figure 1)."""
     figure, axis = pyplot().subplots(figsize=(6.2, 3.8), layout="constrained")
     for (name, wanted), colour in zip(CLASSICAL.items(), COLOURS):
@@ -67,10 +66,10 @@ def draw_classical(runs: Runs, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
+def draw_losses(model: str, title: str) -> Callable[[PaperRuns, Path], Path]:
     """Loss, gradient of the FC layer, RSUM and delta_s of one model with each loss (figures 3 and 5)."""
 
-    def draw(runs: Runs, path: Path) -> Path:
+    def draw(runs: PaperRuns, path: Path) -> Path:
         figure, grid = pyplot().subplots(2, 2, figsize=(8.4, 5.8), layout="constrained")
         (loss, gradient), (rsum, gap) = grid
         for name, wanted in losses_of(model).items():
@@ -79,7 +78,7 @@ def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
                 # The sum over all negatives is so many times larger: only their mean can be seen beside the others.
                 share = 1.0
                 if name == "Triplet":
-                    share = read_config(runs.done(wanted)[0]).train.batch_size - 1
+                    share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1
                 for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
                     at, mean, _ = _band(logs, key)
                     axis.plot(at, mean / (share if axis is not gap else 1), **line)
@@ -98,7 +97,7 @@ def draw_losses(model: str, title: str) -> Callable[[Runs, Path], Path]:
     return draw
 
 
-def draw_epsilon(runs: Runs, path: Path) -> Path:
+def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
     """R@1, R@5 and R@10 of RVSE over epsilon, one panel a direction (figure 6)."""
     figure, panels = pyplot().subplots(1, 2, figsize=(8.4, 3.5), layout="constrained", sharey=True)
     found = {value: runs.metrics([wanted]) for value, wanted in EPSILONS.items()}
@@ -118,7 +117,7 @@ def draw_epsilon(runs: Runs, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def draw_branches(runs: Runs, path: Path) -> Path:
+def draw_branches(runs: PaperRuns, path: Path) -> Path:
     """How many anchors take each branch of SelHN over training (figure 7)."""
     present = {title: runs.logs(wanted) for title, wanted in BRANCHES.items()}
     present = {title: logs for title, logs in present.items() if logs}
@@ -138,7 +137,7 @@ def draw_branches(runs: Runs, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def draw_speed(runs: Runs, path: Path) -> Path:
+def draw_speed(runs: PaperRuns, path: Path) -> Path:
     """Test RSUM against pairs scored in a second, two models after one another where a system is two (figure 8)."""
     figure, axis = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
     points = []
@@ -205,7 +204,7 @@ FIGURES: Mapping[str, Figure] = {
 """In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""
 
 
-def _present(runs: Runs, wanted: Wanted) -> list[list[list[dict[str, Any]]]]:
+def _present(runs: PaperRuns, wanted: Wanted) -> list[list[list[dict[str, Any]]]]:
     """The logs of a run, or nothing where it could not be made."""
     logs = runs.logs(wanted)
     return [logs] if logs else []

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from selhn.data import load_data, write_native
-from selhn.reproduce.runs import Runs, fitting, is_done
+from selhn.reproduce.paper_runs import PaperRuns, fitting, is_done
 from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
 from selhn.runs import environment
 from selhn.training import open_run
@@ -13,7 +13,7 @@ FC = recipe("vse_fc_hn")
 
 
 def small_runs(folder, *settings, seeds=(0,)):
-    return Runs(folder, "world", [*SMALLER, *settings], seeds, small=True)
+    return PaperRuns(folder, "world", [*SMALLER, *settings], seeds, small=True)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def trained(tmp_path_factory):
 
 def test_what_is_there_is_not_trained_again(trained, monkeypatch, capsys):
     before = [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)]
-    monkeypatch.setattr("selhn.reproduce.runs.run_config", None)
+    monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", None)
     small_runs(trained.out, seeds=(0, 1)).train([recipe("scan_t2i_avg_hn")])
     assert "2 of 2 runs are there" in capsys.readouterr().out
     assert [trained.folder(recipe("scan_t2i_avg_hn"), seed).stat().st_mtime_ns for seed in (0, 1)] == before
@@ -77,7 +77,7 @@ def test_speed_is_measured_once(trained, monkeypatch):
     members = [recipe("scan_t2i_avg_hn"), recipe("scan_i2t_avg_hn")]
     speed = trained.pairs_a_second(members)
     assert speed > 0
-    monkeypatch.setattr("selhn.reproduce.runs._seconds_to_score", lambda model, split: 1e9)
+    monkeypatch.setattr("selhn.reproduce.paper_runs._seconds_to_score", lambda model, split: 1e9)
     assert trained.pairs_a_second(members) == speed
     (trained.folder(members[0], 0) / "results.json").touch()
     assert trained.pairs_a_second(members) < 1, "and again when a run is newer"
@@ -110,7 +110,7 @@ def test_two_at_a_time(tmp_path):
 
 def test_a_folder_of_someones_own_is_trained_as_flickr30k(tmp_path):
     write_native(load_data("world", images=100, width=32, regions=9), tmp_path / "own")
-    runs = Runs(tmp_path / "out", str(tmp_path / "own"), ["epochs=1"], small=True)
+    runs = PaperRuns(tmp_path / "out", str(tmp_path / "own"), ["epochs=1"], small=True)
     config = runs.config(recipe("sgr_selhn"), 0)
     assert config.data == str(tmp_path / "own")
     assert config.model_settings["num_regions"] == 9
@@ -133,8 +133,8 @@ def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SELHN_DATA", raising=False)
     with pytest.raises(ValueError, match="the data set 'f30k' was not found"):
-        Runs(tmp_path, "f30k").train([FC])
+        PaperRuns(tmp_path, "f30k").train([FC])
     with pytest.raises(ValueError, match="name one or more, each once"):
-        Runs(tmp_path, seeds=(1, 1))
+        PaperRuns(tmp_path, seeds=(1, 1))
     with pytest.raises(ValueError, match="unknown recipe"):
         small_runs(tmp_path).train([Wanted("x", "nonsense")])

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from selhn.reproduce import figures
-from selhn.reproduce.figures import EPSILONS, FIGURES, SYSTEMS
-from selhn.reproduce.runs import Runs
+from selhn.reproduce import paper_figures as figures
+from selhn.reproduce.paper_figures import EPSILONS, FIGURES, SYSTEMS
+from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import Wanted
 
 pytest.importorskip("matplotlib")
@@ -33,8 +33,8 @@ def test_speed_and_quality_of_every_system(written_runs, tmp_path, monkeypatch):
         asked.append(members)
         return 1000.0 * len(asked)
 
-    monkeypatch.setattr(Runs, "pairs_a_second", speed)
-    monkeypatch.setattr(Runs, "metrics", lambda self, members, folds=1: [of_one])
+    monkeypatch.setattr(PaperRuns, "pairs_a_second", speed)
+    monkeypatch.setattr(PaperRuns, "metrics", lambda self, members, folds=1: [of_one])
     assert FIGURES["fig8"].draw(runs, tmp_path / "speed.png").stat().st_size > 20_000
     assert len(asked) == len(SYSTEMS)
 

@@ -172,6 +172,8 @@ def test_data(tmp_path):
         (["reproduce", "table1", "--data", "nowhere"], "nowhere"),
         (["reproduce", "table1", "--seeds", "x"], "--seeds takes whole numbers such as 0,1,2, got 'x'"),
         (["demo", "--epochs", "0"], "epochs must be at least 1"),
+        (["train", "rvse_selhn_world", "data.images=50", "model.dim=0"], "dim of rvse is 0: choose at least 1"),
+        (["diagnose", "log.csv", "--figure", "log.xyz"], "figures cannot be written as .xyz"),
     ],
 )
 def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_path):
@@ -179,6 +181,7 @@ def test_mistakes_are_one_sentence(words, sentence, monkeypatch, capsys, tmp_pat
     monkeypatch.delenv("SELHN_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["selhn", *words])
+    (tmp_path / "log.csv").write_text("epoch,loss\n" + "".join(f"{epoch},0.2\n" for epoch in range(20)))
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2

@@ -6,6 +6,7 @@ import torch
 from picture_cases import TinyBackbone, encoded, photo
 from PIL import Image
 
+from selhn.base.errors import SelhnError
 from selhn.cli.search import (
     DEFAULT_INDEX,
     answer_tiles,
@@ -107,6 +108,8 @@ def test_pictures_without_any_other_argument(pictures, tmp_path):
     lines = answers(hits).splitlines()
     assert [line.split()[2] for line in lines] == [f"Pictures/{Path(hit.id).name}" for hit in hits]
     assert json.loads(answers(hits, as_json=True))[0]["id"] == hits[0].id
+    with pytest.raises(SelhnError):
+        save_sheet(tmp_path / "sheet.xyz", "a red ball", hits)
     save_sheet(tmp_path / "sheets" / "a.png", "a red ball", hits)
     with Image.open(tmp_path / "sheets" / "a.png") as sheet:
         assert sheet.width == 3 * 212 + 12

@@ -18,7 +18,7 @@ def reproduce(
     tiny: Annotated[bool, typer.Option("--tiny", help="Make every run short, to check that it works.")] = False,
     seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2: one run for each.")] = "0",
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/reproduce/DATA.")] = None,
-    jobs: Annotated[int, typer.Option(help="Parallel runs; 0 means one, or with --tiny one per core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Parallel runs; 0 means one, or with --tiny one per core.")] = 0,
     show: Annotated[
         bool, typer.Option("--list", help="List tables and figures and the number of runs each needs.")
     ] = False,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Attention
-from selhn.diagnose.plots import COLOURS, pyplot
+from selhn.diagnose.plots import COLOURS, pyplot, write_figure
 
 WIDTH = 11.0
 IN_A_ROW = 6
@@ -52,9 +52,7 @@ def attention_figure(
             _draw_word(axis, attention, number, picture, aspect)
         for axis in panels[len(words) :]:
             axis.set_axis_off()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return Path(path)
+    return write_figure(figure, Path(path), dpi=130)
 
 
 def _draw_map(axis: Any, title: str, weights: Float[Tensor, "N M"], attention: Attention) -> None:

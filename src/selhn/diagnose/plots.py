@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from selhn.base.errors import MissingExtra
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
 
@@ -114,6 +114,13 @@ def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
         axis.title.set_fontsize(11)
+    return write_figure(figure, path, dpi)
+
+
+def write_figure(figure: Any, path: Path, dpi: int) -> Path:
+    """Write a figure in the format that the extension of the file names, and close it."""
+    if path.suffix and path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
+        raise SelhnError(f"{path}: figures cannot be written as {path.suffix}: use .png, .svg or .pdf")
     figure.savefig(path, dpi=dpi)
     pyplot().close(figure)
     return path

@@ -112,6 +112,9 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
         raise SelhnError(f"networks of {name} is {networks!r}: choose 1, or 2 that teach each other")
     parameters = inspect.signature(MODELS[name].build).parameters
     require_settings(name, MODELS[name].build, settings)
+    for key, value in settings.items():
+        if key.endswith("dim") and isinstance(value, int) and value < 1:
+            raise SelhnError(f"{key} of {name} is {value}: choose at least 1")
     model = MODELS[name].build(**settings)
     if networks == 2:
         model = Twins(model, MODELS[name].build(**settings))

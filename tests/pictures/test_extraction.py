@@ -27,7 +27,7 @@ def test_batches_and_threads_change_nothing(tmp_path):
         found = extract_pictures(
             paths, extractor, cache=cache, precision="float32", batch_size=batch_size, workers=workers, quiet=True
         )
-        assert found.paths == tuple(paths)
+        assert found.paths == paths
         assert max(extractor.backbone.calls) <= batch_size
         results.append(found.features.gather(torch.arange(7))[0])
     direct = Extractor(TinyBackbone())([photo(n) for n in range(7)])
@@ -47,8 +47,8 @@ def test_only_new_content_is_computed(tmp_path):
     second = extract_pictures([moved, paths[1], copy], extractor, cache=tmp_path / "c", quiet=True)
     assert second.report.computed == 1
     assert extractor.backbone.calls == [1]
-    assert second.keys[0] == first.keys[0]
-    assert second.keys[1] == second.keys[2]
+    assert second.features.keys[0] == first.features.keys[0]
+    assert second.features.keys[1] == second.features.keys[2]
 
 
 def test_it_takes_up_where_it_stopped(tmp_path):
@@ -134,4 +134,4 @@ def test_a_name_that_is_no_text_is_left_out(tmp_path):
     path = tmp_path / os.fsdecode(b"caf\xe9.png")
     path.write_bytes(encoded(photo(1), "PNG"))
     report = extract_pictures([path], Extractor(TinyBackbone()), cache=tmp_path / "c", root=tmp_path, quiet=True).report
-    assert report.refused == (("caf\\udce9.png", "its name is not UTF-8: rename it"),)
+    assert report.refused == [("caf\\udce9.png", "its name is not UTF-8: rename it")]

@@ -12,7 +12,6 @@ from selhn.base.types import StoredPrecision
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
 from selhn.data.formats.native import NativePrecision
-from selhn.pictures.cache import CachedFeatures
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.picture_files import Found, find_pictures
@@ -73,7 +72,7 @@ def import_pictures(
         raise SelhnError(f"{out} already exists: choose another name, or remove it first")
     how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
     pictures = _read_folder(folder, extractor, captions, cache, cache_precision, how)
-    rows = _rows_of_splits(pictures.names, pictures.extracted.keys, pictures.texts)
+    rows = _rows_of_splits(pictures.names, pictures.extracted.features.keys, pictures.texts)
     train, dev, test = (pictures.split(name, own) for name, own in rows.items())
     write_native(Data(pictures.folder.resolve().name, train, dev, test), out, precision=precision)
     pictures.extracted.report.write(pictures.folder, out)
@@ -93,8 +92,8 @@ class _Pictures:
     def split(self, name: str, rows: Sequence[int]) -> Split:
         names = [self.names[row] for row in rows]
         captions = [self.texts[picture].texts if picture in self.texts else () for picture in names]
-        features = replace(self.extracted.features, keys=[self.extracted.keys[row] for row in rows])
-        assert isinstance(features, CachedFeatures)
+        features = self.extracted.features
+        features = replace(features, keys=[features.keys[row] for row in rows])
         numbers = torch.tensor([len(own) for own in captions])
         image_of_text = torch.arange(len(names)).repeat_interleave(numbers)
         boxes = None if self.cells is None else grid_boxes(self.cells).expand(len(names), -1, -1)
@@ -133,13 +132,10 @@ def _read_folder(
             f"the folder with {names[0]!r}"
         )
     own = None if captions is None else Path(captions).resolve()
-    refused = [
-        *extracted.report.refused,
-        *((found.name(path), why) for path, why in found.closed),
-        *((found.name(path), "is not a picture") for path in found.others if path.resolve() != own),
-        *((name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched),
-    ]
-    extracted = replace(extracted, report=replace(extracted.report, refused=tuple(refused)))
+    refused = extracted.report.refused
+    refused += [(found.name(path), why) for path, why in found.closed]
+    refused += [(found.name(path), "is not a picture") for path in found.others if path.resolve() != own]
+    refused += [(name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched]
     cells = None if extractor is None or extractor.detector is not None else extractor.cells
     return _Pictures(found.folder, extracted, names, texts, cells)
 

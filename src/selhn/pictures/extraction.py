@@ -24,16 +24,16 @@ SHOWN = 20
 """Files that a printed report names."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PictureReport:
     """What happened to each file."""
 
-    used: int
-    computed: int
+    used: int = 0
+    computed: int = 0
     """Pictures whose features were not in the cache."""
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: list[tuple[str, str]] = field(default_factory=list)
     """Pictures that are used, and how they were changed."""
-    refused: tuple[tuple[str, str], ...] = ()
+    refused: list[tuple[str, str]] = field(default_factory=list)
     """Files that are not used, and why."""
 
     def __str__(self) -> str:
@@ -60,8 +60,7 @@ class PictureReport:
 class Extracted:
     """The pictures that could be read, their features, and a report on all files."""
 
-    paths: tuple[Path, ...]
-    keys: tuple[bytes, ...]
+    paths: Sequence[Path]
     features: CachedFeatures
     report: PictureReport
 
@@ -81,7 +80,7 @@ class PictureRegions:
 
 @dataclass
 class Extraction:
-    """A pipeline from files to regions: iterate over the pictures that could be read, then see `report`.
+    """A pipeline from files to regions: iterate over the pictures that can be read; `report` tells of all.
 
     Args:
         store: features that are already known, and where new ones go.
@@ -96,10 +95,7 @@ class Extraction:
     workers: int = 2
     root: Path | None = None
     progress: Progress = field(default_factory=lambda: Progress(1, quiet=True))
-    used: int = 0
-    computed: int = 0
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    report: PictureReport = field(default_factory=PictureReport)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.workers < 1:
@@ -110,18 +106,13 @@ class Extraction:
             self._compute(batch)
             for picture in batch:
                 name = writable(picture.path, self.root)
-                self.progress.step(f"{self.computed} computed")
+                self.progress.step(f"{self.report.computed} computed")
                 if picture.refused:
-                    self.refused.append((name, picture.refused))
+                    self.report.refused.append((name, picture.refused))
                     continue
-                self.used += 1
-                self.notes.extend((name, note) for note in picture.notes)
+                self.report.used += 1
+                self.report.notes.extend((name, note) for note in picture.notes)
                 yield picture
-
-    @property
-    def report(self) -> PictureReport:
-        """What happened to the files so far."""
-        return PictureReport(self.used, self.computed, tuple(self.notes), tuple(self.refused))
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
         """The files in order, some of them read before they are needed."""
@@ -166,7 +157,7 @@ class Extraction:
         fresh = {key: prepared for key, prepared in waiting.items() if self.store.find(key) is None}
         if fresh:
             self.store.put(dict(zip(fresh, self.extractor.extract(list(fresh.values())))))
-        self.computed += len(fresh)
+        self.report.computed += len(fresh)
         known = dict(zip(waiting, self.store.get(list(waiting))))
         for picture in batch:
             if picture.prepared is not None:
@@ -195,16 +186,12 @@ def extract_pictures(
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
     progress = Progress(max(1, len(paths)), quiet=quiet)
     extraction = Extraction(paths, extractor, store, batch_size, workers, root, progress)
-    used: list[tuple[Path, bytes]] = []
-    regions = 1
     with no_decoder_warnings():
-        for picture in extraction:
-            assert picture.regions is not None
-            regions = max(regions, len(picture.regions))
-            used.append((picture.path, picture.key))
+        used = [(picture.path, picture.key) for picture in extraction]
     progress.clear()
-    paths, keys = tuple(path for path, _ in used), tuple(key for _, key in used)
-    return Extracted(paths, keys, CachedFeatures(store, keys, regions), extraction.report)
+    keys = [key for _, key in used]
+    regions = len(store.get(keys[:1])[0]) if keys else 1
+    return Extracted([path for path, _ in used], CachedFeatures(store, keys, regions), extraction.report)
 
 
 @contextmanager

@@ -36,11 +36,9 @@ def index_pictures(
 
     Args:
         path: of the index, a folder or a Milvus URI; `default_index` if it is not given.
-        model: by default the ready model, which the index then names and does not copy.
-        extractor: by default that of the index, for a new one "ready".
+        model, extractor, precision: of a new index, see `Library.create`.
         captions: a file that `read_picture_texts` reads.
-        precision: of the vectors of a new index.
-        cache: folder of the features; by default one in the user's cache folder.
+        cache: folder of the features, see `Library.apply`.
     """
     found = folder if isinstance(folder, Found) else Library.scan(folder)
     path = path or default_index()

@@ -176,12 +176,12 @@ class Library:
             unreadable = [item.id for item in plan.replace if item.id not in used]
             removed = self.index.delete([name for name in (*plan.delete, *unreadable) if name in self.index])
         progress.clear()
-        report = replace(reading.report, refused=(*reading.report.refused, *plan.refused))
+        reading.report.refused += plan.refused
         folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
-        file = report.write(plan.folder, folder)
+        file = reading.report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
-        return Indexed(self.index, plan, new, len(used) - new, removed, report, file)
+        return Indexed(self.index, plan, new, len(used) - new, removed, reading.report, file)
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
         """A question by a sentence, by a picture, or by both.

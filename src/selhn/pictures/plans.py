@@ -67,7 +67,7 @@ class Indexed:
     def __str__(self) -> str:
         head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
         head += f"{self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
-        told = replace(self.report, notes=()).describe(self.report_file).split("\n")[1:]
+        told = replace(self.report, notes=[]).describe(self.report_file).split("\n")[1:]
         return "\n".join([head, *told, *_kinds(self.plan.others)])
 
 

@@ -46,7 +46,7 @@ def collect_region_files(
     """All files as wide as the first that can be read; others are left out and named in the report."""
     store: FeatureCache | None = None
     used: list[tuple[Path, bytes, int]] = []
-    refused = []
+    report = PictureReport()
     for path in paths:
         try:
             key, regions = content_key(read_bytes(path)), read_regions(path)
@@ -56,17 +56,17 @@ def collect_region_files(
             if regions.shape[1] != store.width:
                 raise SelhnError(f"its features are {regions.shape[1]} wide, those before it {store.width}")
         except SelhnError as error:
-            refused.append((path.relative_to(root).as_posix(), str(error)))
+            report.refused.append((path.relative_to(root).as_posix(), str(error)))
             continue
         if key not in store:
             store.put({key: regions})
         used.append((path, key, len(regions)))
     if store is None:
-        raise SelhnError(f"no array in {root} can be read; of the first, {refused[0][0]}: {refused[0][1]}")
-    keys = tuple(key for _, key, _ in used)
-    features = CachedFeatures(store, keys, max(number for _, _, number in used))
-    report = PictureReport(len(used), 0, (), tuple(refused))
-    return Extracted(tuple(path for path, _, _ in used), keys, features, report)
+        name, why = report.refused[0]
+        raise SelhnError(f"no array in {root} can be read; of the first, {name}: {why}")
+    report.used = len(used)
+    keys, most = [key for _, key, _ in used], max(number for _, _, number in used)
+    return Extracted([path for path, _, _ in used], CachedFeatures(store, keys, most), report)
 
 
 def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -7,7 +7,7 @@ from selhn.base.device import choose_device
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_no_gpu():
     assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(ValueError, match="torch sees no GPU: use device=cpu"):
+    with pytest.raises(ValueError, match="torch sees none: use device=cpu"):
         choose_device("cuda")
 
 

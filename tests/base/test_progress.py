@@ -9,7 +9,7 @@ def test_progress_says_lines_when_not_on_a_terminal(capsys):
     progress = Progress(10, label="[x] ")
     progress.step("loss 1")
     progress.say("epoch 1")
-    assert capsys.readouterr().out == "epoch 1\n"
+    assert capsys.readouterr().out == "[x] epoch 1\n"
     Progress(10, quiet=True).say("nothing")
     assert capsys.readouterr().out == ""
 

@@ -61,7 +61,7 @@ def test_a_header_of_python_2(file):
         (b"not an array at all", "is not a .npy array.*write it with numpy.save"),
         (npy(np.ones((3, 4)), cut=-5), "is cut off: its header promises 224 bytes and there are 219: copy or download"),
         (npy(np.ones((3, 4)), extra=b"more"), "continues after its end"),
-        (npy(np.array([[{}, 1]], dtype=object)), r"Python objects \(pickle\).*refused"),
+        (npy(np.array([[{}, 1]], dtype=object)), r"Python objects \(pickle\), which can run code"),
         (npy(np.ones((3, 4), int)), "holds int64 where floats are expected"),
         (npy(np.ones(3)), "2 or 3 axes are expected"),
         (npy(np.ones((0, 4))), r"shape \(0, 4\), which holds nothing"),
@@ -109,7 +109,7 @@ def test_an_archive(tmp_path, monkeypatch):
         read_archive(path, ("one",))
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("one.npy", npy(np.ones(3, int)))
-    with pytest.raises(ValueError, match="where floats are expected"):
+    with pytest.raises(ValueError, match="instead of floats"):
         read_archive(path, ("one",))
     path.write_bytes(b"PK\x03\x04 broken")
     with pytest.raises(ValueError, match="not a readable .npz"):
@@ -147,7 +147,7 @@ def test_texts_that_are_refused(file, read, content, sentence):
 
 def test_a_text_that_is_too_large(file, monkeypatch):
     monkeypatch.setattr(untrusted, "MAX_TEXT_BYTES", 3)
-    with pytest.raises(ValueError, match="too much for a file of texts"):
+    with pytest.raises(ValueError, match="too much for texts"):
         read_lines(file(b"four"))
 
 

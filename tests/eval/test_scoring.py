@@ -81,7 +81,7 @@ WITH_NAN[1, 2] = float("nan")
         (EMB[:0], EMB, r"image_emb has shape \(0, 4\)"),
         (EMB.long(), EMB, "holds torch.int64"),
         (EMB, WITH_NAN, r"text_emb\[1, 2\] is NaN"),
-        (EMB.to("meta"), EMB, "move both to one device"),
+        (EMB.to("meta"), EMB, "use one device"),
         # inf * 0: the embeddings have no NaN, a product has.
         (EMB, np.full((4, 4), np.inf), r"scores\[0, 0\] is NaN"),
         (EMB, EMB[:2], "there are 2 texts"),

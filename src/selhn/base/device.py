@@ -11,7 +11,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SelhnError(f"device {name!r} was requested, but torch sees no GPU: use device=cpu, or device=auto")
+        raise SelhnError(f"device {name!r} needs a GPU and torch sees none: use device=cpu or device=auto")
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps"):

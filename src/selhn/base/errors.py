@@ -1,7 +1,7 @@
-"""The errors that selhn raises on purpose. Anything else is a bug: it keeps its traceback, or is a 500 in the log.
+"""The errors that selhn raises on purpose. Anything else is a bug: it shows its traceback, or is a 500 in the log.
 
-Every message says what is wrong, where, and what to do. The command line prints it as one line, and the service maps
-each class to an HTTP status. Nobody matches on message text.
+Every message says what is wrong, where, and what to do. The command line prints it as one line, and the
+service maps each class to an HTTP status. Nobody matches on message text.
 """
 
 
@@ -16,7 +16,7 @@ class NotFound(SelhnError, KeyError):
 
 
 class Damaged(SelhnError):
-    """A file that is not what was written: cut off, changed, or of a version that this selhn does not read."""
+    """A file that is not what was written: cut off, changed, or of another version."""
 
 
 class Locked(SelhnError):

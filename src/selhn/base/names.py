@@ -47,7 +47,7 @@ def require_settings(
 
     With `only_optional`, parameters without a default are not settings: the caller passes them itself.
     """
-    known = {name: parameter for name, parameter in inspect.signature(function).parameters.items() if name != "self"}
+    known = {name: p for name, p in inspect.signature(function).parameters.items() if name != "self"}
     if only_optional:
         known = {name: p for name, p in known.items() if p.default is not inspect.Parameter.empty}
     for name, value in settings.items():
@@ -59,7 +59,7 @@ def require_settings(
 
 
 def require_kind(name: str, value: Any, kind: Any) -> None:
-    """Refuse a value that an annotation does not allow; annotations of other types than `KINDS` allow everything."""
+    """Refuse a value that an annotation does not allow; types that are not in `KINDS` allow everything."""
     if not _fits(value, kind):
         raise SelhnError(f"{name} takes {_words(kind)}, got {value!r}")
 

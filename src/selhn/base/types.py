@@ -6,9 +6,9 @@ Signatures carry their axes with jaxtyping, for example `scores: Float[Tensor, "
     I, T  images and texts that are scored against each other
     M     regions of an image            N  tokens of a text
     F     width of a region feature      d  width of the joint embedding
-    k     hits returned for a query      *K  any leading axes, such as the steps of a model that scores in steps
+    k     hits returned for a query      *K  leading axes, such as the steps of a model that scores in steps
 
-`scores` is always `[image, text]`. The annotations are checked while the tests run and cost nothing otherwise.
+`scores` is always `[image, text]`. The tests check the annotations; otherwise they cost nothing.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Reduction = Literal["mean", "sum", "none"]
 """What a loss does with its 2B anchors."""
 
 Variant = Literal["hinge", "nca"]
-"""How a triplet becomes a number: `[s_n - s_p + margin]+`, or the softmax form `-log softmax(s_p, s_n)[0]`."""
+"""How a triplet becomes a number: `[s_n - s_p + margin]+`, or `-log softmax(s_p, s_n)[0]`."""
 
 FeaturePrecision = Literal["float32", "float16", "bfloat16", "int8"]
 """How features are kept on a device; int8 has one scale per region."""
@@ -49,7 +49,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Match:
-    """What a model makes of a batch: scores, and further losses by name (a captioner's, say) that the loop adds."""
+    """The scores of a batch, and further losses by name (a captioner's, say) that the loop adds."""
 
     scores: Float[Tensor, "*K B B"]
     aux: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Attention:
     of_regions: Float[Tensor, "N M"] | None = None
     """How each region divides its look among the words: columns sum to 1 (i2t)."""
     kept: Float[Tensor, " N"] | None = None
-    """How much of each word goes into the score, if a model weighs them; the rest to 1 is that of the whole."""
+    """The share of each word in the score, if a model weighs words; the rest to 1 is that of the text."""
     words: tuple[str, ...] = ()
     """What the model reads: tokens, of which some only mark where a text begins and ends."""
     is_word: tuple[bool, ...] = ()

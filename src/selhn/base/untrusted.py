@@ -1,4 +1,4 @@
-"""Files that strangers wrote: read within bounds, without running anything in them, naming file and line when wrong."""
+"""Files that others wrote: read within bounds, never executed; errors name file and line."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def some(numbers: Sequence[int], most: int = 5) -> str:
 
 
 def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, Fortran order and dtype from the head of a .npy file; the file stands at the first number afterwards."""
+    """Shape, Fortran order and dtype from the head of a .npy file, which is left at its first number."""
     try:
         with warnings.catch_warnings():
             # numpy warns of headers that Python 2 wrote; the well-known feature files are such.
@@ -59,8 +59,8 @@ def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], 
         ) from None
     if dtype.hasobject:
         raise SelhnError(
-            f"{path} holds Python objects (pickle), which can run any code when they are read, so it is refused: "
-            "where you trust it, load it yourself and save plain numbers, numpy.save(path, array.astype('float32'))"
+            f"{path} holds Python objects (pickle), which can run code when they are read: "
+            "if you trust it, load it yourself and save numbers: numpy.save(path, array.astype('float32'))"
         )
     if min(shape, default=0) < 1:
         raise SelhnError(f"{path} is an array of shape {shape}, which holds nothing: write it again")
@@ -77,12 +77,13 @@ def _check_length(path: Path, promised: int, present: int) -> None:
 
 
 def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> npt.NDArray[Any]:
-    """A .npy file mapped into memory, read-only; `kinds` are numpy's letters (f floats, i and u whole numbers)."""
+    """A .npy file mapped into memory, read-only; `kinds` are numpy's letters (f: floats, i, u: integers)."""
     require_file(path)
     with path.open("rb") as file:
         shape, fortran, dtype = _read_header(file, path)
         start = file.tell()
-    wanted = " or ".join({"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}[k] for k in kinds)
+    words = {"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}
+    wanted = " or ".join(words[kind] for kind in kinds)
     if dtype.kind not in kinds:
         raise SelhnError(f"{path} holds {dtype} where {wanted} are expected: convert it with numpy's astype")
     if len(shape) not in dims:
@@ -108,13 +109,13 @@ def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float3
                 shape, fortran, dtype = _read_header(file, path / name)
                 _check_length(path / name, file.tell() + math.prod(shape) * dtype.itemsize, len(content))
                 if dtype.kind != "f":
-                    raise SelhnError(f"{path / name} holds {dtype} where floats are expected: write it as float32")
+                    raise SelhnError(f"{path / name} holds {dtype} instead of floats: write float32")
                 flat = np.frombuffer(content, dtype, offset=file.tell())
                 arrays.append(flat.reshape(shape, order="F" if fortran else "C").astype(np.float32))
     except KeyError as missing:
         raise NotFound(f"{path} lacks an array ({missing}): it must hold {', '.join(names)}") from None
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError) as broken:
-        raise Damaged(f"{path} is not a readable .npz archive ({broken}): copy or download it again") from None
+        raise Damaged(f"{path} is not a readable .npz archive ({broken}): copy it again") from None
     return arrays
 
 
@@ -123,7 +124,7 @@ def read_text(path: Path) -> str:
     require_file(path)
     size = path.stat().st_size
     if size > MAX_TEXT_BYTES:
-        raise SelhnError(f"{path} has {size / 2**30:.1f} GiB, too much for a file of texts: check which file it is")
+        raise SelhnError(f"{path} has {size / 2**30:.1f} GiB, too much for texts: check which file it is")
     content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")
@@ -165,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object."""
     content = parse_json(read_text(path), str(path))
     if not isinstance(content, dict):
-        raise SelhnError(f"{path} should hold one JSON object {{...}}, not a {type(content).__name__}: check the file")
+        raise SelhnError(f"{path} should hold one JSON object, not a {type(content).__name__}: check the file")
     return content
 
 

@@ -1,7 +1,7 @@
 """Splits to batches: shuffled pairs to train on, and every image and text once to evaluate.
 
-Every random number comes from a generator seeded with (seed, epoch) or (seed, epoch, step), so that training which is
-resumed at any step sees exactly the batches it would have seen.
+Every random number comes from a generator seeded with (seed, epoch) or (seed, epoch, step), so that training
+which is resumed at any step sees exactly the batches it would have seen.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ ORDER, AUGMENTATION = 0, 1
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The size augmentation of VSE-infinity: shares of regions left out and of words masked, replaced or deleted."""
+    """The augmentation of VSE-infinity: shares of regions left out and of words masked, replaced or deleted."""
 
     drop_regions: float = 0.2
     corrupt_words: float = 0.2
@@ -96,7 +96,7 @@ class Batches:
         device: where batches appear. Features on that device are gathered there (`split.features.to(device)`
             moves them); others are copied while the step before is computed.
         dtype: the precision in which regions are given.
-        token_step: round the number of tokens up to a multiple of this, so that there are few different shapes.
+        token_step: round the number of tokens up to a multiple of this, for few different shapes.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Batches:
             named = Pairs(order_there[pairs], images_there[pairs])
             if not self.resident or self.device.type == "cpu":
                 regions, mask = self.split.features.gather(images[pairs], dtype=None)
-                refuse_not_finite(self.split, images[pairs], regions)  # on a GPU the look would hold up every step
+                refuse_not_finite(self.split, images[pairs], regions)  # on a GPU it would delay every step
                 named = named._replace(regions=regions, region_mask=mask)
             yield Step(named, self._num_tokens(longest[step]), seed_for(self.seed, AUGMENTATION, epoch, step))
 
@@ -164,7 +164,7 @@ class Batches:
         return self.assemble_seeded(step.pairs, step.num_tokens)
 
     def assemble_rows(self, texts: Int[Tensor, " B"]) -> Batch:
-        """Texts that are named on the host, with their images, changed by the random numbers of `generator`."""
+        """Texts given on the host, with their images, changed by the random numbers of `generator`."""
         pairs = Pairs(texts.to(self.device), self.image_of_text[texts].to(self.device))
         return self.assemble_seeded(pairs, self._num_tokens(int(self.texts.lengths[texts].max())))
 
@@ -200,7 +200,7 @@ def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tens
     if len(bad):
         image = int(rows[int(bad[0, 0])])
         raise SelhnError(
-            f"the features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
+            f"features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
             "`selhn data check` on the folder lists all such rows; fix or remove them"
         )
 
@@ -208,7 +208,7 @@ def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tens
 class TextBlocks:
     """Every text of a split once, short ones first, so that little padding is computed.
 
-    `torch.cat([encode(tokens, mask) for tokens, mask in blocks])[blocks.inverse]` is in the order of the split.
+    `torch.cat([encode(*block) for block in blocks])[blocks.inverse]` is in the order of the split.
     """
 
     def __init__(self, split: Split, tokenizer: Tokenizer, block_size: int = 512, device: torch.device | str = "cpu"):

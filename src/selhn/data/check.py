@@ -83,7 +83,7 @@ def _check_names(split: Split) -> None:
     if twice:
         name, found = next(iter(twice.items()))
         raise SelhnError(
-            f"{split.name}: {len(twice)} ids occur more than once, the first is {name!r} for images {some(found)}: "
+            f"{split.name}: {len(twice)} ids occur more than once, first {name!r} for images {some(found)}: "
             "give each image an id of its own, or remove the copies"
         )
 

@@ -1,7 +1,7 @@
 """Region features: the one interface, and how images are laid out in a file, in memory or on a device.
 
-A store is a numpy array (usually mapped from a file, so that only the requested rows are read) or a tensor. Nothing
-here loops over images in Python, except for features that can only be read one image at a time.
+A store is a numpy array (usually mapped from a file, so that only the requested rows are read) or a tensor.
+Nothing here loops over images in Python, except for features that can only be read one image at a time.
 """
 
 import math
@@ -24,11 +24,11 @@ Store: TypeAlias = Tensor | npt.NDArray[Any]
 # Large enough that a disk delivers at its full speed, small beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20
 # What torch and numpy both hold without loss; other floats (big-endian, long double) become float32.
-KEPT_DTYPES = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32, np.dtype(np.int8): torch.int8}
+KEPT_DTYPES = tuple(np.dtype(name) for name in ("float16", "float32", "int8"))
 
 
 class Features(ABC):
-    """Region features of the images of a split, wherever they are stored: F numbers for each of up to M regions."""
+    """Region features of images, wherever they are stored: F numbers for each of up to M regions."""
 
     @property
     @abstractmethod
@@ -42,12 +42,12 @@ class Features(ABC):
     def gather(
         self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
     ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device of the store; None keeps the precision of the store."""
+        """Features and mask of some images, on the device of the store; None keeps its precision."""
         regions, mask = self.read(rows)
         return (regions if dtype is None else regions.to(dtype)), mask
 
     def to(self, device: torch.device | str) -> "Features":
-        """The same features on a device, so that gathering needs no copy; those read on demand stay where they are."""
+        """The same features on a device, so that gathering needs no copy; those read on demand do not move."""
         return self
 
     def where(self, image: int) -> str:
@@ -112,8 +112,8 @@ class DenseFeatures(Features):
     """Images with the same number of regions, (rows, M, F), or one vector each, (rows, F), which is M = 1.
 
     Args:
-        rows: which row of the store is image i, if that is not simply row i: the arrays of some data sets repeat each
-            image for each of its captions, and one array may serve several splits.
+        rows: which row of the store is image i, if that is not row i: some arrays repeat an image for each of
+            its captions, or serve several splits.
         mask: which regions are real, (rows, M); all are if it is not given.
         path: the file, for messages.
         scale: of int8 codes, one number per region: `x = code * scale`.
@@ -145,11 +145,12 @@ class DenseFeatures(Features):
         return regions, take(self.mask, rows)
 
     def to(self, device: torch.device | str) -> "DenseFeatures":
-        """The images of this split on a device; an array mapped from a file stays there if the device is the CPU."""
+        """These images on a device; an array mapped from a file stays there if the device is the CPU."""
         device = torch.device(device)
         if not isinstance(self.store, Tensor) and device.type == "cpu":
             return self
-        mask, scale = (None if part is None else take_to(part, self.rows, device) for part in (self.mask, self.scale))
+        optional = (self.mask, self.scale)
+        mask, scale = (None if part is None else take_to(part, self.rows, device) for part in optional)
         return DenseFeatures(take_to(self.store, self.rows, device), None, mask, self.path, scale)
 
     @property
@@ -165,7 +166,7 @@ class DenseFeatures(Features):
 
 @dataclass(frozen=True, eq=False)
 class RaggedFeatures(Features):
-    """Images with different numbers of regions: image i has the rows offsets[i] to offsets[i + 1] of a flat store."""
+    """Images with different numbers of regions: image i has rows offsets[i] to offsets[i + 1] of the store."""
 
     store: Store
     """(R, F): the regions of all images."""
@@ -178,11 +179,11 @@ class RaggedFeatures(Features):
         """The store with these offsets, if they fit it."""
         where = path or "the offsets"
         if len(offsets) == 0 or int(offsets[0]) != 0 or int(offsets[-1]) != len(store):
-            raise SelhnError(f"{where}: offsets must begin with 0 and end with the {len(store)} rows of the features")
+            raise SelhnError(f"{where}: offsets must begin with 0 and end with the {len(store)} rows")
         counts = offsets.diff()
         if bool((counts < 1).any()):
             image = int((counts < 1).nonzero()[0])
-            raise SelhnError(f"{where}: row {image + 1} says that image {image} has no region: leave such images out")
+            raise SelhnError(f"{where}: row {image + 1} says that image {image} has no region: leave it out")
         return cls(store, offsets, int(counts.max()) if len(counts) else 1, path)
 
     @property
@@ -218,7 +219,8 @@ class RaggedFeatures(Features):
 
     def where(self, image: int) -> str:
         """File and rows."""
-        return f"{self.path or 'features'}, rows {int(self.offsets[image])} to {int(self.offsets[image + 1]) - 1}"
+        first, end = self.offsets[image : image + 2].tolist()
+        return f"{self.path or 'features'}, rows {first} to {end - 1}"
 
 
 class ImageByImage(Features):

@@ -1,4 +1,4 @@
-"""Noisy correspondence: texts of the training split that are given a wrong image (Huang et al., NCR, NeurIPS 2021)."""
+"""Noisy correspondence: training texts that are given a wrong image (Huang et al., NCR, NeurIPS 2021)."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
 
     None of them keeps its image, and every image keeps its number of texts. The seed decides which they are.
     """
-    # Official: the images are shuffled among the chosen texts, so that some keep theirs and the rate is a little lower.
+    # Official: the images are shuffled among the chosen texts: some keep theirs, and the rate is a little lower.
     if not 0 <= rate < 1:
-        raise SelhnError(f"noise is {rate}: give the share of training texts with a wrong image, from 0 up to below 1")
+        raise SelhnError(f"noise is {rate}: give the share of training texts with a wrong image, 0 <= noise < 1")
     if rate == 0:
         return data
     split = data.train
@@ -27,8 +27,8 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     own = split.image_of_text[chosen]
     if not len(chosen) or 2 * int(own.unique(return_counts=True)[1].max()) > len(chosen):
         raise SelhnError(
-            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to change their "
-            "images among themselves: raise noise"
+            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to change "
+            "their images among themselves: raise noise"
         )
     images = own[torch.randperm(len(own), generator=generator)]
     while len(kept := (images == own).nonzero().flatten()):

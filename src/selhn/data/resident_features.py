@@ -21,12 +21,12 @@ def resident_bytes(features: Features, precision: FeaturePrecision) -> int:
 
 
 def make_resident(split: Split, device: torch.device, precision: FeaturePrecision) -> Split:
-    """The split with all its features on a device, each read or computed once; int8 has one scale per region."""
+    """The split with its features on a device, each read or computed once; int8 has one scale per region."""
     if precision not in get_args(FeaturePrecision):
         raise SelhnError(f"feature_precision={precision!r}: choose {', '.join(get_args(FeaturePrecision))}")
     features = split.features
     if 2 * features.num_bytes < resident_bytes(features, precision):
-        features = features.to(device)  # packed or computed features are small, and the device unpacks them faster
+        features = features.to(device)  # packed or computed features are small, and a device unpacks faster
     store = torch.empty(features.shape, dtype=getattr(torch, precision), device=device)
     mask = torch.empty(features.shape[:2], dtype=torch.bool, device=device)
     scale = torch.empty(features.shape[:2], device=device) if precision == "int8" else None

@@ -28,16 +28,16 @@ class Split:
     boxes: Float[Tensor, "I M 4"] | None = None
     """x1, y1, x2, y2 of every region as a share of the image's width and height, if they are known."""
     folds: int = 1
-    """Into how many folds of images it is cut to be measured: `COCO_FOLDS` for the test images of COCO, else 1."""
+    """How many folds of images it is measured in: `COCO_FOLDS` for the test images of COCO, else 1."""
 
     def __post_init__(self) -> None:
         images, texts = self.features.num_images, len(self.captions)
         if len(self.image_of_text) != texts:
             raise SelhnError(
-                f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: give one each"
+                f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: one each"
             )
         if self.folds < 1 or images % self.folds:
-            raise SelhnError(f"{self.name}: {images} images do not divide into {self.folds} folds: give a divisor")
+            raise SelhnError(f"{self.name}: {images} images do not divide into {self.folds} folds")
         if len(self.image_names) != images:
             raise SelhnError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
         if texts and not 0 <= int(self.image_of_text.min()) <= int(self.image_of_text.max()) < images:

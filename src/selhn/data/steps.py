@@ -1,4 +1,4 @@
-"""What the batch of a step is made of, and how that is brought to a device while the step before is computed."""
+"""What the batch of a step is made of, and its copy to a device while the step before is computed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Pairs(NamedTuple):
-    """The numbers of B texts and of their images, and the images' features if the device does not have them."""
+    """The numbers of B texts and of their images, and features that the device does not have."""
 
     texts: Int[Tensor, " B"]
     images: Int[Tensor, " B"]
@@ -43,14 +43,14 @@ class Step(NamedTuple):
 def copying_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream of all copies to a device.
 
-    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy might find
-    itself in the middle of a step that is being recorded.
+    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy might
+    be in the middle of a step that is being recorded.
     """
     return torch.cuda.Stream(device, priority=-1)
 
 
 def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
-    """The same steps with all they need on the device: gathered in a thread, copied on a stream of their own."""
+    """The same steps with all they need on the device: gathered in a thread, copied on their own stream."""
     if device.type != "cuda":
         yield from (step._replace(pairs=step.pairs.each(lambda tensor: tensor.to(device))) for step in steps)
         return
@@ -69,7 +69,7 @@ def prefetched(steps: Iterator[Step], device: torch.device) -> Iterator[Step]:
         here.wait_event(arrived)
         for tensor in step.pairs:
             if tensor is not None:
-                tensor.record_stream(here)  # its memory must not go back to the copying stream while it is in use
+                tensor.record_stream(here)  # the copying stream must not reuse its memory yet
         yield step
 
 

@@ -65,16 +65,16 @@ def score_split(
 ) -> Float[Tensor, "I T"]:
     """The scores of all images against all texts of a split, on the model's device.
 
-    Texts of like length are scored together, so that a model that looks at every word looks at little padding. Only
-    the encoded images, one block of texts and the result are in memory.
+    Texts of similar length are scored together, so that little padding is computed. Only the encoded images, one
+    block of texts and the result are in memory.
 
     Args:
         block: images, and texts, that are encoded at a time.
         for_ranking: takes `model.logits`, which do not tie when all sigmoids are 1.
-        path: a folder in which the result is kept, as `scores.npy` for `numpy.load`, one block of texts after the
-            other; what is there already is not scored again. The tensor is then the file, mapped into memory.
+        path: a folder that keeps the result as `scores.npy` for `numpy.load`, one block of texts after the other;
+            what it has already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
-            quarter of its memory. Only models that look at every pair have need of it.
+            quarter of its memory. Only cross-attention needs it.
         quiet: if False, a terminal shows how far it has come.
     """
     score = model.logits if for_ranking else model.score
@@ -84,7 +84,8 @@ def score_split(
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
             identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
-            result = held.enter_context(StoredScores.opened(path, identity, (split.num_images, split.num_texts), block))
+            shape = split.num_images, split.num_texts
+            result = held.enter_context(StoredScores.opened(path, identity, shape, block))
             if result.complete:
                 return result.matrix
             blocks.block_size = result.block
@@ -114,13 +115,13 @@ class _InMemory:
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
         """The scores of some texts."""
         if not len(self.matrix):
-            # A text's column is contiguous: filling the rows of images at scattered places takes three times as long.
+            # A text's column is contiguous: filling scattered places of rows takes three times as long.
             self.matrix = columns.new_empty(self.shape[::-1]).T
         self.matrix.T[texts.to(columns.device)] = columns.T
 
 
 def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tuple[Any, Any]:
-    """Every image and every text of a split, encoded once, on the model's device: two tensors, or two `Fragments`.
+    """Every image and text of a split, encoded once on the model's device: two tensors, or two `Fragments`.
 
     Of a split without texts, the second has no rows.
     """
@@ -177,7 +178,6 @@ def require_width(model: AbstractMatcher, split: Split) -> None:
     wanted = model.settings.get("feature_dim")
     if wanted is not None and wanted != split.features.width:
         raise SelhnError(
-            f"the features of {split.name} are {split.features.width} wide and the model was made for {wanted}: "
-            "use the features it was trained on, or train a model with feature_dim="
-            f"{split.features.width}"
+            f"features of {split.name} are {split.features.width} wide, the model was made for {wanted}: "
+            f"use the features it was trained on, or train a model with feature_dim={split.features.width}"
         )

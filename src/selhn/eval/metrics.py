@@ -30,7 +30,7 @@ DEFAULT_KS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class Ranks:
-    """0-based rank of the best relevant item of each image and each text as a query (on the CPU); -1 without one."""
+    """0-based rank of the best relevant item of each image and each text (on the CPU); -1 without one."""
 
     i2t: Int[Tensor, " I"]
     t2i: Int[Tensor, " T"]
@@ -82,7 +82,7 @@ class DirectionMetrics:
         """Every metric averaged; `num_queries` adds up."""
         tables = [one.to_dict() for one in measured]
         if any(table.keys() != tables[0].keys() for table in tables):
-            raise SelhnError("only metrics of the same kind can be averaged: compute all with the same ks and extended")
+            raise SelhnError("metrics of different kinds cannot be averaged: use the same ks and extended")
         averaged = {name: math.fsum(table[name] for table in tables) / len(tables) for name in tables[0]}
         return cls.from_dict(averaged | {"num_queries": sum(one.num_queries for one in measured)})
 
@@ -126,7 +126,7 @@ class Metrics:
         try:
             return cls(DirectionMetrics.from_dict(named["i2t"]), DirectionMetrics.from_dict(named["t2i"]))
         except KeyError as missing:
-            raise SelhnError(f"these metrics lack {missing}: give an object that Metrics.to_dict wrote") from None
+            raise SelhnError(f"metrics lack {missing}: give an object that Metrics.to_dict wrote") from None
 
     @classmethod
     def mean(cls, measured: Iterable["Metrics"]) -> "Metrics":
@@ -227,22 +227,22 @@ def _summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, 
     """The metrics of one direction over the queries that have a relevant item."""
     is_query = rank >= 0
     found_at = rank[is_query].numpy()
-    r_precision, map_at_r = (None, None) if precision is None else (100 * precision[is_query].mean(0)).tolist()
+    extended = (None, None) if precision is None else (100 * precision[is_query].mean(0)).tolist()
     return DirectionMetrics(
         recalls={int(k): 100.0 * int((found_at < k).sum()) / len(found_at) for k in ks},
         # Official: the median of an even number of ranks is rounded down.
         median_rank=float(np.floor(np.median(found_at)) + 1),
         mean_rank=float(found_at.mean() + 1),
         num_queries=len(found_at),
-        r_precision=r_precision,
-        map_at_r=map_at_r,
+        r_precision=extended[0],
+        map_at_r=extended[1],
     )
 
 
 def check_ks(ks: Sequence[int]) -> None:
     """Refuse a list of cut-offs that has no meaning."""
     if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
-        raise SelhnError(f"ks is {tuple(ks)}: give one or more different whole numbers from 1 up, such as (1, 5, 10)")
+        raise SelhnError(f"ks is {tuple(ks)}: give different whole numbers from 1 up, such as (1, 5, 10)")
 
 
 def check_ties(ties: str) -> None:

@@ -69,7 +69,7 @@ class Matching:
             )
         device = all_images.device
         if all_texts.device != device:
-            raise SelhnError(f"image_emb is on {device}, text_emb on {all_texts.device}: move both to one device")
+            raise SelhnError(f"image_emb is on {device}, text_emb on {all_texts.device}: use one device")
         refuse_nan(all_images, "image_emb")
         refuse_nan(all_texts, "text_emb")
         image, text = true_pairs(len(all_images), len(all_texts), image_of_text, relevance)
@@ -183,7 +183,7 @@ def checked_scores(scores: Array, name: str = "scores") -> Float[Tensor, "I T"]:
             "and one column for each text, at least one of each"
         )
     if not matrix.is_floating_point():
-        raise SelhnError(f"{name} holds {matrix.dtype}: convert it to floating point, for instance to float32")
+        raise SelhnError(f"{name} holds {matrix.dtype}: convert it to floating point, such as float32")
     return matrix
 
 

@@ -1,6 +1,6 @@
 """Scores on disk: a matrix that is filled a block of texts at a time, and can be continued after a kill.
 
-scores.npy           (I, T) float32 for `numpy.load`; in Fortran order, so that a text's column is written at once
+scores.npy           (I, T) float32 for `numpy.load`, in Fortran order: a text's column is contiguous
 scores.partial.npy   the same, while columns are missing
 scores.json          what was scored, and how many blocks of texts are done
 """
@@ -35,7 +35,7 @@ class StoredScores:
 
     Args:
         identity: what the scores are made from; a folder that was begun with anything else is refused.
-        block: texts in a block; a folder that was begun keeps its own, so that rounding is the same to the end.
+        block: texts in a block; a folder that was begun keeps its own, so that rounding stays the same.
     """
 
     def __init__(self, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int):
@@ -102,8 +102,8 @@ class StoredScores:
                 os.replace(self._partial, self.path)
         except OSError as error:
             raise OSError(
-                f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts scored "
-                "before are kept: free some disk space and start again, it continues from there"
+                f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts "
+                "scored before are kept: free some disk space and start again, it continues from there"
             ) from None
 
     @property
@@ -119,9 +119,9 @@ class StoredScores:
             written = json.loads(self._state.read_text(encoding="utf-8"))
             version, there, block, done = (written[key] for key in ("format", "identity", "block", "done"))
         except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{self._state} is damaged ({error}): remove {self.folder} and score again") from None
+            raise Damaged(f"{self._state} is damaged ({error}): remove the folder and score again") from None
         if version != FORMAT:
-            raise Damaged(f"{self.folder} has format {version}, this selhn reads {FORMAT}: install a newer selhn")
+            raise Damaged(f"{self.folder} has format {version}, not {FORMAT}: install a newer selhn")
         changed = [what for what, value in self.identity.items() if there.get(what) != value]
         if changed:
             raise SelhnError(
@@ -131,7 +131,8 @@ class StoredScores:
         self.block, self.done = block, done
 
     def _write_state(self, done: int = 0) -> None:
-        state = {"format": FORMAT, "done": done, "block": self.block, "shape": self.shape, "identity": self.identity}
+        state = {"format": FORMAT, "done": done, "block": self.block, "shape": self.shape}
+        state["identity"] = self.identity
         write_whole(self._state, json.dumps(state, indent=1) + "\n", durable=True)
 
     def _allocate(self) -> None:
@@ -166,7 +167,7 @@ class StoredScores:
 def identity_of(
     model: AbstractMatcher, split: Split, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], kind: str
 ) -> dict[str, str]:
-    """What scores depend on, in words and digests; `tokens` are the texts as the model's tokenizer reads them."""
+    """What scores depend on, in words and digests; `tokens` are the texts as the tokenizer reads them."""
     images = (tensor for block in image_blocks(split) for tensor in block)
     return {
         **identity_of_model(model),

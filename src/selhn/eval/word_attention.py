@@ -15,7 +15,7 @@ from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins, in_eval
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
-    """How a model that compares regions with words looks at an image of a split (row or name) and any sentence."""
+    """How a cross-attention model looks at an image of a split (row or name) and any sentence."""
     require_width(model, split)
     row = image_row(split, image)
     regions, mask = split.features.gather(torch.tensor([row]))
@@ -60,7 +60,7 @@ def image_row(split: Split, image: int | str) -> int:
             return named
         if not image.isdecimal():
             raise SelhnError(
-                f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r}, or a number"
+                f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r} or a number"
             )
     row = int(image)
     if not 0 <= row < split.num_images:

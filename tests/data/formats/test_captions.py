@@ -56,7 +56,7 @@ def test_the_example_pictures():
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("a.csv", "x,y\n1,2\n", "a.csv: the first line should name the columns"),
+        ("a.csv", "x,y\n1,2\n", "a.csv: the first line should name columns"),
         ("a.csv", "image,caption\na.jpg\n", "a.csv, line 2: has 1 columns"),
         ("a.csv", "", "a.csv: the first line"),
         (
@@ -64,8 +64,8 @@ def test_the_example_pictures():
             'image,caption\na.jpg,"a sign, not closed\nb.jpg,a dog\n',
             "a.csv is not a readable table .* close its quotes",
         ),
-        ("a.csv", "image,caption,split\na.jpg,x,train\nb.jpg,y,hidden\n", "line 3: there is no split 'hidden': write"),
-        ("a.jsonl", '{"image": "a", "caption": "x", "split": "fold1"}\n', "entry 1: there is no split 'fold1'"),
+        ("a.csv", "image,caption,split\na.jpg,x,train\nb.jpg,y,hidden\n", "line 3: no split 'hidden': write"),
+        ("a.jsonl", '{"image": "a", "caption": "x", "split": "fold1"}\n', "entry 1: no split 'fold1'"),
         ("a.jsonl", '{"image": 3, "caption": "x"}\n', "a.jsonl, entry 1: needs 'image'"),
         ("a.jsonl", '{"image": \n', "a.jsonl, line 1 is not JSON"),
         ("a.json", "3", "a.json: needs a list of objects"),

@@ -14,7 +14,7 @@ def test_problems_are_written_down():
     for error in (SelhnError("fix it"), Problems(["this", "that"]), OSError(5, "disk error", "x.npy")):
         with report.collecting():
             fail(error)
-    problems = ["fix it", "this", "that", "cannot read x.npy: disk error; check its permissions and disk"]
+    problems = ["fix it", "this", "that", "cannot read x.npy (disk error): check its rights and disk"]
     assert report.problems == problems
     with pytest.raises(Problems, match="(?s)fix it.*that"):
         report.raise_problems()

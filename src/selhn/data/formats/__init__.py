@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_settings
 from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.karpathy import read_karpathy
-from selhn.data.formats.native import read_native, write_native
+from selhn.data.formats.native import NativePrecision, read_native, write_native
 from selhn.data.formats.pocket import read_pocket
 from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
@@ -42,15 +42,13 @@ def _read_world(path: Path, report: Report, **settings: Any) -> Found:
 
 # The first that fits is taken: a pocket folder has the files of a precomp folder too.
 FORMATS: Mapping[str, Format] = {
-    "world": Format(
-        lambda path: path == Path("world"), _read_world, "the word world instead of a path: generated data", make_world
-    ),
-    "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json (written by import_data)"),
+    "world": Format(lambda path: path == Path("world"), _read_world, "the word world: generated data", make_world),
+    "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json"),
     "pocket": Format(
-        lambda path: _has_file(path, "projection.npz"), read_pocket, "projection.npz beside train_ims.npy (int8)"
+        lambda path: _has_file(path, "projection.npz"), read_pocket, "projection.npz, train_ims.npy (int8)"
     ),
     "precomp": Format(
-        lambda path: _has_file(precomp_folder(path), "*_ims.npy") or _has_file(precomp_folder(path), "*_caps.txt"),
+        lambda path: any(_has_file(precomp_folder(path), files) for files in ("*_ims.npy", "*_caps.txt")),
         read_precomp,
         "train_ims.npy, train_caps.txt, train_ids.txt and so on (SCAN, VSE-infinity)",
     ),
@@ -74,7 +72,7 @@ def find_format(source: Path | str) -> tuple[Path, str]:
         if known.looks_like(path) and (path.exists() or name == "world"):
             return path, name
     if not path.exists():
-        raise NotFound(f"there is no file or folder {str(source)!r}: give a path, or 'world' for generated data")
+        raise NotFound(f"no file or folder {str(source)!r}: give a path, or 'world' for generated data")
     wanted = "; ".join(f"{name}: {known.files}" for name, known in FORMATS.items())
     raise NotFound(
         f"{path} is not a data set in a known format. Looked for {wanted}. "
@@ -85,20 +83,20 @@ def find_format(source: Path | str) -> tuple[Path, str]:
 def load_data(source: Path | str, **settings: Any) -> Data:
     """A data set: `"world"` is generated, a path is read in whichever format it has.
 
-    Settings belong to the format: `images`, `seed` (world); `cut_dev`, `test` (precomp); `form`, `regions` (pocket);
-    `features`, `max_captions`, `cut_dev` (karpathy).
+    Settings belong to the format: `images`, `seed` (world); `cut_dev`, `test` (precomp); `form`, `regions`
+    (pocket); `features`, `max_captions`, `cut_dev` (karpathy).
     """
     path, name = find_format(source)
     if name == "tsv":
         raise SelhnError(
-            f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} NEW_FOLDER` "
-            "and load that folder"
+            f"{path} is a TSV file, too slow to train from: convert it once with `selhn data import {path} "
+            "NEW_FOLDER` and load that folder"
         )
     return replace(_read_data(path, name, settings), source=str(source), settings=settings)
 
 
 def import_data(
-    source: Path | str, out: Path | str, *, precision: Literal["float32", "float16"] = "float32", **settings: Any
+    source: Path | str, out: Path | str, *, precision: NativePrecision = "float32", **settings: Any
 ) -> Path:
     """Convert whatever `load_data` reads, and TSV files, into our own format; float16 halves the size."""
     return write_native(_read_data(*find_format(source), settings), out, precision=precision)
@@ -111,7 +109,7 @@ def _read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Dat
     report.raise_problems()
     missing = [split for split in SPLITS if split not in splits]
     if missing:
-        raise SelhnError(f"{path} has no {' and no '.join(missing)} split: a data set needs train, dev and test")
+        raise SelhnError(f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test")
     train, dev, test = (splits[split] for split in SPLITS)
     for split in (dev, test):
         if split.features.width != train.features.width:

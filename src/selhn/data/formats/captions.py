@@ -34,8 +34,8 @@ def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
     if path.suffix.lower() == ".json":
         rows = _from_json(path)
     elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        entries = (parse_json(line, f"{path}, line {n}") for n, line in enumerate(read_lines(path), 1) if line)
-        rows = _from_objects(entries, path)
+        lines = enumerate(read_lines(path), 1)
+        rows = _from_objects((parse_json(line, f"{path}, line {n}") for n, line in lines if line), path)
     elif any(_NUMBERED.match(line) for line in read_lines(path)[:1]):
         rows = _from_token_lines(path)
     else:
@@ -51,9 +51,9 @@ def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
 
 
 def match_texts(names: Iterable[str], texts: Mapping[str, PictureTexts]) -> tuple[dict[str, PictureTexts], list[str]]:
-    """The texts of each picture, and names in the file that fit none: by path, else by file name, else without suffix.
+    """The texts of each picture, and names in the file that fit none.
 
-    A short name that several pictures share fits none of them.
+    Names fit by path, else by file name, else without suffix. A short name of several pictures fits none of them.
     """
     shortened: dict[str, list[str]] = {}
     names = list(names)
@@ -80,7 +80,7 @@ def _from_json(path: Path) -> Iterator[Row]:
     if isinstance(content, list):
         yield from _from_objects(content, path)
     elif not isinstance(content, dict) or not isinstance(content.get("images"), list):
-        raise SelhnError(f"{path}: needs a list of objects, or an object with 'images' (Karpathy's or COCO's layout)")
+        raise SelhnError(f"{path}: needs a list of objects, or an object with 'images' (Karpathy, COCO)")
     elif isinstance(content.get("annotations"), list):
         yield from _from_coco(content, path)
     else:
@@ -109,9 +109,10 @@ def _from_objects(entries: Iterable[Any], path: Path) -> Iterator[Row]:
         name = _field(entry, NAME_FIELDS) if isinstance(entry, dict) else None
         texts = _field(entry, TEXT_FIELDS) if isinstance(entry, dict) else None
         texts = [texts] if isinstance(texts, str) else texts
-        if not isinstance(name, str) or not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+        is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        if not isinstance(name, str) or texts is None or not is_list:
             raise SelhnError(
-                f"{path}, entry {number}: needs 'image', a file name, and 'caption', a text, or 'captions', a list"
+                f"{path}, entry {number}: needs 'image' (file name), and 'caption' (text) or 'captions' (list)"
             )
         split = _split_called(entry.get("split"), f"{path}, entry {number}")
         yield from ((name, text, split) for text in texts)
@@ -134,7 +135,7 @@ def _from_table(path: Path) -> Iterator[Row]:
     told = next((head.index(field) for field in TEXT_FIELDS if field in head), None)
     if named is None or told is None:
         raise SelhnError(
-            f"{path}: the first line should name the columns, such as image{delimiter}caption; found {head[:5]}"
+            f"{path}: the first line should name columns, such as image{delimiter}caption; found {head[:5]}"
         )
     split = head.index("split") if "split" in head else None
     for number, row in table[1:]:
@@ -148,7 +149,7 @@ def _from_table(path: Path) -> Iterator[Row]:
 def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]:
     """The rows of a table, each with its last line; quotes count if they are used as in CSV."""
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
-        # A reader of lines would glue a caption together that has a line break in it, or cut it at rarer marks.
+        # Reading by lines would cut captions at line breaks inside quotes, or at rarer marks.
         reader = csv.reader(
             io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True, quoting=quoting
         )
@@ -161,7 +162,7 @@ def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]
         odd = next((number for number, row in rows if row and len(row) != len(rows[0][1])), None)
         if quoting == csv.QUOTE_MINIMAL or odd is None:
             return rows
-    raise SelhnError(f"{path} is not a readable table ({problem}): close its quotes, and save it as CSV again")
+    raise SelhnError(f"{path} is not a readable table ({problem}): close its quotes, save it as CSV")
 
 
 def _split_called(word: Any, where: str) -> str | None:
@@ -169,7 +170,7 @@ def _split_called(word: Any, where: str) -> str | None:
     known = {**SPLIT_NAMES, "dev": "dev", "valid": "dev", "validation": "dev"}
     plain = "" if word is None else str(word).strip().lower()
     if plain and plain not in known:
-        raise SelhnError(f"{where}: there is no split {str(word)[:40]!r}: write train, dev or test, or nothing")
+        raise SelhnError(f"{where}: no split {str(word)[:40]!r}: write train, dev, test, or nothing")
     return known.get(plain)
 
 

@@ -24,8 +24,8 @@ class Problems(SelhnError):
 class Report:
     """What is in a data set, in plain words.
 
-    Readers simply raise. `collecting` writes a problem down instead, around what the rest does not depend on: one
-    split of three, the names or boxes of a split. Who loads data calls `raise_problems` at the end.
+    Readers simply raise. `collecting` notes a problem instead, around what the rest does not depend on: one split
+    of three, the names or boxes of a split. Loading data ends with `raise_problems`.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Report:
         except SelhnError as problem:
             self.problems.append(str(problem))
         except OSError as problem:
-            self.problems.append(f"cannot read {problem.filename}: {problem.strerror}; check its permissions and disk")
+            self.problems.append(f"cannot read {problem.filename} ({problem.strerror}): check its rights and disk")
 
     def raise_problems(self) -> None:
         """Raise all problems at once, if there are any."""

@@ -1,6 +1,6 @@
-"""Karpathy's split files (`dataset_flickr30k.json`, `dataset_coco.json`) joined with features in the same order.
+"""Karpathy's split files (`dataset_flickr30k.json`, `dataset_coco.json`) joined with features in their order.
 
-Reference: Karpathy and Fei-Fei, "Deep Visual-Semantic Alignments for Generating Image Descriptions", CVPR 2015.
+Reference: Karpathy, Fei-Fei, "Deep Visual-Semantic Alignments for Generating Image Descriptions", CVPR 2015.
 """
 
 from collections.abc import Sequence
@@ -52,14 +52,18 @@ def read_karpathy(
         max_captions: how many captions of an image count; None keeps all.
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
-    json_path, array_path = each(lambda: only_file(path, "*.json", "captions"), lambda: _find_features(path, features))
+    beside = path if path.is_dir() else path.parent
+    json_path, array_path = each(
+        lambda: only_file(path, "*.json", "captions"),
+        lambda: Path(features) if features is not None else only_file(beside, "*.npy", "features"),
+    )
     images, array = each(lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path))
     if len(array) != len(images):
         raise SelhnError(
             f"{array_path} has {len(array)} rows and {json_path} {len(images)} images: "
             "features must have one row for each image of the file, in its order, whatever its split"
         )
-    report.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, in the order of {json_path.name}")
+    report.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, ordered as {json_path.name}")
     splits = {}
     for name, numbers in numbers_of_splits(images, report, cut_dev).items():
         stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
@@ -75,14 +79,8 @@ def only_file(path: Path, pattern: str, what: str) -> Path:
     found = sorted(path.glob(pattern))
     if len(found) != 1:
         names = ", ".join(file.name for file in found) or "none"
-        raise SelhnError(f"{path} should hold one {pattern} file with {what}, found {names}: give the path of the file")
+        raise SelhnError(f"{path} should hold one {pattern} file with {what}, found {names}: give its path")
     return found[0]
-
-
-def _find_features(path: Path, features: Path | str | None) -> Path:
-    if features is not None:
-        return Path(features)
-    return only_file(path if path.is_dir() else path.parent, "*.npy", "features")
 
 
 def read_captioned_images(path: Path, max_captions: int | None = MAX_CAPTIONS) -> list[CaptionedImage]:
@@ -101,10 +99,10 @@ def _captioned_image(entry: Any, place: str, max_captions: int | None) -> Captio
     sentences = entry.get("sentences")
     if not isinstance(sentences, list) or not sentences:
         raise SelhnError(f"{place}: has no sentences: remove the image")
-    captions = tuple(" ".join(str(s.get("raw", "")).split()) if isinstance(s, dict) else "" for s in sentences)
-    captions = captions[:max_captions]
+    raw = [str(sentence.get("raw", "")) if isinstance(sentence, dict) else "" for sentence in sentences]
+    captions = tuple(" ".join(text.split()) for text in raw[:max_captions])
     if "" in captions:
-        raise SelhnError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write one, or remove it")
+        raise SelhnError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write or remove it")
     filename, imgid, cocoid = (str(entry.get(key, "")) for key in ("filename", "imgid", "cocoid"))
     return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
 

@@ -3,7 +3,7 @@
 data.json                what is there: version, name, folds, and for each split the names of its files
 {split}_features.npy     (images, regions, F), or (regions of all images, F) together with
 {split}_offsets.npy      (images + 1): image i has the rows offsets[i] to offsets[i + 1]
-{split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one per line, any number per image, in any order
+{split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one per line, any number per image
 {split}_images.jsonl     {"name": "dog.jpg"}                   one per line
 {split}_boxes.npy        (images, regions, 4): x1, y1, x2, y2 as shares of width and height; may be missing
 """
@@ -37,7 +37,8 @@ def write_native(data: Data, out: Path | str, *, precision: NativePrecision = "f
     require_kind("precision", precision, NativePrecision)
     out = Path(out)
     with new_folder(out, replace_empty=True) as folder:
-        splits = {split.name: _write_split(folder, split, precision) for split in (data.train, data.dev, data.test)}
+        every = (data.train, data.dev, data.test)
+        splits = {split.name: _write_split(folder, split, precision) for split in every}
         content = {
             "format": FORMAT,
             "version": VERSION,
@@ -67,11 +68,11 @@ def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict
     if split.boxes is not None:
         entry["boxes"] = f"{split.name}_boxes.npy"
         # As the features, without the places that are padding in the middle or in all images.
-        first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)[:, : counts.max(), None]
-        boxes = split.boxes.cpu().take_along_dim(first, dim=1)
+        real_first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)
+        boxes = split.boxes.cpu().take_along_dim(real_first[:, : counts.max(), None], dim=1)
         np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
-    owners = split.image_of_text.tolist()
-    _write_json_lines(folder / entry["texts"], ({"image": i, "text": t} for i, t in zip(owners, split.captions)))
+    texts = zip(split.image_of_text.tolist(), split.captions)
+    _write_json_lines(folder / entry["texts"], ({"image": image, "text": text} for image, text in texts))
     _write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
     return entry
 
@@ -96,22 +97,23 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
                 image = block.start + int(wrong[0])
                 raise SelhnError(
                     f"{split.name}: image {image} ({split.image_names[image]}) "
-                    f"has a feature that is NaN or above {largest:g}: fix it, or write float32 if this was float16"
+                    f"has a feature that is NaN or above {largest:g}: fix it, or write float32"
                 )
             file.write(regions[mask].cpu().numpy().astype(precision).tobytes())
             masks.append(mask.cpu().numpy())
         number = np.concatenate(masks).sum(1)
         dense = number.min() == number.max()
-        shape = (len(number), int(number[0]), features.width) if dense else (int(number.sum()), features.width)
+        rows = (len(number), int(number[0])) if dense else (int(number.sum()),)
         # Only now is it known which shape the file has.
         file.seek(0)
-        file.write(_npy_header(shape, precision))
+        file.write(_npy_header((*rows, features.width), precision))
     return np.concatenate(masks)
 
 
 def _npy_header(shape: tuple[int, ...], precision: str) -> bytes:
     """The head of a .npy file of version 1.0, always of the same length."""
-    content = repr({"descr": np.dtype(precision).newbyteorder("<").str, "fortran_order": False, "shape": shape})
+    descr = np.dtype(precision).newbyteorder("<").str
+    content = repr({"descr": descr, "fortran_order": False, "shape": shape})
     text = content.encode().ljust(HEADER_BYTES - 11) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -148,7 +150,7 @@ def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> S
             continue
         # A name that leads out of the folder would read a file nobody meant.
         if not isinstance(file, str) or Path(file).name != file:
-            raise Damaged(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name in this folder")
+            raise Damaged(f"{folder / 'data.json'}: split {name!r} needs {kind!r}, a plain file name")
         paths[kind] = folder / file
     features, texts, images = each(
         lambda: _open_features(paths),

@@ -1,6 +1,6 @@
-"""Pocket folders: the files of a precomp folder with features as int8 codes, and `projection.npz` to unpack them.
+"""Pocket folders: a precomp folder with features as int8 codes, and `projection.npz` to unpack them.
 
-Eight thousand photographs with 20 regions each take 41 MB this way; `README.md` beside the data says how it was made.
+Eight thousand photographs with 20 regions each take 41 MB; `README.md` beside the data says how it was made.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class PocketFeatures(Features):
-    """Regions as 256 int8 codes of a PCA, unpacked when they are gathered: a fifth of the bytes of float16 or less."""
+    """Regions as 256 int8 codes of a PCA, unpacked when they are gathered: at most a fifth of float16."""
 
     codes: DenseFeatures
     projection: Projection
@@ -87,7 +87,7 @@ def read_pocket(
         raise SelhnError(f"regions is {regions}: keep at least one, or None for all")
     projection = read_projection(path / "projection.npz")
     full, reduced = projection.components.shape
-    report.lines.append(f"projection.npz: {reduced} codes per region become {reduced} (pca) or {full} (full) numbers")
+    report.lines.append(f"projection.npz: {reduced} codes become {reduced} (pca) or {full} (full) numbers")
 
     def unpacked(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> PocketFeatures:
         if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != reduced:
@@ -106,13 +106,14 @@ def read_pocket(
 
 def read_projection(path: Path) -> Projection:
     """Mean, components and scale, of sizes that fit each other and all finite."""
-    mean, components, scale = (torch.from_numpy(array) for array in read_archive(path, ("mean", "components", "scale")))
+    names = ("mean", "components", "scale")
+    mean, components, scale = found = [torch.from_numpy(array) for array in read_archive(path, names)]
     if mean.ndim != 1 or scale.ndim != 1 or components.shape != (len(mean), len(scale)):
         raise SelhnError(
-            f"{path}: mean {tuple(mean.shape)}, components {tuple(components.shape)} and scale {tuple(scale.shape)} do "
-            "not fit: they must be (F), (F, P) and (P)"
+            f"{path}: the shapes of {', '.join(names)}, {[tuple(array.shape) for array in found]}, do not fit: "
+            "they must be (F), (F, P) and (P)"
         )
-    for name, values in (("mean", mean), ("components", components), ("scale", scale)):
+    for name, values in zip(names, found):
         if not bool(values.isfinite().all()):
             raise SelhnError(f"{path}: {name} holds NaN or infinite numbers: make the projection again")
     return Projection(mean, components, scale)

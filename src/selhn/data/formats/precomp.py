@@ -1,7 +1,7 @@
-"""The field's `*_precomp` folders (SCAN, VSE-infinity): `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`.
+"""The `*_precomp` folders of SCAN and VSE-infinity: `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`.
 
-What differs between the public folders is detected here: whether an image has one row or a row for each of its
-captions, how many captions an image has, and whether ids are given by image or by caption. Nothing is copied: features
+What differs between the public folders is detected: whether an image has one row or a row for each of its
+captions, how many captions it has, and whether ids are given by image or by caption. Nothing is copied: features
 stay in their file and each image is read once.
 """
 
@@ -25,7 +25,7 @@ from selhn.data.splits import COCO_FOLDS, Split
 
 # Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
 DEV_IMAGES = 1000
-# Rows that are compared to find out how often an image is repeated, and groups that are compared to confirm it.
+# Rows that are compared to find how often an image is repeated, and groups that are compared to confirm it.
 COMPARED_ROWS = 60
 COMPARED_GROUPS = 40
 
@@ -59,8 +59,7 @@ def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str 
 
     Args:
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
-        test: which files are the test split; by default `testall` (COCO 5K, in five folds 1K) if it exists, else
-            `test`.
+        test: files of the test split; by default `testall` (COCO, measured in five folds) if it exists, else `test`.
     """
     folder = precomp_folder(path)
     stem = test or ("testall" if any(folder.glob("testall_*")) else "test")
@@ -146,7 +145,7 @@ def _read_ids(files: SplitFiles, report: Report) -> list[str]:
     path = files.path("ids.txt")
     if path.exists():
         return read_lines(path)
-    report.warnings.append(f"{path} is missing: images are named by their row, and overlap of splits cannot be seen")
+    report.warnings.append(f"{path} is missing: images are named by row, and overlap of splits is not seen")
     return []
 
 
@@ -156,10 +155,11 @@ def _find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, 
         owners = read_integers(given)
         if len(owners) != num_captions or max(owners) >= rows:
             raise SelhnError(
-                f"{given} has {len(owners)} lines up to image {max(owners, default=0)}, but there are {num_captions} "
+                f"{given} has {len(owners)} lines up to image {max(owners, default=0)}, for {num_captions} "
                 f"captions and {rows} rows of features: give for each caption its row, counted from 0"
             )
-        return RowLayout(torch.arange(rows), torch.tensor(owners), f"one row per image; captions follow {given.name}")
+        words = f"one row per image; captions follow {given.name}"
+        return RowLayout(torch.arange(rows), torch.tensor(owners), words)
     if rows == num_captions:
         return _layout_of_repeated_rows(files, array, ids)
     if num_captions % rows == 0:
@@ -167,9 +167,9 @@ def _find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, 
         owner = torch.arange(num_captions) // number
         return RowLayout(torch.arange(rows), owner, f"one row per image, {number} consecutive captions each")
     raise SelhnError(
-        f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions, which is "
-        f"neither one row per caption nor the same number of captions for each row: complete the shorter file, or "
-        f"write {given.name} with the row of each caption, counted from 0"
+        f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions: neither "
+        f"one row per caption nor equally many captions per row: complete the shorter file, or write {given.name} "
+        "with the row of each caption, counted from 0"
     )
 
 
@@ -178,7 +178,7 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
     total = len(array)
     head = np.asarray(array[:COMPARED_ROWS])
     changes = [row for row in range(1, len(head)) if not np.array_equal(head[row], head[row - 1])]
-    # Neighbouring images may be copies of each other; the changes still fall on multiples of the number of captions.
+    # Neighbouring images may be copies; the changes still fall on multiples of the number of captions.
     each = gcd(*changes, total) if changes else total
     starts = np.arange(0, total, each)
     if len(ids) == total:
@@ -188,8 +188,8 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
         alike = next(row for row in range(1, len(head)) if row not in changes)
         raise SelhnError(
             f"{files.path('ims.npy')}, row {alike}: repeats row {alike - 1}, but not every image is repeated "
-            f"equally often, and the ids do not separate them: write {files.stem}_image_of_text.txt with the row of "
-            "each caption, counted from 0"
+            f"equally often, and the ids do not separate them: write {files.stem}_image_of_text.txt with the row "
+            "of each caption, counted from 0"
         )
     counts = np.diff(np.append(starts, total))
     sample = np.unique(np.linspace(0, len(starts) - 1, COMPARED_GROUPS).astype(int))
@@ -198,9 +198,9 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
         different = [row for row in range(1, len(group)) if not np.array_equal(group[row], group[0])]
         if different:
             raise SelhnError(
-                f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, though there are "
-                f"as many rows as captions and the ids or the first rows say that both are one image: repeat "
-                f"each image for each caption, or keep one row per image and write {files.stem}_image_of_text.txt"
+                f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, but the ids or "
+                "the first rows say that both are one image: repeat each image for each caption, or keep one row "
+                f"per image and write {files.stem}_image_of_text.txt"
             )
     owner = torch.from_numpy(np.repeat(np.arange(len(starts)), counts))
     times = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
@@ -218,7 +218,8 @@ def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_r
     if len(ids) == num_rows:
         ids = [ids[row] for row in layout.rows.tolist()]
     elif len(ids) == texts:
-        first_text = torch.full((images,), texts).scatter_reduce(0, layout.image_of_text, torch.arange(texts), "amin")
+        first_text = torch.full((images,), texts)
+        first_text = first_text.scatter_reduce(0, layout.image_of_text, torch.arange(texts), "amin")
         ids = [ids[text] if text < texts else f"row {row}" for row, text in enumerate(first_text.tolist())]
     elif len(ids) != images:
         raise SelhnError(
@@ -235,7 +236,7 @@ def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_r
 def _read_boxes(
     files: SplitFiles, layout: RowLayout, num_regions: int, num_rows: int, report: Report
 ) -> Float[Tensor, "I M 4"] | None:
-    """The boxes as shares of width and height; None if there are none, or if the sizes of the images are missing."""
+    """The boxes as shares of width and height; None if they, or the sizes of the images, are missing."""
     path = files.path("boxes.npy")
     if not path.exists():
         return None
@@ -253,10 +254,10 @@ def _read_boxes(
         return torch.from_numpy(boxes)
     sizes_path = files.path("img_sizes.npy")
     if not sizes_path.exists():
-        report.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing, so the boxes are left out")
+        report.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing: the boxes are left out")
         return None
     sizes = open_array(sizes_path, "fiu", (2,))
     if len(sizes) != len(array) or sizes.shape[1] < 2:
-        raise SelhnError(f"{sizes_path} has shape {sizes.shape}: give width and height for each row of {path.name}")
+        raise SelhnError(f"{sizes_path} has shape {sizes.shape}: give width and height per row of {path.name}")
     width_height = sizes[rows, :2].astype(np.float32)
     return torch.from_numpy(boxes / np.maximum(1, np.tile(width_height, 2))[:, None, :])

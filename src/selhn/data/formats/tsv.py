@@ -1,7 +1,7 @@
 """Bottom-up-attention TSV files: one image per line with its boxes and features in base64.
 
-Such a file cannot be mapped into memory, so it is a source for `import_data` and not to train from. It has neither
-captions nor splits: a Karpathy file gives both.
+Such a file cannot be mapped into memory, so it is a source for `import_data` and not to train from. It has
+neither captions nor splits: a Karpathy file gives both.
 
 Reference: Anderson et al., "Bottom-Up and Top-Down Attention for Image Captioning and VQA", CVPR 2018.
 """
@@ -112,7 +112,8 @@ def read_tsv(
             chosen = [images[number] for number in numbers]
             rows = _rows_of_images(chosen, lines, path, name)
             features = TsvFeatures(rows, _read_features(rows[0]).shape[1])
-            splits[name] = make_split(name, features, chosen, json_path, _padded_boxes(rows, features.num_regions))
+            boxes = _padded_boxes(rows, features.num_regions)
+            splits[name] = make_split(name, features, chosen, json_path, boxes)
     return json_path.stem.removeprefix("dataset_"), splits
 
 
@@ -123,7 +124,7 @@ def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
         require_file(path)
         with path.open("rb") as file:
             number, position = 0, 0
-            # Split at tabs by hand: the csv module stops at fields of 128 KiB, which every one of these exceeds.
+            # Split at tabs by hand: the csv module stops at fields of 128 KiB, which these exceed.
             while content := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 fields = _split_line(content, path, number)
@@ -140,7 +141,7 @@ def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
 
 def _split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     if len(content) > MAX_LINE_BYTES:
-        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: this is not such a TSV file")
+        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: not such a TSV file")
     fields = content.rstrip(b"\r\n").split(b"\t")
     if len(fields) != len(FIELDS):
         raise SelhnError(
@@ -157,7 +158,7 @@ def _decode_floats(field: bytes, place: str) -> npt.NDArray[np.float32]:
     try:
         return np.frombuffer(base64.b64decode(field, validate=True), "<f4").astype(np.float32)
     except (binascii.Error, ValueError) as wrong:
-        raise SelhnError(f"{place} is not base64 of float32 numbers ({wrong}): write the line again") from None
+        raise SelhnError(f"{place} is not base64 of float32 ({wrong}): write the line again") from None
 
 
 def _parse_boxes(fields: Sequence[bytes], place: str) -> tuple[str, npt.NDArray[np.float32]]:
@@ -184,7 +185,7 @@ def _read_features(row: TsvRow) -> npt.NDArray[np.float32]:
     place = f"{row.path}, line {row.line}: features"
     numbers = _decode_floats(fields[5], place)
     if numbers.size == 0 or numbers.size % len(row.boxes):
-        raise SelhnError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line may be cut off")
+        raise SelhnError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line is cut off")
     return numbers.reshape(len(row.boxes), -1)
 
 

@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of what they are for: any row alone, in any order, on any device, the same."""
+"""Random numbers as a pure function of their purpose: any row, in any order, on any device, the same."""
 
 import math
 import zlib
@@ -17,7 +17,7 @@ def _signed(value: int) -> int:
 
 
 def _scramble(bits: Int[Tensor, "*S"]) -> Int[Tensor, "*S"]:
-    """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): every input bit changes half of the output bits."""
+    """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): each input bit changes half of the output."""
     # torch shifts a negative number arithmetically: the mask makes it the logical shift of unsigned 64 bits.
     bits = (bits ^ ((bits >> 30) & (2**34 - 1))) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ ((bits >> 27) & (2**37 - 1))) * _signed(0x94D049BB133111EB)
@@ -54,11 +54,11 @@ class Draws:
     def noise(self, purpose: str, rows: Int[Tensor, " B"], *shape: int) -> Float[Tensor, "B *S"]:
         """Mean 0, variance 1, uniform in 2^16 steps: cheap, for noise that is summed up afterwards."""
         size = math.prod(shape)
-        quarters = self._bits(purpose, rows, (-(-size // 4),)).view(torch.int16)  # four numbers out of 64 bits
+        quarters = self._bits(purpose, rows, (-(-size // 4),)).view(torch.int16)  # four from 64 bits
         return ((quarters[:, :size].float() + 0.5) * (12**0.5 / 2**16)).reshape(len(rows), *shape)
 
     def normal(self, purpose: str, rows: Int[Tensor, " B"], *shape: int) -> Float[Tensor, "B *S"]:
-        """Mean 0, variance 1, nearly Gaussian: the sum of four uniform numbers, without a logarithm to round."""
+        """Mean 0, variance 1, nearly Gaussian: a sum of four uniform numbers, without a logarithm to round."""
         return self.noise(purpose, rows, *shape, 4).sum(dim=-1) / 2
 
     def _bits(self, purpose: str, rows: Int[Tensor, " B"], shape: tuple[int, ...]) -> Int[Tensor, "B *S"]:

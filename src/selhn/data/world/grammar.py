@@ -1,9 +1,9 @@
-"""The language of the generated world: five captions per image, each true, each partial, each built differently."""
+"""The language of the generated world: five captions per image, each true, partial, and built differently."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import overload
+from typing import TypeAlias, overload
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from selhn.data.world.counter import Draws
 from selhn.data.world.scenes import Scenes, SceneSource, relations
 
+Table: TypeAlias = tuple[tuple[str, ...], ...]
 NUM_CAPTIONS = 5
 """Captions of an image, each of another pattern."""
 MOST_WORDS = 20
@@ -78,7 +79,7 @@ _CODE = {word: code for code, word in enumerate(WORDS)}
 
 
 @cache
-def _codes(table: tuple[tuple[str, ...], ...]) -> Int[Tensor, "meanings variants words"]:
+def _codes(table: Table) -> Int[Tensor, "meanings variants words"]:
     """Phrases as word numbers, the synonyms of a meaning repeated to the same number."""
     longest = max(len(phrase.split()) for row in table for phrase in row)
     codes = torch.zeros(len(table), _VARIANTS, longest, dtype=torch.int64)
@@ -90,7 +91,7 @@ def _codes(table: tuple[tuple[str, ...], ...]) -> Int[Tensor, "meanings variants
 
 
 class _Writer:
-    """Says things about some scenes, one caption per row; every choice of words is drawn from the caption's number."""
+    """Writes about some scenes, one caption per row; the caption's number decides every choice of words."""
 
     def __init__(self, draws: Draws, texts: Int[Tensor, " T"]):
         self.draws = draws
@@ -100,20 +101,22 @@ class _Writer:
         """1 with a probability, else 0."""
         return (self.draws.uniform(purpose, self.texts, 1) < probability).long()
 
-    def say(self, purpose: str, table: tuple[tuple[str, ...], ...], meaning: Int[Tensor, " T"]) -> Int[Tensor, "T W"]:
+    def say(self, purpose: str, table: Table, meaning: Int[Tensor, " T"]) -> Int[Tensor, "T W"]:
         """One of the phrases for a meaning."""
         variant = self.draws.integers(f"say {purpose}", self.texts, below=_VARIANTS)
         return _codes(table)[meaning, variant]
 
     def noun_phrase(self, place: str, thing: Scenes, brief: bool = False) -> Int[Tensor, "T 5"]:
-        """A determiner, at most two attributes (brief: one), and a noun that now and then says only "thing"."""
-        shape, colour, size, material = (t[:, 0] for t in (thing.shape, thing.colour, thing.size, thing.material))
+        """A determiner, at most two attributes (brief: one), and a noun that is sometimes only "thing"."""
+        looks = (thing.shape, thing.colour, thing.size, thing.material)
+        shape, colour, size, material = (numbers[:, 0] for numbers in looks)
         none = torch.zeros_like(shape)
         vague = self.chance(f"{place} vague", 0.08)
         with_colour = torch.maximum(self.chance(f"{place} colour", 0.75), vague)
         with_size = self.chance(f"{place} size", 0.45) * (size != 1).long()[:, None] * (not brief)
         # Two attributes at most, so that no caption grows past MOST_WORDS.
-        with_material = self.chance(f"{place} material", 0.6) * (1 - with_colour * (with_size if not brief else 1))
+        full = with_colour * (with_size if not brief else 1)
+        with_material = self.chance(f"{place} material", 0.6) * (1 - full)
         noun = self.say(f"{place} noun", SHAPE_NAMES, shape)
         parts = [
             self.say(f"{place} determiner", DETERMINERS, none),
@@ -139,7 +142,7 @@ def write(draws: Draws, scenes: Scenes, texts: Int[Tensor, " T"]) -> UInt8[Tenso
     writer = _Writer(draws, texts)
     order = (draws.uniform("order", texts, scenes.present.shape[1]) + 1.0).mul(scenes.present)
     first, second, third = (scenes.pick(k) for k in order.topk(3, dim=1).indices.unbind(dim=1))
-    # The five patterns begin at another one for every image, so that "caption 0" is not a special kind of sentence.
+    # Every image begins with another of the five patterns, so that "caption 0" is not a special kind of sentence.
     start = draws.integers("pattern", texts // NUM_CAPTIONS, below=NUM_CAPTIONS)
     pattern = ((texts + start) % NUM_CAPTIONS)[:, None]
     pair, three, opened, placed, plain = ((pattern == k).long() for k in range(NUM_CAPTIONS))

@@ -181,7 +181,7 @@ def _surface(thing: Thing) -> PILImage:
     draw = ImageDraw.Draw(surface)
     for row in range(_TILE):
         down = row / _TILE
-        if thing.material == "metal":  # light, dark and light again, as a polished surface mirrors sky and ground
+        if thing.material == "metal":  # light, dark, light: it mirrors sky and ground
             bright = 0.5 + 0.5 * math.cos(2.6 * math.pi * down)
             colour = _lighter(paint, 0.7 * bright**2) if bright > 0.3 else _darker(paint, 0.5 * (0.3 - bright) / 0.3)
         else:

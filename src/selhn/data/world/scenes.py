@@ -1,4 +1,4 @@
-"""Scenes of the generated world: a few coloured things in a setting, as tensors for many or in words for one."""
+"""Scenes of the generated world: a few coloured things in a setting, many as tensors or one in words."""
 
 from dataclasses import dataclass, fields
 
@@ -24,7 +24,7 @@ _CLEARLY = 0.2
 
 @dataclass(frozen=True)
 class Thing:
-    """One object; x and y are its centre and radius half its height, as shares of the picture; depth 1 is far."""
+    """One object: centre x, y and radius (half its height) as shares of the picture; depth 1 is far."""
 
     shape: str
     colour: str
@@ -148,7 +148,7 @@ class SceneSource:
 def _place(
     draws: Draws, rows: Int[Tensor, " B"], many: int, size: Int[Tensor, "B K"]
 ) -> dict[str, Float[Tensor, "B K"]]:
-    """Where things are: one to a column so that they seldom hide each other, on the ground or floating above it."""
+    """Positions of things: one per column so that few are hidden, on the ground or floating above it."""
     column = draws.uniform("column", rows, many).argsort(dim=1)
     x = (column + 0.25 + 0.5 * draws.uniform("x", rows, many)) / many
     depth = draws.uniform("depth", rows, many)

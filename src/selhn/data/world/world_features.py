@@ -1,9 +1,9 @@
 """The generated world: scenes whose region features have the statistics of real ones, made on the fly.
 
-A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail: a mean
-that all regions share, a gain along it (strong on things, weak on empty ground), and a code z of what the region's box
-shows: the looks of the things in it, the setting, where it is, a style all regions of a picture share, and noise. The
-constants were chosen by the statistics of Flickr8k's features alone; docs/world.md has both columns side by side.
+A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail: a
+mean that all regions share, a gain along it (strong on things, weak on empty ground), and a code z of what the
+region's box shows: the looks of the things in it, the setting, its position, a style that all regions of a picture
+share, and noise. The constants were chosen by the statistics of Flickr8k's features alone (docs/world.md).
 """
 
 import copy
@@ -26,7 +26,7 @@ CODE = 256
 """Width of z: with as many independent directions the features reach the effective rank of real ones."""
 MEAN, MEAN_SPREAD = 0.185, 0.22
 GAIN_EMPTY, GAIN_THING, GAIN_NOISE, GAIN_CONTENT = -0.4, 0.15, 0.52, 0.35
-"""Gain on empty ground and on a thing, how much it varies from region to region, and how much of it z feels."""
+"""Gain on empty ground and on a thing, how much it varies between regions, and its share in z."""
 THING, SETTING, PLACE, STYLE, NOISE = 0.185, 0.155, 0.05, 0.16, 0.105
 """Standard deviation that each source adds to an entry of a feature."""
 SKEW = 0.5
@@ -46,7 +46,7 @@ _BLOCK = 1 << 14
 
 
 def _table(name: str, rows: int, width: int, scale: float) -> Float[Tensor, "rows width"]:
-    """Fixed random directions, the same for every seed: a red ball looks the same in all samples of the world."""
+    """Fixed random directions, the same for every seed: a red ball looks the same in all samples."""
     return Draws("looks").normal(name, torch.arange(rows), width) * scale
 
 
@@ -206,12 +206,12 @@ def make_world(
     """A generated data set with five captions per image; the same settings always give the same data.
 
     Args:
-        images: size of the training split; dev and test have a sixth of it each, at least 100 and at most 1,000.
+        images: size of the training split; dev and test have a sixth of it each, between 100 and 1,000.
         seed: which sample of the world; how things look does not depend on it.
         regions: regions per image (M), at least one more than the most objects.
         width: width of a region feature (F).
         objects: the fewest and the most things in a scene.
-        noise: scales the picture's own style and the noise of every region; 1 has the statistics of real features.
+        noise: scales the style of a picture and the noise of a region; 1 has the statistics of real features.
         twins: share of odd-numbered scenes that repeat the scene before them with one attribute changed.
     """
     if len(objects) != 2 or not all(isinstance(number, int) for number in objects):
@@ -220,7 +220,7 @@ def make_world(
     for name, value, fits, wanted in (
         ("images", images, 1 <= images <= 10_000_000, "ask for 1 to 10,000,000"),
         ("objects", objects, 3 <= few <= many <= MOST_THINGS, f"give 3 <= fewest <= most <= {MOST_THINGS}"),
-        ("regions", regions, regions > many, f"{many} objects and the whole picture need at least {many + 1} regions"),
+        ("regions", regions, regions > many, f"{many} objects and the picture need at least {many + 1} regions"),
         ("width", width, width >= 1, "a feature needs at least one number"),
         ("noise", noise, noise >= 0, "give 0 for none, 1 for that of real features, or more"),
         ("twins", twins, 0 <= twins <= 1, "give a share between 0 and 1"),
@@ -242,5 +242,5 @@ def make_world(
 def world_scene(split: Split, index: int) -> Scene:
     """What image `index` of a generated split shows, to look at with `render`."""
     if not isinstance(split.features, WorldFeatures):
-        raise SelhnError(f"the split {split.name!r} is not of the generated world, so its images have no scene")
+        raise SelhnError(f"the split {split.name!r} is not of the generated world: it has no scenes")
     return split.features.scene(index)

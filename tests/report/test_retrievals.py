@@ -95,12 +95,12 @@ def test_a_run_without_a_configuration_needs_data(write_run):
 
 def test_data_that_is_gone(trained, tmp_path):
     runs = read_runs([trained / "selhn"])
-    with pytest.raises(ValueError, match="there is no file or folder"):
+    with pytest.raises(ValueError, match="no file or folder"):
         find_examples(runs, 1, data=str(tmp_path / "gone"))
     lost = replace(runs[0].config, data="gone")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(lost.to_dict()))
     moved = [replace(runs[0], folder=tmp_path / "run", config=lost)]
-    assert "there is no file or folder 'gone'" in find_examples(moved, 1)["selhn"]
+    assert "no file or folder 'gone'" in find_examples(moved, 1)["selhn"]
     with pytest.raises(ValueError, match="no device 'abacus'"):
         find_examples(runs, 1, device="abacus")

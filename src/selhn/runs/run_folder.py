@@ -85,27 +85,17 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any] | None:
         """The content of `config.yaml`; None if there is none, as in older runs from Python."""
-        path = self.file("config.yaml")
-        if not path.exists():
-            return None
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            why = str(error).splitlines()[0]
-            raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
-        if not isinstance(content, dict):
-            raise Damaged(f"{path} holds no `name: value` lines: restore it, or start the run again")
-        return content
+        return self._read("config.yaml")
 
     @property
     def identity(self) -> dict[str, Any]:
         """What a resumed run must have in common with this one; empty if it is not known."""
-        return self._json("identity.json") or {}
+        return self._read("identity.json") or {}
 
     @property
     def environment(self) -> dict[str, Any]:
         """The versions and the device it was trained with; empty if they are not known."""
-        return self._json("env.json") or {}
+        return self._read("env.json") or {}
 
     @property
     def finished(self) -> bool:
@@ -120,7 +110,7 @@ class RunFolder:
     @property
     def results(self) -> Results | None:
         """What the run reached; None while it has not finished."""
-        content = self._json(RESULTS)
+        content = self._read(RESULTS)
         if content is None:
             return None
         try:
@@ -131,7 +121,7 @@ class RunFolder:
     @property
     def verdict(self) -> dict[str, Any] | None:
         """What `selhn diagnose` says about the run, written when training ends; None if there is none."""
-        return self._json("verdict.json")
+        return self._read("verdict.json")
 
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that it is trained with; None if it is not known, as in runs of older versions."""
@@ -142,16 +132,17 @@ class RunFolder:
         """The model with the weights of its best epoch."""
         return load_model(self.file("."))
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str) -> dict[str, Any] | None:
         path = self.file(name)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            content = (yaml.safe_load if path.suffix == ".yaml" else json.loads)(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
+        except (ValueError, RecursionError, yaml.YAMLError) as error:
+            why = str(error).splitlines()[0]
+            raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
         if not isinstance(content, dict):
-            raise Damaged(f"{path} should hold one JSON object {{...}}: was it edited by hand?")
+            raise Damaged(f"{path} does not hold names with values: restore it, or start the run again")
         return content
 
     # Writing
@@ -262,8 +253,7 @@ class RunFolder:
 
     def read_checkpoint(self) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
         """The folder of the latest checkpoint with its weights, and its other tensors and content."""
-        if not self.started:
-            raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
+        self.check(resume=True)
         latest = self.file("checkpoints") / self.file("checkpoints/latest").read_text().strip()
         try:
             return (

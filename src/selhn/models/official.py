@@ -9,7 +9,8 @@ import struct
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,10 @@ class AuthorsLayout:
     """Their names to ours: patterns and replacements, all applied in this order."""
     sizes: Callable[[State], Settings]
     """Settings of `create_model` from the shapes."""
-    options: Callable[[str, Settings], Settings]
-    """Options of their programs to settings of ours; an error where we have no such thing."""
+    fixed: Mapping[str, Any]
+    """Options of their programs that the model has only with one value."""
+    options: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
+    """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
 
 
 def load_official(
@@ -101,10 +104,11 @@ def load_official(
         state, options = _read_checkpoint(Path(source), layout.parts)
     else:
         where, state, options = "the state dict", _flat(source), {}
-    options.update({key: settings.pop(key) for key in _THEIR_OPTIONS if key in settings})
+    theirs = {option for each in LAYOUTS.values() for option in (*each.fixed, *each.options)} - {"lambda_lse"}
+    options.update({key: settings.pop(key) for key in theirs if key in settings})
     own_bert = "bert" in settings
-    settings = {**layout.sizes(state), **layout.options(name, options), **_with_bert(layout.sizes(state), settings)}
-    model = create_model(name, **settings)
+    sizes, ours = layout.sizes(state), _our_settings(name, layout, options)
+    model = create_model(name, **{**sizes, **ours, **_with_bert(sizes, settings)})
     _fill(model, state, layout, where, own_bert)
     return model.eval()
 
@@ -245,73 +249,53 @@ def _bert_sizes(state: State) -> Settings:
     return {"bert": config, **_sizes(state, {"dim": ("txt_enc.linear.weight", 0)}), **_sizes(state, _IMAGE_SIZES)}
 
 
-def _vsepp_options(name: str, options: Settings) -> Settings:
-    measure = "order" if name == "vsepp_order" else "cosine"
-    if options.get("measure", measure) != measure:
-        right = "vsepp_order" if measure == "cosine" else "vsepp"
-        raise SelhnError(f"these weights were trained with measure={options['measure']!r}: load them as {right!r}")
-    if options.get("use_abs", measure == "order") != (measure == "order"):
-        raise SelhnError(
-            "absolute values go with order scores and with nothing else here: use_abs does not fit measure"
-        )
-    return {"normalise_images": not options.get("no_imgnorm", False)}
-
-
-def _vse_infty_options(name: str, options: Settings) -> Settings:
-    for option in ("no_imgnorm", "no_txtnorm"):
-        if options.get(option):
-            raise SelhnError(f"{name} always gives unit vectors: weights trained with {option} cannot be used")
-    return {}
-
-
-def _fragment_options(name: str, options: Settings) -> Settings:
-    """Settings of SCAN, BFAN and SGRAF; an option that says another model is an error."""
-    family, *parts = name.split("_")
-    direction, pooling = parts if family == "scan" else (None, None)
-    ours = {
-        "cross_attn": direction,
-        "agg_func": {"avg": "Mean", "lse": "LogSumExp"}.get(pooling or ""),
-        "raw_feature_norm": "clipped_l2norm",
-        "focal_type": parts[0] if family == "bfan" else None,
-        "module_name": name.upper() if family in ("sgr", "saf") else None,
-        "no_imgnorm": False,
-        "no_txtnorm": False,
-    }
-    for option, value in ours.items():
-        if value is not None and options.get(option, value) != value:
+def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settings:
+    """Options of their programs as settings of ours; an option that stands for another model is an error."""
+    for option, value in layout.fixed.items():
+        if options.get(option, value) != value:
             raise SelhnError(
-                f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there"
+                f"these weights were trained with {option}={options[option]!r}; {name} has {value!r} there: "
+                f"load them as another model, if there is one ({', '.join(LAYOUTS)})"
             )
-    settings = {"smooth": "lambda_softmax"} if family in ("scan", "bfan") else {}
-    settings.update({"lambda_lse": "lambda_lse"} if pooling == "lse" else {})
-    return {ours: float(options[theirs]) for ours, theirs in settings.items() if options.get(theirs) is not None}
+    given = {theirs: options[theirs] for theirs in layout.options if options.get(theirs) is not None}
+    return {layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()}
 
 
-_THEIR_OPTIONS = (
-    "measure",
-    "use_abs",
-    "no_imgnorm",
-    "no_txtnorm",
-    "cross_attn",
-    "agg_func",
-    "raw_feature_norm",
-    "lambda_softmax",
-    "focal_type",
-    "module_name",
-)
 _SIDES = ("img_enc.", "txt_enc.")
+_UNIT = {"no_imgnorm": False, "no_txtnorm": False}
+_VSEPP_OPTIONS = {"no_imgnorm": ("normalise_images", not_)}
+_FRAGMENTS = {**_UNIT, "raw_feature_norm": "clipped_l2norm"}
+_SMOOTH = {"lambda_softmax": ("smooth", float)}
+_LSE = {**_SMOOTH, "lambda_lse": ("lambda_lse", float)}
 
 LAYOUTS: Mapping[str, AuthorsLayout] = {
-    "vsepp": AuthorsLayout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
-    "vsepp_order": AuthorsLayout(_SIDES, _VSEPP_NAMES, _gru_sizes, _vsepp_options),
-    "vse_infty": AuthorsLayout(_SIDES, _VSE_NAMES, _gru_sizes, _vse_infty_options),
-    "vse_infty_bert": AuthorsLayout(_SIDES, _VSE_NAMES, _bert_sizes, _vse_infty_options),
+    "vsepp": AuthorsLayout(
+        _SIDES, _VSEPP_NAMES, _gru_sizes, {"measure": "cosine", "use_abs": False}, _VSEPP_OPTIONS
+    ),
+    "vsepp_order": AuthorsLayout(
+        _SIDES, _VSEPP_NAMES, _gru_sizes, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS
+    ),
+    "vse_infty": AuthorsLayout(_SIDES, _VSE_NAMES, _gru_sizes, _UNIT),
+    "vse_infty_bert": AuthorsLayout(_SIDES, _VSE_NAMES, _bert_sizes, _UNIT),
     **{
-        name: AuthorsLayout(_SIDES, _FRAGMENT_NAMES, _gru_sizes, _fragment_options)
-        for name in ("scan_t2i_avg", "scan_t2i_lse", "scan_i2t_avg", "scan_i2t_lse", "bfan_equal", "bfan_prob")
+        f"scan_{direction}_{pooling}": AuthorsLayout(
+            _SIDES, _FRAGMENT_NAMES, _gru_sizes,
+            {**_FRAGMENTS, "cross_attn": direction, "agg_func": theirs},
+            _LSE if pooling == "lse" else _SMOOTH,
+        )
+        for direction in ("t2i", "i2t")
+        for pooling, theirs in (("avg", "Mean"), ("lse", "LogSumExp"))
     },
     **{
-        name: AuthorsLayout((*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, _fragment_options)
+        f"bfan_{focus}": AuthorsLayout(
+            _SIDES, _FRAGMENT_NAMES, _gru_sizes, {**_FRAGMENTS, "focal_type": focus}, _SMOOTH
+        )
+        for focus in ("equal", "prob")
+    },
+    **{
+        name: AuthorsLayout(
+            (*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, {**_FRAGMENTS, "module_name": name.upper()}
+        )
         for name in ("sgr", "saf")
     },
-}
+}  # fmt: skip

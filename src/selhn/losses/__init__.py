@@ -6,9 +6,10 @@ from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_settings
+from selhn.kernels import AnchorStatistics
 from selhn.losses.aoq import AOQ as AOQ
 from selhn.losses.aoq import OfflineScores
-from selhn.losses.base import AbstractLoss, loss_settings
+from selhn.losses.base import AbstractLoss, hinge, loss_settings
 from selhn.losses.hardest import TripletHN as TripletHN
 from selhn.losses.infonce import InfoNCE as InfoNCE
 from selhn.losses.meta_spn import MetaSPN as MetaSPN
@@ -80,8 +81,8 @@ LOSSES: dict[str, LossEntry] = {
 }
 
 __all__ = [entry.loss.__name__ for entry in LOSSES.values()]
-__all__ += ["AbstractLoss", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled", "TakesGiven"]
-__all__ += ["LOSSES", "create_loss", "list_losses", "loss_settings", "register_loss"]
+__all__ += ["AbstractLoss", "AnchorStatistics", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled"]
+__all__ += ["TakesGiven", "LOSSES", "create_loss", "hinge", "list_losses", "loss_settings", "register_loss"]
 
 
 def register_loss(

@@ -122,11 +122,11 @@ def test_more_pictures_than_are_held():
 def test_the_page_on_the_service_names_them():
     limits, page = Limits(), (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     for words in (
-        f"| picture that is sent | {limits.body // 2**20} MiB, {limits.pixels // 10**6} million pixels |",
+        f"| picture in a body | {limits.body // 2**20} MiB, {limits.pixels // 10**6} million pixels |",
         f"| JSON | {limits.text_body // 2**20} MiB |",
         f"| sentence, filter | {limits.query:,} characters |",
         f"| answers | {limits.answers} |",
-        f"| head of a request; taking its answer | {limits.head_seconds:g} seconds |",
+        f"| head of a request; reading its answer | {limits.head_seconds:g} seconds |",
         f"| body | {limits.body_seconds:g} seconds |",
         f"| request | {limits.seconds:g} seconds |",
         f"| requests at a time | {limits.requests}, of them {limits.uploads} with pictures |",

@@ -7,13 +7,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
 
+from selhn.base.device import device_of
 from selhn.data import Split, TextBlocks, image_blocks
 from selhn.layers import Fragments, unit
 from selhn.models import AbstractMatcher, in_eval_mode
 
 TILE_BYTES = 2**28
 BYTES_PER_SCORE = 16
-"""A float32 score, what is left of it without the positives, which these are, and what finding the largest needs."""
+"""A float32 score, a masked copy of it, its mask, and what topk needs."""
 
 
 class TextsOfImages(NamedTuple):
@@ -39,11 +40,10 @@ def hardest_negatives(
 ) -> tuple[Int32[Tensor, "I t"], Int32[Tensor, "T i"]]:
     """The texts that score highest with every image and are not its own, and the images for every text, best first.
 
-    Embedding models rank by their own scores, exactly; a model that compares fragments by one vector an item (see
-    `one_vector`). What is in memory is a vector for every image and text, and one tile. Images without texts are no
-    negatives.
+    Embedding models rank by their own scores, exactly. A model that compares fragments ranks by one vector per item
+    (see `one_vector`). In memory are a vector per image and text, and one tile. Images without texts are left out.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     assert model.tokenizer is not None
     with in_eval_mode(model):
         blocks = TextBlocks(split, model.tokenizer, device=device)
@@ -69,7 +69,7 @@ def hardest_negatives(
 
 
 def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
-    """A vector an item: the embedding, or that of the whole item, or the mean direction of its fragments."""
+    """One vector per item: the embedding, or that of the whole item, or the mean direction of its fragments."""
     if not isinstance(encoded, Fragments):
         return encoded
     return unit(encoded.vectors.sum(dim=1) if encoded.whole is None else encoded.whole)

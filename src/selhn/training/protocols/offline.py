@@ -20,9 +20,9 @@ class OfflineNegatives(Protocol):
     """Ranks negatives of the whole training set before an epoch, and scores four further pairs for each of a batch.
 
     For pair i a number n below `loss.depth` is drawn; T- is the n-th hardest negative text of image i, V- the
-    (n I / T)-th hardest negative image of text i, V2 the image of T-, and T2 a random text of V-. With five texts an
-    image V- is at place n / 5, as in the authors' program. They rank once, by a model that was trained before (an
-    embedding, also for BFAN); here the model that is being trained ranks, again every `loss.refresh` epochs.
+    (n I / T)-th hardest negative image of text i, V2 the image of T-, and T2 a random text of V-. With five texts
+    per image, V- is at place n / 5, as in the authors' program. They rank once, by a model that was trained before
+    (an embedding, also for BFAN); here the model that is being trained ranks, again every `loss.refresh` epochs.
     """
 
     def __init__(self, model: AbstractMatcher, loss: AOQ, data: Data, batches: Batches, config: TrainConfig):
@@ -59,10 +59,10 @@ class OfflineNegatives(Protocol):
             table.copy_(found)
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, OfflineScores]:
-        """The scores of a batch, and of its pairs with their offline negatives, all images and texts encoded once."""
+        """The scores of a batch, and of its pairs with their offline negatives; each item is encoded once."""
         model, size = self.model, len(pairs.texts)
         images, texts = encode_batch(model, batch)
-        # At the length of the longest text of all: how long those are that were drawn is not known to the host.
+        # As long as the longest text of all: the host does not know how long those are that were drawn.
         longest = self.batches.texts.tokens.shape[1]
         further = self.batches.assemble_seeded(self.draw(pairs), longest)
         other_images, other_texts = encode_batch(model, further)

@@ -46,7 +46,7 @@ def test_items_without_captions(model, make_item):
         ({"regions": torch.rand(2, 5)}, r"regions of 'item1' have shape \(2, 5\)"),
         ({"regions": torch.rand(0, FEATURE_DIM)}, "give .M, F."),
         ({"vector": torch.full((16,), torch.inf)}, "the vector of the image 'item1' contains NaN or infinity"),
-        ({"vector": torch.rand(15)}, r"has shape \(15,\), those of the index \(16,\)"),
+        ({"vector": torch.rand(15)}, r"has shape \(15,\), and those of the index \(16,\)"),
     ],
 )
 def test_items_that_are_refused(model, make_item, changes, sentence):
@@ -68,7 +68,7 @@ def test_queries(model):
         (" \n", "the query is empty"),
         ("собака прыгает", "the model knows no word of 'собака прыгает'"),
         ("狗在跳", "ask in the language of its captions"),
-        ("word1 " * 2000, "has 12,000 characters, at most 10,000 are read"),
+        ("word1 " * 2000, "has 12,000 characters: shorten it to 10,000"),
     ],
 )
 def test_queries_that_are_refused(model, text, sentence):

@@ -94,7 +94,7 @@ def test_bad_queries(model, split):
         index.search("a ball", k=0)
     with pytest.raises(ValueError, match='find must be "image" or "text", got .images'):
         index.search("a ball", find="images")
-    with pytest.raises(ValueError, match=r"by its regions, \(M, 256\) for this model; got shape \(3, 17\)"):
+    with pytest.raises(ValueError, match=r"have shape \(3, 17\): give \(M, 256\) for this model"):
         index.search(torch.rand(3, 17))
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_index(tmp_path, model, split):
     index = Index.build(model, split, path=tmp_path / "i")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(ValueError, match="exists and is not an index"):
+    with pytest.raises(ValueError, match="is not an index"):
         index.save(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
     (tmp_path / "old").mkdir()

@@ -2,6 +2,7 @@ import pytest
 import torch
 from model_cases import FEATURE_DIM, make_model
 
+from selhn.base.errors import SelhnError
 from selhn.search import Index, Query
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
 
@@ -125,3 +126,29 @@ def test_an_empty_index(model):
     index = Index.create(model)
     assert index.search("word1") == []
     assert len(index) == 0
+
+
+def test_each_query_has_its_own_filter_kind_and_number(searched):
+    queries = [
+        Query("word1", where="even = true", k=3),
+        Query("word2", find="text", k=7),
+        Query("word1", where={"even": True}, k=2),
+        Query("word3"),
+    ]
+    found = searched.search_many(queries)
+    assert [len(hits) for hits in found] == [3, 7, 2, 5]
+    for query, hits in zip(queries, found):
+        assert [hit.id for hit in hits] == [hit.id for hit in searched.search(query)]
+        assert {hit.kind for hit in hits} == {query.find}
+    assert found[0][:2] == found[2]
+    assert all(hit.metadata["even"] for hit in found[0])
+    overruled = searched.search_many(queries, 4, "image", where="even = false")
+    assert all(len(hits) == 4 and not any(hit.metadata["even"] for hit in hits) for hits in overruled)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_query_is_checked_when_it_is_made():
+    with pytest.raises(SelhnError, match="k must be at least 1"):
+        Query("word1", k=0)
+    with pytest.raises(SelhnError, match='find must be "image" or "text"'):
+        Query("word1", find="pictures")

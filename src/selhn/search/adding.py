@@ -51,7 +51,7 @@ def _record(item: Item, longest: int) -> Record:
     size = len(record.to_line())
     if size > longest:
         raise SelhnError(
-            f"{record.id[:60]!r} has {size:,} bytes of metadata and captions, at most {longest:,} are stored: "
-            "keep them elsewhere"
+            f"{record.id[:60]!r} has {size:,} bytes of metadata and captions: "
+            f"at most {longest:,} are stored, keep the rest elsewhere"
         )
     return record

@@ -40,13 +40,14 @@ def encode_items(
     images, texts = torch.empty(len(items), width), model.embed_texts(captions).float().cpu()
     if by_regions:
         regions = [own for row in by_regions if (own := items[row].regions) is not None]
-        images[by_regions] = model.embed_images(*padded(regions, [items[row].id for row in by_regions])).float().cpu()
+        together = padded(regions, [items[row].id for row in by_regions])
+        images[by_regions] = model.embed_images(*together).float().cpu()
     for row, item in enumerate(items):
         if item.vector is not None:
             if item.vector.shape != (width,):
                 raise SelhnError(
-                    f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, those of the index ({width},): "
-                    "give what the model of the index makes"
+                    f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, and those of the index "
+                    f"({width},): use the model of the index"
                 )
             images[row] = item.vector
     _refuse_not_finite(images, [item.id for item in items], "image")
@@ -61,7 +62,7 @@ def padded(
     for own, name in zip(images, names):
         if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != images[0].shape[-1]:
             raise SelhnError(
-                f"the regions of {name!r} have shape {tuple(own.shape)}: give (M, F), with one F for all images"
+                f"the regions of {name!r} have shape {tuple(own.shape)}: give (M, F), with the same F for all"
             )
     longest = max(len(own) for own in images)
     regions = images[0].new_zeros(len(images), longest, images[0].shape[1], dtype=torch.float32)
@@ -77,7 +78,7 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")
         if len(text) > LONGEST_QUERY:
-            raise SelhnError(f"the query has {len(text):,} characters, at most {LONGEST_QUERY:,} are read: shorten it")
+            raise SelhnError(f"the query has {len(text):,} characters: shorten it to {LONGEST_QUERY:,}")
     tokens, mask = model.tokenize(texts)
     assert model.tokenizer is not None
     foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)
@@ -97,13 +98,13 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
     return encoded
 
 
-def encode_queries_of_images(model: AbstractMatcher, images: list[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
+def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
     """The vectors of images by their regions."""
     for regions in images:
         width = model.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 2 or regions.shape[1] != width or regions.shape[0] == 0:
             raise SelhnError(
-                f"an image is searched by its regions, (M, {width}) for this model; got shape {tuple(regions.shape)}"
+                f"the regions of the query have shape {tuple(regions.shape)}: give (M, {width}) for this model"
             )
         if not bool(regions.isfinite().all()):
             raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")

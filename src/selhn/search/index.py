@@ -38,10 +38,10 @@ QUERIES_AT_ONCE = 256
 class Index:
     """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
-    A path is a folder or a Milvus URI: http://host:19530, or a Milvus Lite file such as "pictures.db", with #NAME to
-    choose a collection. With a path every change is stored when its call returns, and whatever kills the process, the
-    index opens again with all that was written before. One process writes to a folder at a time; others search what
-    they opened and call `refresh`. Several processes may write to a Milvus server.
+    A path is a folder or a Milvus URI: http://host:19530, or a Milvus Lite file such as "pictures.db", with
+    #NAME to choose a collection. With a path every change is stored when its call returns, and survives if the
+    process is killed. One process writes to a folder at a time; others search what they opened and call
+    `refresh`. Several processes may write to a Milvus server.
     """
 
     def __init__(self, model: AbstractMatcher, store: Store):
@@ -61,12 +61,13 @@ class Index:
         """An empty index, in memory if there is no path.
 
         Args:
-            precision: of the vectors: float32, float16, or int8 with one scale per vector. Milvus has float32 only.
+            precision: of the vectors; int8 has one scale per vector, and Milvus has float32 only.
             about: notes as JSON, stored with the index.
-            keep_model: whether the model is saved in the folder (Milvus never keeps it). Without it `load` needs the
-                model, unless `about` names one that `load_model` knows, {"model": "ready"}.
+            keep_model: whether the model is saved in the folder; Milvus never keeps it. Without it `load`
+                needs the model, unless `about` names one that `load_model` knows, {"model": "ready"}.
         """
-        return cls(model, store_for(path).create(path, _identity(model, precision, about or {}), model, keep_model))
+        identity = _identity(model, precision, about or {})
+        return cls(model, store_for(path).create(path, identity, model, keep_model))
 
     @classmethod
     def build(
@@ -79,9 +80,9 @@ class Index:
     ) -> "Index":
         """Encode a split, or items.
 
-        In a folder, an existing index is replaced in one step when the new one is complete; one that cannot be opened,
-        because it is damaged or of another version, is left alone, and that is an error. A build that was killed
-        resumes, if it is of the same split and model. In Milvus an existing index is an error.
+        In a folder, an existing index is replaced in one step when the new one is complete; if it cannot be
+        opened, because it is damaged or of another version, that is an error, and it is left alone. A killed
+        build resumes, if it is of the same split and model. In Milvus an existing index is an error.
         """
         if path is None or is_milvus(path):
             index = cls.create(model, path, precision=precision)
@@ -98,7 +99,7 @@ class Index:
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
-        """Open an index, with the vectors of a folder mapped. `model` if the index neither has nor names it."""
+        """Open an index. `model` is needed if the index neither has nor names it."""
         store: Store = store_for(path).open(path)
         identity = store.identity
         if model is None:
@@ -111,10 +112,10 @@ class Index:
                 )
             model = load_model(name)
         if digest_of(model) != identity.model:
+            own = model.name or type(model).__name__
             raise SelhnError(
-                f"{path} was written by another model ({identity.model_name}, {identity.model}) than this one "
-                f"({model.name or type(model).__name__}, {digest_of(model)}): their vectors cannot be compared; "
-                "build another index for it"
+                f"{path} was written by another model ({identity.model_name}, {identity.model}), not by this "
+                f"one ({own}, {digest_of(model)}): build another index for it"
             )
         return cls(model, store)
 
@@ -194,8 +195,8 @@ class Index:
     ) -> list[Hit]:
         """The k best images for a text, an image's regions, an item (`like`), or several of these at once.
 
-        With find="text" the best captions instead. The fields of `Query` say what each argument means; k is 5 unless
-        given here or in the query.
+        With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
+        arguments; k is 5 unless given here or in the query.
         """
         parts = {"text": text, "image": image, "like": like, "weights": weights}
         given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
@@ -241,12 +242,12 @@ class Index:
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.
 
-        Items are encoded a few hundred at a time, and in a folder written some thousand at a time. What was written
-        stays if a later item is refused.
+        Items are encoded a few hundred at a time, and in a folder written some thousand at a time. What was
+        written stays if a later item is refused.
 
         Args:
-            existing: what happens to an id that exists: "refuse", "skip" (so the same call resumes), or "replace".
-                Milvus does not encode an item again that is replaced by the same.
+            existing: what to do with an id that exists: "refuse", "skip" (the same call then resumes), or
+                "replace". Milvus does not encode an item again that is replaced by the same.
         """
         if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
@@ -254,7 +255,7 @@ class Index:
             return self.store.put(encoded_batches(self.model, self.store, items, existing))
 
     def update(self, items: Iterable[Item]) -> int:
-        """Replace items by others with the same ids; an item with neither regions nor a vector keeps its image."""
+        """Replace items by others with the same ids; without regions or a vector an item keeps its image."""
 
         def known(items: Iterable[Item]) -> Iterator[Item]:
             for item in items:
@@ -275,14 +276,15 @@ class Index:
         return len(names)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
-        """Compare only candidates from now on, in a folder by FAISS (`pip install 'selhn[faiss]'`), scored exactly.
+        """Score only candidates from now on; in a folder FAISS proposes them (`pip install 'selhn[faiss]'`).
 
         Args:
-            kind: "hnsw", "ivf", "ivf_int8" (the last two not in Milvus), "exact" for none, or "auto", which depends
-                on the size. In a folder, items that are added later are all compared until it is called again.
+            kind: "hnsw", "ivf", "ivf_int8" (the last two not in Milvus), "exact" for none, or "auto", which
+                depends on the size. In a folder, items that are added later are all scored until it is called
+                again.
         """
         if not self.model.is_embedding and kind not in ("auto", "exact"):
-            raise SelhnError(f"{self.model.name} does not score by products of vectors: its search is always exact")
+            raise SelhnError(f"{self.model.name} does not score by products of vectors: use exact search")
         self.store.approximate(kind if self.model.is_embedding else "exact")
 
     def compact(self) -> None:
@@ -294,11 +296,11 @@ class Index:
         self.store.check()
 
     def save(self, path: str | Path) -> None:
-        """Copy an index that is in memory or in a folder; an index that was at `path` is replaced in one step."""
+        """Copy an index that is in memory or in a folder; one that was at `path` is replaced in one step."""
         self._segments().save(path, self.model)
 
     def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
-        """All records with the vectors of their images and captions, some thousand at a time; not of Milvus."""
+        """All records with the vectors of their images and captions, in blocks; not available in Milvus."""
         return self._segments().embeddings()
 
     def _segments(self) -> SegmentStore:
@@ -326,9 +328,7 @@ class Index:
         found = self.store.get(names, vectors)
         for name in names:
             if name not in found:
-                raise NotFound(
-                    f"there is no item {name[:80]!r} in the index: ids are case-sensitive; `index.ids()` has all"
-                )
+                raise NotFound(f"there is no item {name[:80]!r} in the index: `index.ids()` lists all")
         return [found[name] for name in names]
 
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:
@@ -337,4 +337,5 @@ class Index:
 
 def _identity(model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> Identity:
     check_precision(precision)
-    return Identity(digest_of(model), model.name or type(model).__name__, width_of(model), precision, dict(about))
+    name = model.name or type(model).__name__
+    return Identity(digest_of(model), name, width_of(model), precision, dict(about))

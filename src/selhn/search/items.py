@@ -68,14 +68,15 @@ class Record:
     def of(cls, item: Item) -> "Record":
         """That of an item, once it is known that it can be kept."""
         if not isinstance(item.id, str) or not item.id or len(item.id) > LONGEST_ID:
-            raise SelhnError(f"an item has the id {str(item.id)[:60]!r}: give a text of 1 to {LONGEST_ID} characters")
+            raise SelhnError(f"{str(item.id)[:60]!r} is not an id: give 1 to {LONGEST_ID} characters")
         captions = tuple(item.captions)
-        if isinstance(item.captions, str) or not all(isinstance(text, str) and text.strip() for text in captions):
-            raise SelhnError(f"the captions of {item.id!r} must be texts, none of them empty: got {item.captions!r}")
+        are_texts = all(isinstance(text, str) and text.strip() for text in captions)
+        if isinstance(item.captions, str) or not are_texts:
+            raise SelhnError(f"the captions of {item.id!r} are {captions!r}: give texts, none of them empty")
         if not isinstance(item.metadata, Mapping):
             raise SelhnError(f"the metadata of {item.id!r} must be a mapping of names to values")
         if _depth(item.metadata) > DEEPEST:
-            raise SelhnError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: keep them flatter")
+            raise SelhnError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: flatten them")
         return cls(item.id, captions, dict(item.metadata))
 
     def to_line(self) -> bytes:
@@ -84,7 +85,7 @@ class Record:
         try:
             return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
         except (TypeError, ValueError, RecursionError) as wrong:
-            raise SelhnError(f"{self.id!r} cannot be kept as JSON ({wrong}): give texts, numbers and lists") from None
+            raise SelhnError(f"{self.id!r} is not JSON ({wrong}): use texts and numbers") from None
 
     @classmethod
     def from_line(cls, line: bytes) -> "Record":
@@ -94,7 +95,8 @@ class Record:
             name, captions, metadata = content["id"], tuple(content["captions"]), content["metadata"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Damaged("an item cannot be read") from None
-        if not isinstance(name, str) or not isinstance(metadata, dict) or not all(isinstance(c, str) for c in captions):
+        are_texts = all(isinstance(text, str) for text in (name, *captions))
+        if not are_texts or not isinstance(metadata, dict):
             raise Damaged("an item is not what was written")
         return cls(name, captions, metadata)
 

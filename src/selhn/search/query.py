@@ -28,7 +28,7 @@ class Query:
     like: str | None = None
     """The id of an item, whose image is meant."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """How much each part counts, 1 by default: {"text": 2, "like": -0.5}. Divided by the sum of their sizes."""
+    """How much each part counts, 1 by default: {"text": 2, "like": -0.5}. Only their ratios matter."""
     where: Where | None = None
     """A filter on metadata, see `where.py`."""
     find: Kind = "image"
@@ -50,7 +50,7 @@ class Query:
         find: Kind | None = None,
         where: Where | None = None,
     ) -> "Query":
-        """A query from a text, from regions, or from another; `k`, `find` and `where` replace its own if given."""
+        """A query from a text, from regions, or from another, with `k`, `find` and `where` if given."""
         if not isinstance(query, Query):
             query = cls(text=query) if isinstance(query, str) else cls(image=query)
         return replace(
@@ -97,7 +97,7 @@ class QueryVectors:
         return torch.stack([self.weights[part][:, None] * own for part, own in self.vectors.items()]).sum(0)
 
     def score(self, block: Float[Tensor, "n d"], kind: Kind) -> Float[Tensor, "Q n"]:
-        """The model's score across modalities, the product of vectors within one; the parts of a query add up."""
+        """The model's score across modalities, the product of vectors within one; parts add up."""
         if self.products is not None:
             return self.products @ block.T
         scores = []
@@ -119,7 +119,7 @@ def encode_queries(
     device: torch.device,
     encode_like: Callable[[list[str]], Float[Tensor, "n d"]],
 ) -> QueryVectors:
-    """The vectors of queries; texts are encoded together, and so are images. `encode_like` looks up those of items."""
+    """The vectors of queries; texts are encoded together, and so are images. `encode_like` looks up items."""
     encode: Mapping[str, Callable[[list[Any]], Float[Tensor, "n d"]]] = {
         "text": partial(encode_queries_of_text, model),
         "image": partial(encode_queries_of_images, model),

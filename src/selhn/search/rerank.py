@@ -1,4 +1,4 @@
-"""Two stages: vectors find the k best of all; a model that compares regions with words has a say in their order."""
+"""Two stages: vectors find the k best; a model that compares regions with words helps to order them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ FIRST_SHARE = 0.5
 
 
 class Reranker:
-    """Scores the hits of a search anew with a model that looks at every pair of regions and words.
+    """Scores the hits of a search again with a model that looks at every pair of regions and words.
 
     Args:
         model: usually a cross-attention model; any matcher will do.
@@ -48,14 +48,14 @@ class Reranker:
         self, index: Index, text: str, k: int = 5, depth: int = 50, where: Where | None = None,
         first_share: float = FIRST_SHARE,
     ) -> list[Hit]:  # fmt: skip
-        """The k best images for a text: the `depth` best of an index, put in order by both stages, see `rerank`."""
+        """The k best images for a text: the `depth` best of an index, ordered by `rerank`."""
         return self.rerank(text, index.search(text, max(k, depth), "image", where=where), first_share)[:k]
 
     def rerank(self, text: str, hits: Sequence[Hit], first_share: float = FIRST_SHARE) -> list[Hit]:
         """The images that a text found, in the order of `blend`; scores are on the scale of this model."""
         unknown = next((hit.id for hit in hits if hit.kind != "image" or hit.id not in self.row_of_id), None)
         if unknown is not None:
-            raise SelhnError(f"the re-ranker has no regions of {unknown!r}: give it those of all images of the index")
+            raise SelhnError(f"the re-ranker has no regions of {unknown!r}: give it those of all images")
         if not hits:
             return []
         device = next(self.model.parameters()).device
@@ -78,7 +78,7 @@ def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_sha
     `first_share`: 0 is the second stage alone, 1 the first.
     """
     if not 0 <= first_share <= 1:
-        raise SelhnError(f"first_share must be between 0 (the second stage alone) and 1 (the first), got {first_share}")
+        raise SelhnError(f"first_share is {first_share}: give 0 (second stage only) to 1 (first only)")
     mean, deviation = first.mean(-1, keepdim=True), first.std(-1, correction=0, keepdim=True)
     level, width = second.mean(-1, keepdim=True), second.std(-1, correction=0, keepdim=True)
     alike = deviation == 0  # the first stage has no opinion
@@ -114,10 +114,10 @@ def score_chosen(
 ) -> Float[Tensor, " P"]:
     """The scores of some pairs alone, by `logits`; on the CPU."""
     device = next(model.parameters()).device
-    # Texts of like length together: little padding is looked at.
-    order = (
-        texts.mask.sum(1).cpu()[text].argsort(stable=True) if isinstance(texts, Fragments) else torch.arange(len(text))
-    )
+    # Texts of similar length together: little padding is computed.
+    order = torch.arange(len(text))
+    if isinstance(texts, Fragments):
+        order = texts.mask.sum(1).cpu()[text].argsort(stable=True)
     found = torch.empty(len(text))
     with in_eval_mode(model):
         for some in order.split(PAIRS_AT_ONCE):

@@ -7,8 +7,9 @@
     sign        = "=" | "!=" | "<" | "<=" | ">" | ">=" | "contains" | "like"
     value       = "text" | 'text' | number | true | false | null | word
 
-`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own. What an item
-does not have compares as false, but with `!=`. Nothing is ever run: a filter is read into three small classes.
+`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own. A field
+that an item does not have compares as false, except with `!=`. Nothing is executed: a filter becomes three
+small classes.
 """
 
 import json
@@ -66,8 +67,9 @@ Where: TypeAlias = str | Mapping[str, Any]
 
 
 def _same(found: Any, value: Any) -> bool:
-    # In Python true equals 1, which nobody means.
-    return found is not MISSING and isinstance(found, bool) == isinstance(value, bool) and bool(found == value)
+    # In Python true equals 1, which is not meant here.
+    same_kind = isinstance(found, bool) == isinstance(value, bool)
+    return found is not MISSING and same_kind and bool(found == value)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
@@ -116,7 +118,7 @@ def read_filter(where: Where) -> Filter:
     if isinstance(where, str):
         return _Reader(where).read()
     if not isinstance(where, Mapping) or not where:
-        raise SelhnError(f'where is {where!r}: give words such as \'folder = "holiday"\', or {{"folder": "holiday"}}')
+        raise SelhnError(f"where is {where!r}: write a filter such as 'year >= 2020', or {{'year': 2020}}")
     return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
 
 
@@ -127,7 +129,7 @@ def _of_field(field: str, value: Any) -> Iterable[Filter]:
         return
     for operator, operand in value.items():
         if operator not in OPERATORS:
-            raise SelhnError(f"where has the operator {operator!r} for {field}: there are {' '.join(OPERATORS)}")
+            raise SelhnError(f"{operator!r} for {field} is not an operator: use one of {' '.join(OPERATORS)}")
         if operator == "in" and not isinstance(operand, list | tuple):
             raise SelhnError(f"where: `in` takes a list of values for {field}, got {operand!r}")
         yield Comparison(field, operator, tuple(operand) if operator == "in" else operand)
@@ -225,17 +227,18 @@ class _Reader:
             raise self._wrong(f"`{token}`")
 
     def _next(self) -> str:
-        """Go on to the next token; gives the one before it."""
+        """Advance to the next token; returns the one before it."""
         before = self.token
         found = _TOKEN.match(self.words, self.at)
         if found is None and self.words[self.at :].strip():
             raise SelhnError(
                 f"the filter cannot be read from {self.words[self.at :].strip()[:40]!r} on: close the quotes"
             )
-        self.kind, self.token = ("", "") if found is None else (str(found.lastgroup), found[str(found.lastgroup)])
+        self.kind = "" if found is None else str(found.lastgroup)
+        self.token = "" if found is None else found[self.kind]
         self.at = len(self.words) if found is None else found.end()
         return before
 
     def _wrong(self, expected: str) -> SelhnError:
         here = f"at {self.token[:40]!r}" if self.kind else "at its end"
-        return SelhnError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} should stand there")
+        return SelhnError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} is expected")

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selhn.base.errors import Damaged
 from selhn.search.stores.best_rows import nearest, top
 from selhn.search.stores.vectors import Vectors
 
@@ -48,7 +49,7 @@ def test_nothing_to_find():
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 def test_scores_that_are_no_numbers_are_refused(number):
-    with pytest.raises(ValueError, match="the index is damaged: vectors hold NaN"):
+    with pytest.raises(Damaged, match="NaN or infinity"):
         nearest(lambda block: block.T, [(0, Vectors(torch.tensor([[1.0], [number]])), None)], 1, 1)
 
 

@@ -183,7 +183,7 @@ def test_another_model_or_width_is_refused(remote, uri, model):
         Index.load(uri)
     remote.store.rows.put("about", [])
     remote.store.rows.remove("about", [IDENTITY])
-    with pytest.raises(ValueError, match="have 16 numbers, those of this model 8"):
+    with pytest.raises(ValueError, match="have 16 numbers, this model has 8"):
         Index.create(make_model("rvse", dim=8), uri)
     with pytest.raises(NotFound):
         Index.load(uri, model)
@@ -208,7 +208,8 @@ def test_several_indices_at_one_place(remote, uri, model, make_item):
     cats.add([make_item(3)])
     assert (len(cats), len(remote)) == (1, 20)
     assert cats.path.endswith("#cats")
-    cats.store.rows.drop()
+    for which in ("about", "texts", "images"):
+        cats.store.rows._client.drop_collection(f"cats_{which}")
     assert not Index.exists(f"{uri}#cats")
     assert Index.exists(uri)
 

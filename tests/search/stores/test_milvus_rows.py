@@ -65,6 +65,7 @@ def test_rows_go_in_batches(made, monkeypatch):
         made._client, "upsert", lambda name, rows, **k: batches.append(len(rows)) or own(name, rows, **k)
     )
     monkeypatch.setattr(milvus_rows, "BATCH_ROWS", 4)
+    monkeypatch.setattr(milvus_rows, "SCANNED_AT_ONCE", 3)
     made.put("images", map(row, range(10)))
     assert batches == [4, 4, 2]
     monkeypatch.setattr(milvus_rows, "BATCH_BYTES", 1)
@@ -72,7 +73,7 @@ def test_rows_go_in_batches(made, monkeypatch):
     assert batches[3:] == [1, 1, 1]
     made.put("images", [])
     assert len(batches) == 6
-    assert sorted(one.added for one in made.scan("images", at_once=3)) == list(range(10))
+    assert sorted(one.added for one in made.scan("images")) == list(range(10))
     assert [one.added for one in made.scan("images", "added >= 9", vectors=True)] == [9]
 
 
@@ -100,14 +101,11 @@ def test_width_and_end(made):
     assert made.width() == 3
     made.create(3)  # what is there is left
     assert made.exists()
-    made.drop()
-    assert not made.exists()
-    made.close()
 
 
 @pytest.mark.parametrize("name", ["a b", "1a", "a-b", "ä", "x" * 300, 'a"'])
 def test_names_of_collections(uri, name):
-    with pytest.raises(ValueError, match="cannot name a collection: take letters, digits and _"):
+    with pytest.raises(ValueError, match="is not a name: use letters, digits and _"):
         MilvusRows(f"{uri}#{name}")
 
 
@@ -122,7 +120,7 @@ def test_a_file_that_another_process_holds(uri):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
         assert other.stdout.readline() == "open\n"
-        with pytest.raises(ConnectionError, match=r"pictures.db cannot be opened .*: another process may have it open"):
+        with pytest.raises(ConnectionError, match=r"pictures.db cannot be opened .*: close other processes"):
             MilvusRows(uri)
         other.communicate("")
     assert not MilvusRows(uri).exists()

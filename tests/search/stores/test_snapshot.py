@@ -7,8 +7,8 @@ def test_rows_names_and_hits(index):
     assert len(snapshot) == snapshot.count() == 18
     assert snapshot.count("text") == 36
     assert snapshot.count("text", read_filter("year < 2004")) == 6
-    assert snapshot.first_rows("image") == [0, 12, 20]
-    assert snapshot.first_rows("text") == [0, 24, 40]
+    assert snapshot.first_rows["image"] == [0, 12, 20]
+    assert snapshot.first_rows["text"] == [0, 24, 40]
     assert [record.id for record in snapshot.records()] == list(snapshot.row_of_id) == index.ids()
     hit = snapshot.hit("image", 14, 0.5)
     assert (hit.id, hit.name, hit.kind) == ("item14", "item14", "image")

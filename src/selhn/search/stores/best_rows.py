@@ -16,7 +16,7 @@ from selhn.search.where import Filter
 
 Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
 """The scores of all queries with some vectors, which are gone when the next are scored."""
-# From so large a share of a block on, it is quicker to score all and strike out than to copy the others together.
+# For at least this share of a block, it is quicker to score all and mask than to copy the rows together.
 DENSE = 0.5
 SCORES_AT_ONCE = 2**23
 """So many scores are kept before the best of them are picked."""
@@ -42,7 +42,7 @@ class Best(NamedTuple):
 
 def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, filter: Filter | None) -> Best:
     """The best rows of a snapshot: of its first parts among what FAISS proposes, of the others among all."""
-    best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows(kind), 0
+    best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows[kind], 0
     masks = [part.mask(kind, filter) for part in snapshot.parts]
     candidates = snapshot.candidates.get(kind)
     if candidates is not None and queries.products is not None:
@@ -65,7 +65,7 @@ def _all(number: int) -> Bool[Tensor, " n"]:
 
 def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:
     """Proposed rows in the order of their exact scores."""
-    first_rows = torch.tensor(snapshot.first_rows(kind))
+    first_rows = torch.tensor(snapshot.first_rows[kind])
     every = rows[rows >= 0].unique()
     if len(every) == 0:
         return Best.nothing(len(queries))
@@ -86,9 +86,9 @@ def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[T
 def nearest(
     score: Score, places: Iterable[tuple[int, Vectors, Bool[Tensor, " _"] | None]], k: int, num_queries: int
 ) -> Best:
-    """The k best rows of some places: number of the first row, vectors, and a mask where not all of them count.
+    """The k best rows of several places: number of the first row, vectors, and a mask unless all rows count.
 
-    Scores of several places are looked through together: picking the best of a few thousand takes as long as of many.
+    Scores of several places are sorted together: picking the best of a few thousand takes as long as of many.
     """
     best, waiting, number = Best.nothing(num_queries), [], 0
     room: Float[Tensor, "r d"] | None = None
@@ -118,7 +118,7 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
     # A sum is finite where all are; only where it is not, each is looked at.
     if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
-        raise Damaged("the index is damaged: vectors hold NaN or infinity; restore a copy, or build it again")
+        raise Damaged("vectors of the index contain NaN or infinity: restore a copy, or build it again")
     if any(one.allowed is not None for one in looked):
         allowed = [_all(one.scores.shape[1]) if one.allowed is None else one.allowed for one in looked]
         scores = scores.masked_fill(~torch.cat(allowed).to(scores.device), -torch.inf)
@@ -128,10 +128,13 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
 
 def _rows(looked: Sequence[_Looked], columns: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:
     """The rows that stand in some columns of the scores."""
-    spans = [(one.first + one.rows.start, one.first + one.rows.stop) for one in looked if isinstance(one.rows, range)]
-    if len(spans) == len(looked) and all(stop == start for (_, stop), (start, _) in zip(spans, spans[1:])):
-        return columns + spans[0][0]  # nothing was left out, as is usual
-    rows = [torch.arange(one.rows.start, one.rows.stop) if isinstance(one.rows, range) else one.rows for one in looked]
+    spans = [one.rows for one in looked if isinstance(one.rows, range)]
+    if len(spans) == len(looked):
+        starts, stops = [one.start for one in spans], [one.stop for one in spans]
+        firsts = [one.first for one in looked]
+        if all(a + stop == b + start for a, stop, b, start in zip(firsts, stops, firsts[1:], starts[1:])):
+            return columns + firsts[0] + starts[0]  # nothing was left out, as is usual
+    rows = (torch.tensor(one.rows) if isinstance(one.rows, range) else one.rows for one in looked)
     return torch.cat([own + one.first for own, one in zip(rows, looked)])[columns]
 
 

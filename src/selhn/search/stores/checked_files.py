@@ -45,7 +45,7 @@ def array_chunks(shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Ten
 
 
 def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[Tensor, "..."]:
-    """A .npy file mapped into memory, which must hold exactly this; what is written to it does not reach the file."""
+    """A .npy file of this type and shape, mapped into memory; writing to it does not change the file."""
     try:
         found = open_array(path, "fi", (1, 2))
     except SelhnError as wrong:
@@ -84,7 +84,8 @@ def check_content(path: Path, entry: Any) -> None:
 
 def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file in one step by another that has its own checksum."""
-    text = json.dumps({**content, CHECKSUM: _checksum(content)}, ensure_ascii=False, allow_nan=False, indent=1)
+    whole = {**content, CHECKSUM: _checksum(content)}
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     write_whole(path, f"{text}\n", durable=True)
     sync_folder(path.parent)
 

@@ -1,7 +1,7 @@
 """Candidates by FAISS for a large index: HNSW, or inverted lists with float32 or int8 vectors.
 
-FAISS only proposes rows. They are scored exactly from the index's own vectors, so that its rounding never shows in a
-score, and deleted items never come back. It needs vectors whose products are the scores.
+FAISS only proposes rows. They are scored exactly from the index's own vectors, so that its rounding does not
+affect scores, and deleted items never come back. It needs vectors whose products are the scores.
 """
 
 import math
@@ -22,16 +22,16 @@ from selhn.search.stores.checked_files import check_content, write_file
 from selhn.search.stores.segment import Part
 from selhn.search.stores.store import ApproximateKind
 
-# Below the first number exact search takes tens of milliseconds; from the second on a graph takes too much memory.
+# Below the first, exact search takes tens of milliseconds; above the second, a graph needs too much memory.
 HNSW_FROM, IVF_FROM = 50_000, 500_000
 NEIGHBOURS, BREADTH_AT_BUILD, BREADTH_AT_SEARCH = 16, 100, 128
 PROBED_SHARE = 32
-"""One list in so many is looked at, but at least 8."""
+"""One in so many lists is searched, but at least 8."""
 TRAINING_PER_LIST = 64
 OVERSAMPLE = 4
 """So many times k rows are proposed."""
 SCARCE = 0.1
-"""Where a filter leaves a smaller share of the rows, looking at all that are left is quicker and finds them."""
+"""If a filter leaves a smaller share of the rows, comparing all of them is quicker, and exact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class FaissCandidates:
     def propose(
         self, queries: Float[Tensor, "Q d"], k: int, mask: Bool[Tensor, " n"] | None
     ) -> Int[Tensor, "Q c"] | None:
-        """Rows, -1 if there are fewer; None if comparing all is better, because a filter leaves few or k is large."""
+        """Rows, -1 if there are fewer; None if comparing all is better (few rows are left, or k is large)."""
         if self.faiss_index is None:
             return None
         faiss = require_faiss()
@@ -77,7 +77,8 @@ class FaissCandidates:
             bits = np.packbits(mask.numpy(), bitorder="little")
             settings["sel"] = faiss.IDSelectorBitmap(bits)
         if self.kind == "hnsw":
-            parameters = faiss.SearchParametersHNSW(efSearch=max(BREADTH_AT_SEARCH, OVERSAMPLE * k), **settings)
+            breadth = max(BREADTH_AT_SEARCH, OVERSAMPLE * k)
+            parameters = faiss.SearchParametersHNSW(efSearch=breadth, **settings)
         else:
             probed = max(8, self.faiss_index.nlist // PROBED_SHARE)
             parameters = faiss.SearchParametersIVF(nprobe=probed, **settings)
@@ -104,7 +105,7 @@ class FaissCandidates:
         return cls(entry["kind"], side, entry["parts"], None, entry["file"], entry["written"])
 
     def read(self, folder: Path, parts: Sequence[Part]) -> "FaissCandidates":
-        """The same with the FAISS index, if it is usable; FAISS trusts what it reads, so the checksum comes first."""
+        """The same with the FAISS index, if usable. FAISS trusts what it reads: the checksum comes first."""
         if not has_faiss():
             return self
         path = folder / self.file
@@ -113,7 +114,8 @@ class FaissCandidates:
             content = require_faiss().deserialize_index(np.fromfile(path, np.uint8))
         except (OSError, Damaged, RuntimeError) as wrong:
             return self._left_out(path, str(wrong))
-        if not 0 < self.num_parts <= len(parts) or content.ntotal != _num_rows(parts[: self.num_parts], self.side):
+        rows = _num_rows(parts[: self.num_parts], self.side)
+        if not 0 < self.num_parts <= len(parts) or content.ntotal != rows:
             return self._left_out(path, "it is not of this index")
         return replace(self, faiss_index=content)
 

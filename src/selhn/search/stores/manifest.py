@@ -14,8 +14,9 @@ FORMAT, VERSION = "selhn-index", 2
 MANIFEST = "manifest.json"
 
 _MANIFEST_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "format": str, "version": int, "selhn": str, "generation": int, "model": dict, "width": int, "precision": str,
-    "about": dict, "unfinished": (str, type(None)), "next": int, "segments": list, "approximate": list,
+    "format": str, "version": int, "selhn": str, "generation": int, "model": dict, "width": int,
+    "precision": str, "about": dict, "unfinished": (str, type(None)), "next": int, "segments": list,
+    "approximate": list,
 }  # fmt: skip
 _MODEL_FIELDS = {"digest": str, "name": str, "kept": bool}
 _SEGMENT_FIELDS: Mapping[str, type | tuple[type, ...]] = {
@@ -40,8 +41,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     _require(content, _MANIFEST_FIELDS)
     if content["format"] != FORMAT or content["version"] != VERSION:
         raise OtherVersion(
-            f"{folder} has version {content['version']} of {content['format']} (selhn {content['selhn']}), this "
-            f"selhn reads version {VERSION}: install another selhn, or remove the index and build it again"
+            f"{folder} has version {content['version']} of {content['format']} (selhn {content['selhn']}), "
+            f"this selhn reads version {VERSION}: install another selhn, or remove it and build it again"
         )
     if content["precision"] not in DTYPES:
         raise Damaged(f"it has vectors in {content['precision']!r}")

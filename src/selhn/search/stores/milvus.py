@@ -1,7 +1,7 @@
 """An index in Milvus, for more than one machine holds: the same searches, and by default the same answers.
 
-Vectors, captions and metadata are in Milvus (see `milvus_rows.py`), the model is not. Filters are handed over as far as
-Milvus understands them (`milvus_expression.py`), and what comes back is filtered again.
+Vectors, captions and metadata are in Milvus (see `milvus_rows.py`), the model is not. Milvus gets the part of
+a filter that it understands (`milvus_expression.py`), and what comes back is filtered again.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from selhn.search.items import Hit, Kind, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores.milvus_expression import milvus_expression
 from selhn.search.stores.milvus_rows import MOST_HITS, MilvusRows, Row, Which, is_server
-from selhn.search.stores.store import ApproximateKind, Encoded, Identity, Store, Stored
+from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identity, Store, Stored
 from selhn.search.where import Filter
 
 IDENTITY, VERSION = "identity", 1
@@ -48,8 +48,8 @@ CLOCK = _clock()
 class MilvusStore(Store):
     """Images and their texts in Milvus.
 
-    Several processes may write to a server at once: the key of an item is a digest of its id. A Milvus Lite file is for
-    one process.
+    Several processes may write to a server at once: the key of an item is a digest of its id. A Milvus Lite
+    file is for one process.
     """
 
     longest_record = 65_000  # Milvus takes 65,536 bytes in a JSON field
@@ -67,9 +67,9 @@ class MilvusStore(Store):
         """An empty store; the model is never kept."""
         uri = str(path)
         if not model.is_embedding:
-            raise SelhnError(f"{model.name} does not score by products, and Milvus does: keep its index in a folder")
+            raise SelhnError(f"{model.name} does not score by products: keep its index in a folder")
         if identity.precision != "float32":
-            raise SelhnError(f"vectors in Milvus are float32, not {identity.precision}: leave out --precision")
+            raise SelhnError(f"vectors in Milvus are float32, not {identity.precision}: omit the precision")
         rows = MilvusRows(uri)
         if _manifest(rows) is not None:
             raise SelhnError(f"{uri} is an index already: open it, or choose another #NAME")
@@ -96,8 +96,8 @@ class MilvusStore(Store):
             raise NotFound(f"there is no index at {uri}: make one with `selhn index FOLDER --uri {uri}`")
         if content.get("version") != VERSION:
             raise Damaged(
-                f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn reads {VERSION}"
-                ": install another selhn, or choose another #NAME"
+                f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn "
+                f"reads {VERSION}: install another selhn, or choose another #NAME"
             )
         identity = Identity(content["model"], content["model_name"], content["width"], about=content["about"])
         _require_width(rows, identity.width)
@@ -117,7 +117,7 @@ class MilvusStore(Store):
 
     @property
     def generation(self) -> int:
-        """Differs after a change by this process, and after `refresh` if others have added or removed items."""
+        """Differs after a change by this process, and after `refresh` if the number of items differs."""
         return self._changes + self._counted + 1
 
     @property
@@ -126,7 +126,7 @@ class MilvusStore(Store):
         return self._searching
 
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
-        """Write each batch: texts, then images, by which the texts begin to count, then remove earlier texts."""
+        """Write each batch: texts, then images, which make the texts count, then remove earlier texts."""
         number = 0
         for batch in batches:
             images, texts = [], []
@@ -163,12 +163,12 @@ class MilvusStore(Store):
         return (record for record in records if filter is None or filter(record))
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        """Number of images or captions; with a filter their records are read, because Milvus filters only roughly."""
+        """Number of images or captions; a filter reads the records, because Milvus filters only roughly."""
         if filter is None:
             return self.rows.count(COLLECTIONS[kind])
         return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
 
-    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
         """The best rows by products."""
         assert queries.products is not None
         for rows in self._nearest_rows(queries.products.cpu(), kind, k, filter):
@@ -202,9 +202,10 @@ class MilvusStore(Store):
         More are requested until k pass the filter, and no other row can be equal to the last of them.
         """
         found: list[list[Row]] = [[] for _ in queries]
-        waiting, limit, expression = list(range(len(queries))), min(k + 16, MOST_HITS), milvus_expression(filter)
+        waiting, limit = list(range(len(queries))), min(k + 16, MOST_HITS)
+        which, expression = COLLECTIONS[kind], milvus_expression(filter)
         while waiting:
-            answers = self.rows.nearest(COLLECTIONS[kind], queries[waiting], limit, expression, self._searching)
+            answers = self.rows.nearest(which, queries[waiting], limit, expression, self._searching)
             left = []
             for query, rows in zip(waiting, answers):
                 kept = self._passing(rows, kind, filter)
@@ -224,7 +225,8 @@ class MilvusStore(Store):
         walk = self.rows.scan(COLLECTIONS[kind], milvus_expression(filter), vectors=True)
         while some := list(islice(walk, 1000)):
             vectors = torch.stack([row.vector for row in some if row.vector is not None])
-            scored = [replace(row, score=score, vector=None) for row, score in zip(some, (vectors @ query).tolist())]
+            scores = (vectors @ query).tolist()
+            scored = [replace(row, score=score, vector=None) for row, score in zip(some, scores)]
             best = ordered([*best, *self._passing(scored, kind, filter)])[:k]
         return best
 
@@ -268,5 +270,5 @@ def _manifest(rows: MilvusRows) -> dict[str, Any] | None:
 def _require_width(rows: MilvusRows, wanted: int) -> None:
     if rows.width() != wanted:
         raise SelhnError(
-            f"the vectors at {rows.uri} have {rows.width()} numbers, those of this model {wanted}: choose another #NAME"
+            f"the vectors at {rows.uri} have {rows.width()} numbers, this model has {wanted}: choose another #NAME"
         )

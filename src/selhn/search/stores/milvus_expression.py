@@ -1,9 +1,9 @@
 """Filters as Milvus reads them. What comes back is filtered again with the filter itself.
 
 Milvus compares missing fields and other types in its own way, and its versions differ. So an
-expression holds at least wherever the filter holds, and only says what all of them agree on: what it cannot say, and
-whatever stands under a `not`, it leaves out. Values are escaped, and those that would need more than that are left out
-too, so that no value can become part of the expression.
+expression is true at least wherever the filter is, and only uses what all versions agree on: anything else,
+and whatever is under a `not`, is left out. Values are escaped, and those that would need more than that are
+left out too, so that no value can become part of the expression.
 """
 
 import math
@@ -26,7 +26,7 @@ _SIGNS = {"=": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 def milvus_expression(filter: Filter | None) -> str:
-    """What Milvus is asked for: everything for which the filter holds, and perhaps more; "" is all there is."""
+    """An expression for everything that matches the filter, and perhaps more; "" is everything."""
     return "" if filter is None else _wider(filter) or ""
 
 
@@ -49,7 +49,9 @@ def _comparison(one: Comparison) -> str | None:
     if one.operator == "in":
         if len(one.value) > MOST_VALUES:
             return None
-        return _any_of(_compared(path, "==", value) for value in one.value for path in paths) if one.value else NOTHING
+        if not one.value:
+            return NOTHING
+        return _any_of(_compared(path, "==", value) for value in one.value for path in paths)
     if one.operator == "contains":
         return _any_of(_contains(path, one.value) for path in paths)
     return _any_of(_begins(path, str(one.value)) for path in paths) if one.operator == "like" else None
@@ -79,12 +81,13 @@ def _joined(word: str, parts: Iterable[str | None]) -> str | None:
 
 
 def _compared(path: str, sign: str, value: Any) -> str | None:
-    return _any_of(None if literal is None else f"{path} {sign} {literal}" for literal in _literals(sign, value))
+    literals = _literals(sign, value)
+    return _any_of(None if one is None else f"{path} {sign} {one}" for one in literals)
 
 
 def _contains(path: str, value: Any) -> str | None:
     literals = _literals("==", value)
-    element = _any_of(None if literal is None else f"json_contains({path}, {literal})" for literal in literals)
+    element = _any_of(None if one is None else f"json_contains({path}, {one})" for one in literals)
     if element is None or not isinstance(value, str):
         return element
     return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literals[0][1:-1]}%")'
@@ -100,7 +103,7 @@ def _begins(path: str, pattern: str) -> str | None:
 
 
 def _literals(sign: str, value: Any) -> list[Any]:
-    """The ways to write a value: Milvus compares whole numbers with whole numbers only, and others with others."""
+    """The ways to write a value: Milvus compares whole numbers only with whole numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return [_literal(value)]
     if not math.isfinite(value) or abs(value) >= LARGEST:

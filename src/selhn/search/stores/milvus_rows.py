@@ -1,7 +1,7 @@
-"""Collections in Milvus: rows with a key, a vector and a record, written in batches; the one place for its errors.
+"""Collections in Milvus: rows with a key, a vector and a record, written in batches; its errors in our words.
 
-NAME_images, NAME_texts and NAME_about have the same fields. Keys are digests, so that no name is ever part of an
-expression. `content` distinguishes versions of an item: a text counts only if its image has the same.
+NAME_images, NAME_texts and NAME_about have the same fields. Keys are digests, so that no name is ever part of
+an expression. `content` distinguishes versions of an item: a text counts only if its image has the same.
 """
 
 import logging
@@ -28,6 +28,7 @@ BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
 """Of rows that are written together; a server takes 64 MiB in one request."""
 MOST_HITS = 16_384
 """Rows that Milvus gives for one query."""
+SCANNED_AT_ONCE = 1000
 KEY_LENGTH = 80
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
 
 
 def is_milvus(path: object) -> bool:
-    """Whether a path is the URI of a Milvus server, http://host:19530, or a Milvus Lite file, "pictures.db"."""
+    """Whether a path is a Milvus URI: a server, http://host:19530, or a Milvus Lite file, "pictures.db"."""
     return isinstance(path, str) and (is_server(path) or path.partition("#")[0].endswith(".db"))
 
 
@@ -64,13 +65,13 @@ class Row:
 
 
 class MilvusRows:
-    """The collections at a URI; `#name` behind it chooses their name. MILVUS_TOKEN has the token of a server."""
+    """The collections at a URI; #NAME behind it chooses their name. MILVUS_TOKEN is the token of a server."""
 
     def __init__(self, uri: str):
         address, _, name = uri.partition("#")
         self.uri, self.name = uri, name or DEFAULT_NAME
         if not _NAME.match(self.name):
-            raise SelhnError(f"{self.name[:60]!r} in {uri} cannot name a collection: take letters, digits and _")
+            raise SelhnError(f"{self.name[:60]!r} in {uri} is not a name: use letters, digits and _")
         try:
             import grpc
             import pymilvus
@@ -89,8 +90,8 @@ class MilvusRows:
             if is_server(address):
                 raise ConnectionError(self._unreachable(wrong)) from None
             raise ConnectionError(
-                f"{address} cannot be opened ({_reason(wrong)}): another process may have it open, or it is not a "
-                "Milvus Lite file"
+                f"{address} cannot be opened ({_reason(wrong)}): close other processes that have it open, "
+                "and check that it is a Milvus Lite file"
             ) from None
         except ImportError:  # a file, and no Milvus Lite
             raise MissingExtra(
@@ -119,11 +120,6 @@ class MilvusRows:
                 index_params=self._index("exact"),
                 consistency_level="Strong",
             )
-
-    def drop(self) -> None:
-        """Remove the collections."""
-        for which in ("about", "texts", "images"):
-            self._call("drop_collection", self._named(which))
 
     def width(self) -> int:
         """d of the vectors that are there."""
@@ -178,10 +174,12 @@ class MilvusRows:
         for some in _chunks(owners):
             self._call("delete", self._named("texts"), filter=f"owner in {_list(some)}{kept}")
 
-    def scan(self, which: Which, expression: str = "", vectors: bool = False, at_once: int = 1000) -> Iterator[Row]:
+    def scan(self, which: Which, expression: str = "", vectors: bool = False) -> Iterator[Row]:
         """All rows for which an expression holds."""
         fields = _wanted(vectors)
-        walk = self._call("query_iterator", self._named(which), at_once, filter=expression, output_fields=fields)
+        walk = self._call(
+            "query_iterator", self._named(which), SCANNED_AT_ONCE, filter=expression, output_fields=fields
+        )
         with self._errors_explained():
             try:
                 while batch := walk.next():
@@ -191,7 +189,8 @@ class MilvusRows:
 
     def count(self, which: Which) -> int:
         """How many rows there are."""
-        return int(self._call("query", self._named(which), filter="", output_fields=["count(*)"])[0]["count(*)"])
+        (found,) = self._call("query", self._named(which), filter="", output_fields=["count(*)"])
+        return int(found["count(*)"])
 
     def nearest(
         self, which: Which, queries: Float[Tensor, "Q d"], limit: int, expression: str, searching: Searching
@@ -209,10 +208,6 @@ class MilvusRows:
             search_params={"metric_type": "IP", "params": params},
         )
         return [[_row(hit["entity"], hit["distance"]) for hit in hits] for hits in found]
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._client.close()
 
     def _index(self, searching: Searching) -> Any:
         index = self._client.prepare_index_params()
@@ -245,8 +240,8 @@ class MilvusRows:
 
     def _unreachable(self, wrong: BaseException) -> str:
         return (
-            f"Milvus at {self.uri} is not responding ({_reason(wrong)}). No data was lost: check that it is running, "
-            "and repeat the command"
+            f"Milvus at {self.uri} is not responding ({_reason(wrong)}). No data was lost: check that it is "
+            "running, and repeat the command"
         )
 
 

@@ -35,7 +35,6 @@ from selhn.search.where import Filter
 LINES_FILE = "items.jsonl"
 NEW_LINE = 10
 FILTERS_KEPT = 32
-FILE_OF: Mapping[Kind, str] = {"image": "images", "text": "texts"}
 
 
 def layout(
@@ -111,8 +110,8 @@ class Segment:
     def open(cls, folder: Path, entry: Mapping[str, Any], precision: StoredPrecision, width: int) -> "Segment":
         """One that `Draft.write` wrote, with its vectors mapped.
 
-        The records are read and their checksum compared; of the vectors only the lengths, so that opening a large
-        index does not read it. `check_files` reads all.
+        The records are read and their checksum compared; of the vectors only the lengths, so that opening a
+        large index does not read it. `check_files` reads all.
         """
         items, texts, files = entry["items"], entry["texts"], entry["files"]
         for name in files:
@@ -129,11 +128,10 @@ class Segment:
             owners = opened["item_of_text"].long()
             if not 0 <= int(owners[0]) <= int(owners[-1]) < items or bool((owners.diff() < 0).any()):
                 raise Damaged("item_of_text.npy names items that do not exist")
-        none = Vectors.of(torch.empty(0, width), precision)
-        images, own_texts = (
-            Vectors(opened[name], opened.get(f"{name}_scale")) if name in opened else none for name in FILE_OF.values()
-        )
-        return cls(images, own_texts, owners, lines)
+        images = Vectors(opened["images"], opened.get("images_scale"))
+        if not texts:
+            return cls(images, images[:0], owners, lines)
+        return cls(images, Vectors(opened["texts"], opened.get("texts_scale")), owners, lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +214,8 @@ class Draft:
     def in_memory(self) -> Segment:
         """The segment, without a file."""
         first = self.parts[0].segment
-        images, texts = (Vectors.joined([first.vectors(kind)[:0], *self.vectors(kind)]) for kind in FILE_OF)
+        images = Vectors.joined([first.images[:0], *self.vectors("image")])
+        texts = Vectors.joined([first.texts[:0], *self.vectors("text")])
         lines = Lines(np.frombuffer(b"".join(self.line_chunks()), np.uint8))
         return Segment(images, texts, self.item_of_text(), lines)
 

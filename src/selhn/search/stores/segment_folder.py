@@ -1,6 +1,6 @@
 """An index on disk: segments that are only ever added, and one manifest that says which of them count.
 
-manifest.json       what the index is and which segments it has; replaced in one step, so it is old or new, never half
+manifest.json       what the index is and which segments it has; replaced in one step
 segments/000007/    items that were written together, see `segment.py`
 deleted/000009.npy  rows of a segment that no longer count
 models/DIGEST/      the model, as `model.save` writes it
@@ -45,7 +45,8 @@ OLD_FORMAT_FILE = "embeddings.safetensors"
 ATTEMPTS = 5
 _SEGMENT = re.compile(r"\d{6,}")
 _BEGUN = re.compile(
-    rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}|models/\.?[0-9a-f]{{24}}(\.[0-9a-f]{{8}})?(\.previous)?"
+    rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}"
+    r"|models/\.?[0-9a-f]{24}(\.[0-9a-f]{8})?(\.previous)?"
 )
 """What a process may leave that was killed before it wrote the first manifest."""
 
@@ -66,7 +67,7 @@ class IndexFolder:
         if not self.path.exists():
             raise NotFound(f"{self.path} does not exist: check the path, or build an index there")
         if not is_index(self.path) and not self._has_segments():
-            raise NotFound(f"{self.path} is not an index, it has no {MANIFEST}: check the path, or build an index")
+            raise NotFound(f"{self.path} is not an index (no {MANIFEST}): check the path, or build an index")
         if not (self.path / MANIFEST).is_file() and (self.path / OLD_FORMAT_FILE).is_file():
             raise Damaged(f"{self.path} was written by selhn before 0.2: remove it and build it again")
         for _ in range(ATTEMPTS):
@@ -84,7 +85,8 @@ class IndexFolder:
     def open_with_faiss(self) -> Snapshot:
         """The index with its FAISS indices, if there are some and FAISS is installed."""
         opened, folder = self.open(), self.path / "approximate"
-        return replace(opened, candidates={k: one.read(folder, opened.parts) for k, one in opened.candidates.items()})
+        found = {kind: one.read(folder, opened.parts) for kind, one in opened.candidates.items()}
+        return replace(opened, candidates=found)
 
     def holds(self, snapshot: Snapshot) -> bool:
         """Whether the folder still has this snapshot; not if it cannot be read."""
@@ -104,7 +106,8 @@ class IndexFolder:
     def _open(self) -> Snapshot:
         content = read_manifest(self.path)
         model, candidates = content["model"], map(FaissCandidates.of_entry, content["approximate"])
-        identity = Identity(model["digest"], model["name"], content["width"], content["precision"], content["about"])
+        of_vectors = content["width"], content["precision"], content["about"]
+        identity = Identity(model["digest"], model["name"], *of_vectors)
         return Snapshot(
             identity,
             [self._open_part(entry, identity) for entry in content["segments"]],
@@ -117,7 +120,8 @@ class IndexFolder:
         )
 
     def _open_part(self, entry: Mapping[str, Any], identity: Identity) -> Part:
-        segment = Segment.open(self.path / "segments" / entry["name"], entry, identity.precision, identity.width)
+        folder = self.path / "segments" / entry["name"]
+        segment = Segment.open(folder, entry, identity.precision, identity.width)
         alive = torch.ones(len(segment), dtype=torch.bool)
         if entry["deleted"] is not None:
             if len(entry["deleted"]) != 3:
@@ -138,7 +142,7 @@ class IndexFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock of the folder, which is created if needed; a folder with anything else in it is refused."""
+        """Hold the lock of the folder, which is created if needed; one with other things in it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise SelhnError(f"{self.path} is a file: an index is a folder, choose another name")
         if self.path.exists() and not is_index(self.path):
@@ -146,7 +150,7 @@ class IndexFolder:
                 raise self._damaged(f"it has segments but no {MANIFEST}")  # which is written before them
             foreign = [name for name in self._names() if not _BEGUN.fullmatch(name)]
             if foreign:
-                raise SelhnError(f"{self.path} exists and is not an index (it has {foreign[0]!r}): choose another name")
+                raise SelhnError(f"{self.path} is not an index (it has {foreign[0]!r}): choose another name")
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
         with writing(self.path, "; searching works meanwhile"):
@@ -177,9 +181,9 @@ class IndexFolder:
         drafts: Iterable[Draft] = (),
         model: AbstractMatcher | None = None,
     ) -> Snapshot:
-        """Write `after` with new segments: files first, then in one step the manifest. Call it while `writing`.
+        """Write `after` with new segments: first the files, then the manifest. Call it while `writing`.
 
-        `before` is what the folder has now: its numbering continues. `model` is saved with the index if given.
+        `before` is what the folder has now: its numbering continues. `model` is saved too if given.
         """
         numbers = count(before.next_name)
         try:

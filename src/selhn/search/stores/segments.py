@@ -1,4 +1,4 @@
-"""Vectors in segments, in memory or in a folder: what is written together stays together, and never changes."""
+"""Vectors in segments, in memory or in a folder: what is written together never changes."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.models import AbstractMatcher, load_model
-from selhn.search.items import Hit, Kind, Record
+from selhn.search.items import Kind, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Draft, Part
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
-from selhn.search.stores.store import ApproximateKind, Encoded, Identity, Store, Stored
+from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identity, Store, Stored
 from selhn.search.where import Filter
 
 SEGMENT_ITEMS = 4096
@@ -69,7 +69,7 @@ class SegmentStore(Store):
         source: str | None,
         encode: Callable[[Store], Iterable[Sequence[Encoded]]],
     ) -> "SegmentStore":
-        """A complete index in a folder; `source` is the digest of what is indexed, by which a killed build resumes.
+        """A complete index in a folder. A killed build resumes by `source`, the digest of what is indexed.
 
         `encode` is given the store as far as it was built before.
         """
@@ -146,7 +146,7 @@ class SegmentStore(Store):
         """Number of images, or of captions."""
         return self.snapshot.count(kind, filter)
 
-    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
         """The best answers by exact scores, among what FAISS proposes if `approximate` was called."""
         now = self.snapshot
         keep = queries.products is None and torch.is_autocast_enabled(self._device.type)
@@ -229,7 +229,7 @@ class SegmentStore(Store):
                     self._holds_lock = False
 
     def save(self, path: Path | str, model: AbstractMatcher) -> None:
-        """Write what is there as one segment into a folder; an index that was there is replaced in one step."""
+        """Write everything as one segment into a folder; an index that was there is replaced in one step."""
         folder, empty = IndexFolder(path), Snapshot(self.identity)
         with folder.writing():
             before = folder.open() if is_index(path) else Snapshot(self.identity)
@@ -245,7 +245,8 @@ class SegmentStore(Store):
 
         def packed() -> tuple[tuple[str, ...], Draft]:
             _, records, images, texts = zip(*pending.values())
-            return tuple(pending), Draft.of(records, torch.stack(images), torch.cat(texts), self.identity.precision)
+            together = torch.stack(images), torch.cat(texts)
+            return tuple(pending), Draft.of(records, *together, self.identity.precision)
 
         for batch in batches:
             pending.update({one.record.id: one for one in batch})
@@ -256,7 +257,7 @@ class SegmentStore(Store):
             yield packed()
 
     def _commit(self, parts: Sequence[Part], drafts: list[Draft]) -> None:
-        """Continue with these parts and drafts; many small parts are merged. Parts that FAISS knows stay in place."""
+        """Continue with these parts and drafts, small ones merged. Parts that FAISS knows stay in place."""
         covered = max((one.num_parts for one in self.snapshot.candidates.values()), default=0)
         parts = [*parts[:covered], *(part for part in parts[covered:] if len(part))]
         small = list(takewhile(lambda part: len(part) < SEGMENT_ITEMS, reversed(parts[covered:])))[::-1]
@@ -268,7 +269,7 @@ class SegmentStore(Store):
     def _write(self, after: Snapshot, drafts: Sequence[Draft]) -> None:
         """Continue with a snapshot and new segments, on disk if there is a folder."""
         before = self.snapshot
-        if self.folder is not None:  # what is copied is checked first: damage must not get a checksum of its own
+        if self.folder is not None:  # what is copied is checked: damage must not get a checksum of its own
             self.folder.check_parts(part for draft in drafts for part in draft.parts if part.entry)
             after = self.folder.commit(before, after, drafts)
         else:
@@ -282,7 +283,7 @@ class SegmentStore(Store):
 
 
 def _state_of(there: Snapshot, identity: Identity, source: str | None) -> Literal["new", "resume", "replace"]:
-    """What a build finds: no index, its own work of before, or an index that is replaced when the new one is done."""
+    """What a build finds: no index, its own unfinished work, or an index to replace when it is done."""
     if there.generation > 0 and there.unfinished is None:
         return "replace"
     own = there.identity.model == identity.model and there.identity.precision == identity.precision

@@ -18,7 +18,7 @@ from selhn.search.where import Filter
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The parts of an index in order; rows are numbered through all of them, including those of deleted items."""
+    """The parts of an index in order; rows are numbered through all of them, with those of deleted items."""
 
     identity: Identity
     parts: Sequence[Part] = ()
@@ -53,17 +53,16 @@ class Snapshot:
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images, or of captions, whose items match a filter."""
-        masks = ((part, part.mask(kind, filter)) for part in self.parts)
-        return sum(len(part.segment.vectors(kind)) if mask is None else int(mask.sum()) for part, mask in masks)
-
-    def first_rows(self, kind: Kind) -> list[int]:
-        """The first row of each part, and after the last part the number of rows."""
-        return self._first_rows[kind]
+        sizes = [len(part.segment.vectors(kind)) for part in self.parts]
+        masks = [part.mask(kind, filter) for part in self.parts]
+        return sum(size if mask is None else int(mask.sum()) for size, mask in zip(sizes, masks))
 
     @cached_property
-    def _first_rows(self) -> dict[Kind, list[int]]:
-        kinds: tuple[Kind, ...] = ("image", "text")
-        return {kind: [0, *accumulate(len(part.segment.vectors(kind)) for part in self.parts)] for kind in kinds}
+    def first_rows(self) -> dict[Kind, list[int]]:
+        """For images and texts the first row of each part, and after the last part the number of rows."""
+        segments = [part.segment for part in self.parts]
+        images = [0, *accumulate(len(segment.images) for segment in segments)]
+        return {"image": images, "text": [0, *accumulate(len(segment.texts) for segment in segments)]}
 
     def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
         """The parts without some items."""
@@ -74,7 +73,7 @@ class Snapshot:
 
     def hit(self, kind: Kind, row: int, score: float) -> Hit:
         """The image or caption of a row as an answer."""
-        first = self.first_rows(kind)
+        first = self.first_rows[kind]
         number = bisect_right(first, row) - 1
         segment, local = self.parts[number].segment, row - first[number]
         if kind == "image":
@@ -84,5 +83,5 @@ class Snapshot:
         record = segment.lines[int(item)]
         place = local - int(torch.searchsorted(segment.item_of_text, item))
         if place >= len(record.captions):
-            raise Damaged(f"the index is damaged: {record.id!r} has more vectors than captions; build it again")
+            raise Damaged(f"{record.id!r} has more vectors than captions: build the index again")
         return Hit(score, kind, record.captions[place], (), record.id, record.metadata)

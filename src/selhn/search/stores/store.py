@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,8 @@ from selhn.search.query import QueryVectors
 from selhn.search.where import Filter
 
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
+Answers: TypeAlias = Iterator[Iterable[Hit]]
+"""Hits for each of several queries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
-        """Write items, replacing those with the same ids; returns how many. A batch is taken when it is needed."""
+        """Write items, replacing those with the same ids; returns how many. Batches are taken one by one."""
 
     @abstractmethod
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
@@ -95,8 +97,8 @@ class Store(ABC):
         """Number of images, or of captions, whose items match a filter."""
 
     @abstractmethod
-    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Iterator[Iterable[Hit]]:
-        """The k best answers to each query, best first; equal scores in the order in which items were added."""
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
+        """The k best answers to each query, best first; equal scores in the order of adding."""
 
     @abstractmethod
     def approximate(self, kind: ApproximateKind) -> None:

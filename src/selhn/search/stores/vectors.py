@@ -13,7 +13,11 @@ from selhn.base.int8_rows import to_int8
 from selhn.base.types import StoredPrecision
 from selhn.data.features import BLOCK_BYTES, blocks
 
-DTYPES: Mapping[StoredPrecision, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+DTYPES: Mapping[StoredPrecision, torch.dtype] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
 CONVERTED_BYTES = 2**20
 
 
@@ -49,9 +53,9 @@ class Vectors:
         return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
 
     def take(self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None) -> Float[Tensor, "m d"]:
-        """Some vectors in float32; those kept so are not copied where a slice is asked for.
+        """Some vectors in float32; a slice of float32 vectors is not copied.
 
-        Others are written into `room`, where it is given: new memory for every block costs more than what is computed.
+        Others are written into `room` if given: new memory for every block costs more than the conversion.
         """
         some = self[which]
         if room is None or some.rows.dtype == torch.float32 or len(some) > len(room):
@@ -61,7 +65,7 @@ class Vectors:
         return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
 
     def blocks(self) -> Iterator[slice]:
-        """Slices over all rows: a few dozen megabytes, and what stays in the cache where they are converted."""
+        """Slices over all rows: a few dozen megabytes, or what fits the cache if vectors are converted."""
         budget = BLOCK_BYTES if self.rows.dtype == torch.float32 else min(BLOCK_BYTES, CONVERTED_BYTES)
         return blocks(len(self), 4 * self.rows.shape[1], budget)
 

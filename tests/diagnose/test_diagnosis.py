@@ -91,7 +91,7 @@ def test_a_sum_has_the_plateau_of_a_sum(tmp_path):
 
 def test_what_a_run_says_of_itself_is_not_told_otherwise(tmp_path):
     run = a_run(tmp_path / "run", STILL, "loss=hn")
-    with pytest.raises(ValueError, match="says in config.yaml what loss it has"):
+    with pytest.raises(ValueError, match="leave margin, batch and reduction out"):
         diagnose(run, margin=0.3)
     assert diagnose(a_run(tmp_path / "wide", STILL, "loss.epsilon=0.05")).epsilon == 0.05
 

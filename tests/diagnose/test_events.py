@@ -1,10 +1,12 @@
 import struct
+from contextlib import suppress
 
 import pytest
 from event_files import HEADER, event, field, record, scalar_event
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selhn.base.errors import Damaged, SelhnError
 from selhn.diagnose.events import LONGEST_RECORD, read_events
 
 
@@ -51,25 +53,21 @@ def test_a_file_that_was_cut_off_has_what_is_whole(file, cut):
 def test_junk_is_a_sentence_or_nothing(file, junk):
     for content in (junk, record(junk)):
         file.write_bytes(content)
-        message = "no error"
-        try:
+        with suppress(Damaged):
             read_events(file)
-        except ValueError as error:
-            message = str(error)
-        assert message == "no error" or "is not a TensorBoard file, or is broken" in message
 
 
 def test_a_length_that_cannot_be(file):
     file.write_bytes(struct.pack("<QI", LONGEST_RECORD + 1, 0))
-    with pytest.raises(ValueError, match="at byte 0 says it is 16,777,217 bytes long"):
+    with pytest.raises(Damaged, match="at byte 0 claims 16,777,217 bytes"):
         read_events(file)
     file.write_bytes(HEADER + record(b"\x2a\xff\x01"))
-    with pytest.raises(ValueError, match=f"in the record at byte {len(HEADER)}"):
+    with pytest.raises(Damaged, match=f"the record at byte {len(HEADER)}"):
         read_events(file)
 
 
 def test_a_file_too_large(file, monkeypatch):
     file.write_bytes(HEADER)
     monkeypatch.setattr("selhn.diagnose.events.MOST_BYTES", 8)
-    with pytest.raises(ValueError, match="no log of scalars"):
+    with pytest.raises(SelhnError, match="more than 8"):
         read_events(file)

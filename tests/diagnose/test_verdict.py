@@ -38,7 +38,7 @@ class TestTrainedRuns:
         log = loss_only(plain_run("hn"), 1.7)
         verdict = judge(log, GUESSES)
         assert verdict.kind == "unclear"
-        assert "no plateau that is known" in verdict.why
+        assert "not a known plateau" in verdict.why
         assert judge(log, list(plateaus(margin=0.34))).kind == "stalled"
 
     @pytest.mark.parametrize("loss", ["selhn", "triplet", "infonce", "tal"])

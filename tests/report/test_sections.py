@@ -65,7 +65,7 @@ def test_a_verdict_with_its_evidence_and_remedy(record):
     for part in ("stalled since step 155", "The loss sits still.", "loss <b>0.2</b>", "What helps: train otherwise.",
                  "the alarm said: “Training has stalled.”", "rvse with hn on world"):  # fmt: skip
         assert part in said
-    fine = replace(run, verdict=Verdict("healthy", None, "it learns", (), "nothing to mend"), alarm=None)
+    fine = replace(run, verdict=Verdict("healthy", None, "it learns", (), "nothing to fix"), alarm=None)
     assert "What helps" not in verdicts([fine])
 
 

@@ -20,10 +20,10 @@ FAINT = 0.02
 def attention_figure(
     attention: Attention, path: str | Path, picture: npt.NDArray[Any] | None = None, aspect: float = 4 / 3
 ) -> Path:
-    """Draw where words and regions look, one map for each direction.
+    """Draw where words and regions look, one map per direction.
 
-    Where the boxes of the regions are known, a row of panels below shows them for every word, shaded by their weights,
-    on the `picture` (height, width, 3), or without one on an empty canvas of that `aspect`, width by height.
+    If the boxes of the regions are known, a panel per word below shows them shaded by their weights, on the
+    `picture` (height, width, 3), or without one on an empty canvas of that `aspect`, width by height.
     """
     plt = pyplot()
     maps = [
@@ -73,7 +73,7 @@ def _draw_map(axis: Any, title: str, weights: Float[Tensor, "N M"], attention: A
     axis.grid(which="minor", color="#e8e8e8", linewidth=0.6)
     axis.tick_params(which="minor", length=0)
     axis.spines[:].set_visible(False)
-    bar = axis.figure.colorbar(image, ax=axis, pad=0.01, fraction=0.03, format=lambda share, _: f"{share:.0%}")
+    bar = axis.figure.colorbar(image, ax=axis, pad=0.01, fraction=0.03, format="{x:.0%}")
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, length=0)
 
@@ -84,7 +84,7 @@ def _full(weights: Float[Tensor, "N M"]) -> float:
 
 
 def _labels(attention: Attention) -> list[str]:
-    """The words; with how much of each is kept, where a model says so."""
+    """The words, with the share of each that is kept if the model says so."""
     if attention.kept is None:
         return list(attention.words)
     return [f"{word}  {share:.0%}" for word, share in zip(attention.words, attention.kept.tolist())]

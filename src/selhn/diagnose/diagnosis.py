@@ -41,7 +41,7 @@ def diagnose(
     config = RunFolder(path).config if (path / "log.jsonl").exists() else None
     if config is not None and not str(config.get("loss")).startswith(OWN):
         if margin or batch or reduction:
-            raise SelhnError(f"{path} says in config.yaml what loss it has: leave margin, batch and reduction out")
+            raise SelhnError(f"{path}/config.yaml says what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)
     log = read_foreign(_log_in(path) if path.is_dir() else path, column)
     # Numbers of the scores say more than any guess at the loss.
@@ -57,7 +57,8 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
         name, settings, batch = config["loss"], config["loss_settings"], int(config["train"]["batch_size"])
     except (KeyError, TypeError, ValueError) as error:
         why = f"there is no {error}" if isinstance(error, KeyError) else error
-        raise Damaged(f"{run.file('config.yaml')} cannot be read ({why}): restore it, or start the run again") from None
+        path = run.file("config.yaml")
+        raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
     loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
@@ -92,7 +93,8 @@ def _log_in(folder: Path) -> Path:
     """The one log in a folder without a configuration."""
     if (folder / "log.jsonl").exists():
         return folder / "log.jsonl"
-    found = sorted(one for one in folder.iterdir() if "tfevents" in one.name or one.suffix in (".jsonl", ".csv"))
+    known = (".jsonl", ".csv")
+    found = sorted(one for one in folder.iterdir() if "tfevents" in one.name or one.suffix in known)
     if len(found) != 1:
         names = ", ".join(one.name for one in found) or "none"
         raise SelhnError(f"{folder} holds no run, and not one log ({names}): name the file")

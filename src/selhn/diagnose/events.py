@@ -1,15 +1,15 @@
 """Scalars out of a TensorBoard file, without TensorBoard.
 
-The file is a row of records, each its length, a checksum of it, that many bytes and a checksum of these. The bytes are
-a protocol-buffer message `Event` (field 2 the step, field 5 a `Summary` of values; of a value, field 1 the tag, field 2
-a float, field 8 a tensor). All else is passed over.
+The file is a sequence of records: a length, its checksum, that many bytes and their checksum. The bytes are a
+protocol-buffer message `Event` (field 2 the step, field 5 a `Summary` of values; of a value, field 1 the tag,
+field 2 a float, field 8 a tensor). Everything else is skipped.
 """
 
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 
 MOST_BYTES = 1 << 30
 LONGEST_RECORD = 1 << 24
@@ -22,28 +22,28 @@ Scalar = tuple[int, str, float]
 
 
 def read_events(path: Path) -> list[Scalar]:
-    """The scalars of an event file in the order they were written; a last record that was cut off is left out."""
+    """The scalars of an event file in the order written; a last record that was cut off is left out."""
     size = path.stat().st_size
     if size > MOST_BYTES:
-        raise SelhnError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is no log of scalars")
+        raise SelhnError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is not a log of scalars")
     scalars: list[Scalar] = []
     with path.open("rb") as file:
         while len(header := file.read(12)) == 12:
             (length,) = struct.unpack_from("<Q", header)
             if length > LONGEST_RECORD:
-                raise SelhnError(
-                    f"{path} is not a TensorBoard file, or is broken: a record at byte {file.tell() - 12} says it is "
-                    f"{length:,} bytes long"
+                at = file.tell() - 12
+                raise Damaged(
+                    f"{path} is not a TensorBoard file, or is damaged: the record at byte {at} claims {length:,} bytes"
                 )
             record = file.read(length)
             if len(record) < length or len(file.read(4)) < 4:
                 break
             try:
                 scalars += _scalars(record)
-            except (ValueError, struct.error, UnicodeDecodeError):
+            except (Damaged, struct.error, UnicodeDecodeError):
                 where = file.tell() - length - 16
-                raise SelhnError(
-                    f"{path} is not a TensorBoard file, or is broken, in the record at byte {where}"
+                raise Damaged(
+                    f"{path} is not a TensorBoard file, or is damaged: see the record at byte {where}"
                 ) from None
     return scalars
 
@@ -71,7 +71,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
 
 
 def _tensor(message: bytes) -> float | None:
-    """The one number of a tensor, where it has one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
+    """The number of a tensor that holds one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
     parts = dict(_fields(message))
     code = {FLOAT: "<f", DOUBLE: "<d"}.get(kind) if isinstance(kind := parts.get(1), int) else None
     raw = parts.get(4) or parts.get(5) or parts.get(6)
@@ -95,18 +95,18 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise SelhnError(f"a field of kind {kind}")
+            raise Damaged(f"a field of kind {kind}")
         if length > len(message) - at:
-            raise SelhnError("a field beyond the end of its message")
+            raise Damaged("a field beyond the end of its message")
         yield key >> 3, message[at : at + length]
         at += length
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A whole number in groups of seven bits, and where it ends."""
+    """A whole number in groups of seven bits, and the position after it."""
     value = 0
     for place, byte in enumerate(message[at : at + 10]):
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value & (1 << 64) - 1, at + place + 1
-    raise SelhnError("a number without an end")
+    raise Damaged("a number without an end")

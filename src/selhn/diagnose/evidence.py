@@ -1,4 +1,4 @@
-"""What a log says in numbers, as a person would quote it: how things were at first, and how they are at the end."""
+"""The numbers of a log as a person would quote them: at first and at the end."""
 
 import math
 
@@ -8,7 +8,7 @@ from selhn.diagnose.logs import Column, Log
 
 
 def told_numbers(log: Log) -> tuple[str, ...]:
-    """What else the log says, where it has it."""
+    """How the other numbers that the log has changed."""
     words = {"spread": "spread of the scores", "rank_images": "effective rank of the images",
              "rank_texts": "effective rank of the texts", "distance": "|t^ - t|"}  # fmt: skip
     there = {**log.evaluated, **log.columns}

@@ -65,13 +65,12 @@ class Facts:
         first, last = ends(log.loss)
         # Of many guesses nearly all are far off, which is seen without reading the log row by row.
         far = [len(ways) > 1 and way is not None and abs(last - way.value) > FAR * way.value for way in ways]
-        stills = [
-            Still(way, epsilon) if is_far else _still(log, way, epsilon, patience) for way, is_far in zip(ways, far)
-        ]
+        nothing = [Still(way, epsilon) for way in ways]
+        stills = [one if is_far else _still(log, one, patience) for one, is_far in zip(nothing, far)]
         half = log.loss[len(log.loss) // 2 :]
         return cls(
-            log, mines, remedy, patience, length, is_long, log.columns.get("delta_s"), first, last, smoothed(log.loss),
-            half, [float(part.mean()) for part in np.array_split(log.loss, 4)],
+            log, mines, remedy, patience, length, is_long, log.columns.get("delta_s"), first, last,
+            smoothed(log.loss), half, [float(part.mean()) for part in np.array_split(log.loss, 4)],
             is_quiet=bool(half.std() < 3 * STEADY * abs(half.mean())),
             learns=len(dev) > 1 and dev[-1][1] > 1.5 * dev[0][1],
             stills=stills, likely=stills[0] if len(stills) == 1 else _likely(first, stills),
@@ -87,22 +86,23 @@ class Facts:
 
 
 def _likely(first: float, stills: list[Still]) -> Still | None:
-    """The one plateau, of those that are not guesses, above which training begins as it does for hard negatives."""
-    near = [one for one in stills if one.plateau and not one.plateau.guessed and 1 < first / one.plateau.value < 1.8]
+    """The one plateau, not guessed, above which training starts as it does with hard negatives."""
+    known = [(one, one.plateau.value) for one in stills if one.plateau and not one.plateau.guessed]
+    near = [one for one, value in known if 1 < first / value < 1.8]
     return near[0] if len(near) == 1 else None
 
 
-def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> Still:
+def _still(log: Log, nothing: Still, patience: int) -> Still:
+    plateau, epsilon = nothing.plateau, nothing.epsilon
     names = {"loss_per_anchor": "loss", "delta_s": "delta_s", "spread": "spread"}
     columns = {ours: log.columns[name].tolist() for ours, name in names.items() if name in log.columns}
     if plateau is None and "delta_s" not in columns:
-        return Still(None, epsilon)
+        return nothing
     alarm = StallAlarm(None if plateau is None else plateau.value, epsilon, patience)
     left, before = None, None
     for number, step in enumerate(log.steps.astype(int).tolist()):
-        alarm.update(
-            step, {name: values[number] for name, values in columns.items() if values[number] == values[number]}
-        )
+        row = {name: values[number] for name, values in columns.items()}
+        alarm.update(step, {name: value for name, value in row.items() if value == value})
         if alarm.since is None and before is not None and step - before >= patience:
             left = (before, step)
         before = alarm.since
@@ -113,12 +113,13 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
 
 
 def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
-    """Whether a loss about which no more is known sits on a plateau, rather than passing or hovering about it."""
+    """Whether a loss, if it is all that is known, sits on a plateau rather than passing or hovering about it."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
     if last[-max(1, len(last) // 3) :].mean() < (1 - NEAR / 4) * plateau.value:
         return False  # it is on its way down
+    # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
     if plateau.guessed and ends(log.loss)[0] >= 3 * plateau.value:
-        return False  # a loss that learns may end up anywhere, also near a guess; but it has come a long way down
+        return False
     # Stuck scores are never separated, so the loss does not get below.
     steady = STEADY / 2 if plateau.guessed else STEADY
     off = last.mean() / plateau.value - 1

@@ -25,8 +25,9 @@ STEP = ("step", "global_step", "iteration", "iter", "eiters", "batch", "steps")
 EPOCH = ("epoch", "epochs")
 DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
 DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
+HELD_OUT = re.compile("val|dev|test|eval")
 STEPS_A_ROW = 100
-"""What a row counts for in a log that numbers epochs, or nothing: a few such rows tell as much as many steps."""
+"""Steps that a row counts for in a log without steps: a few such rows say as much as many steps."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Log:
     steps: Column
     """The step of every row of `columns`."""
     columns: Mapping[str, Column]
-    """`loss`, and where the log has them `delta_s`, `spread`, gradient norms and others; NaN where a row has none."""
+    """`loss`, and `delta_s`, `spread`, gradient norms and others if logged; NaN if a row has none."""
     evaluated: Mapping[str, Column] = field(default_factory=dict)
     """What only rows without a loss have, such as the numbers of `probe_split` at the end of an epoch."""
     loss_name: str = "loss"
@@ -45,11 +46,11 @@ class Log:
     dev: Sequence[tuple[float, float]] = field(default=())
     """Step and RSUM of every evaluation."""
     dev_loss: Sequence[tuple[float, float]] = field(default=())
-    """Step and loss of every evaluation, where the log has that."""
+    """Step and loss of every evaluation, if the log has it."""
     counts_steps: bool = True
     """Whether the log says at which step a row was written."""
     steps_a_row: int = 1
-    """What a row counts for in `steps`, where it does not."""
+    """Steps that a row counts for, if it does not."""
 
     @property
     def loss(self) -> Column:
@@ -70,8 +71,9 @@ class Log:
         return f"{self.clock} {self.place(step):,}"
 
     def where(self, kept: npt.NDArray[np.bool_]) -> "Log":
-        """Some rows of it."""
-        return replace(self, steps=self.steps[kept], columns={name: self.columns[name][kept] for name in self.columns})
+        """Only the rows to keep."""
+        columns = {name: column[kept] for name, column in self.columns.items()}
+        return replace(self, steps=self.steps[kept], columns=columns)
 
     def thinned(self, most: int) -> "Log":
         """At most so many rows, of neighbours the first number that each column has."""
@@ -89,12 +91,12 @@ class Log:
 
 
 def read_foreign(path: str | Path, column: str | None = None) -> Log:
-    """The log in a file, whoever wrote it; `column` is what it calls its training loss, where that is not plain."""
+    """The log in a file, whoever wrote it; `column` names its training loss if that is not plain."""
     path = Path(path)
     if not path.is_file():
-        raise SelhnError(f"{path} is no file: name a CSV, a file with lines of JSON, or a TensorBoard file")
+        raise NotFound(f"{path} is not a file: name a CSV, a file with lines of JSON, or a TensorBoard file")
     if path.stat().st_size > MOST_BYTES:
-        raise SelhnError(f"{path} has more than {MOST_BYTES:,} bytes: write a shorter log, with a row every few steps")
+        raise SelhnError(f"{path} has more than {MOST_BYTES:,} bytes: log fewer rows, such as one every ten steps")
     if "tfevents" in path.name:
         rows: Iterable[Mapping[str, Any]] = _by_step(read_events(path))
     elif path.suffix.lower() in (".csv", ".tsv"):
@@ -102,7 +104,7 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
     elif path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".log"):
         rows = _json_rows(path)
     else:
-        raise SelhnError(f"{path} is in no format that is known: .csv, .tsv, .jsonl, .json or events.out.tfevents")
+        raise SelhnError(f"unknown format of {path}: give .csv, .tsv, .jsonl, .json or events.out.tfevents")
     return from_rows(rows, str(path), column)
 
 
@@ -111,7 +113,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     table = _Table(rows, source)
     loss = table.loss_name(column)
     at, clock, steps_a_row = table.clock()
-    trained = [loss in row for row in table.rows]
+    trained = table.has(loss)
     if not any(trained):
         raise Damaged(f"{source} has no row with a number for {loss!r}")
     with_loss = {name for row in table.rows if loss in row for name in row} - {clock, "loss"} | {loss}
@@ -127,7 +129,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
         source,
         at[trained],
         {"loss" if name == loss else name: column for name, column in columns.items()},
-        {name.removeprefix("probe."): table.column(name)[[name in row for row in table.rows]] for name in evaluated},
+        {name.removeprefix("probe."): table.column(name)[table.has(name)] for name in evaluated},
         loss,
         pairs(DEV_RSUM),
         pairs(DEV_LOSS),
@@ -151,6 +153,10 @@ class _Table:
     def column(self, name: str | None) -> Column:
         """NaN in the rows that do not have it."""
         return np.array([row.get(name, math.nan) if name else math.nan for row in self.rows])
+
+    def has(self, name: str) -> list[bool]:
+        """Which rows have it, be it NaN."""
+        return [name in row for row in self.rows]
 
     def find(self, wanted: Sequence[str]) -> str | None:
         """The first of the wanted names, however it is written: `train/loss` is `train_loss`."""
@@ -178,8 +184,7 @@ class _Table:
             return column
         found = self.find(LOSS)
         if found is None:
-            held_out = ("val", "dev", "test", "eval")
-            likely = [one for one in names if "loss" in one.lower() and not any(w in one.lower() for w in held_out)]
+            likely = [one for one in names if "loss" in one.lower() and not HELD_OUT.search(one.lower())]
             found = likely[0] if len(likely) == 1 else None
         if found is None:
             listed = ", ".join(names[:20]) or "no numbers at all"
@@ -218,11 +223,9 @@ def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             delimiter = max(",;\t", key=first.count)
             file.seek(0)
             for row in csv.DictReader(file, delimiter=delimiter):
-                yield {name: value for name, value in row.items() if isinstance(name, str) and value is not None}
+                yield {name: value for name, value in row.items() if name is not None and value is not None}
     except (csv.Error, UnicodeDecodeError) as error:
-        raise SelhnError(
-            f"{path} cannot be read as a table ({error}): write it as UTF-8 with a line of names"
-        ) from None
+        raise Damaged(f"{path} cannot be read as a table ({error}): write it as UTF-8 with a line of names") from None
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -231,20 +234,18 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         with path.open(encoding="utf-8-sig") as file:
             is_list = file.read(1) == "["
             file.seek(0)
-            pieces = (
-                [(f"{path}", file.read())] if is_list else ((f"{path}, line {n}", s) for n, s in enumerate(file, 1))
-            )
-            for place, text in pieces:
-                parsed = _parsed(text, place, may_be_cut=not is_list)
+            for number, text in enumerate([file.read()] if is_list else file, 1):
+                where = f"{path}" if is_list else f"{path}, line {number}"
+                parsed = _parsed(text, where, may_be_cut=not is_list)
                 yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
     except UnicodeDecodeError:
-        raise SelhnError(f"{path} cannot be read as JSON: it is not UTF-8") from None
+        raise Damaged(f"{path} cannot be read as JSON: it is not UTF-8") from None
 
 
-def _parsed(text: str, place: str, may_be_cut: bool) -> Any:
+def _parsed(text: str, where: str, may_be_cut: bool) -> Any:
     try:
         return json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
         if may_be_cut and not text.endswith("\n"):
             return None
-        raise SelhnError(f"{place} is not JSON: give lines of objects, or a list of them, or a .csv") from None
+        raise Damaged(f"{where} is not JSON: give lines of objects, or a list of them, or a .csv") from None

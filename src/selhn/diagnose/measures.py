@@ -1,4 +1,4 @@
-"""What a training step says about itself: cheap numbers from the scores and the gradients, left on the device."""
+"""Cheap numbers of a training step, from its scores and gradients, left on the device."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -53,7 +53,7 @@ def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
 
 @torch.no_grad()
 def gradient_norms(watched: Mapping[str, nn.Module], norms: Norms | None = None) -> dict[str, Float[Tensor, ""]]:
-    """The norm of the gradient over all weights of each module, as `grad_NAME`, from `norms` where they are known."""
+    """The norm of the gradient over all weights of each module, as `grad_NAME`; `norms` if they are known."""
     if norms is None:
         norms = parameter_norms(parameter for module in watched.values() for parameter in module.parameters())
     return {

@@ -10,7 +10,7 @@ Summing = Literal["mean", "sum"]
 MARGIN = 0.2
 """What nearly all image-text matching programs take."""
 BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
-"""Sizes that are tried where a log does not say its own."""
+"""Sizes that are tried if a log does not say its own."""
 
 
 class Plateau(NamedTuple):
@@ -23,7 +23,7 @@ class Plateau(NamedTuple):
 
 
 def plateaus(margin: float | None = None, batch: int | None = None, reduction: str | None = None) -> Iterator[Plateau]:
-    """The plateaus of T-HN in all ways it is added up: `margin` an anchor, so 2 B `margin` in all; then of InfoNCE.
+    """The plateaus of T-HN however it is summed, from `margin` per anchor to 2 B `margin`; then of InfoNCE.
 
     `reduction` "mean" or "sum" leaves out the others; what is None is guessed.
     """

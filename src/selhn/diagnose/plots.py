@@ -19,24 +19,21 @@ def training_figure(
     margin: float = 0.2,
     epsilon: float = 0.01,
 ) -> Path:
-    """Loss per anchor, delta_s and RSUM on dev, side by side; `runs` has the logs of one or more seeds by name."""
+    """Loss per anchor, delta_s and RSUM on dev; `runs` has the logs of one or more seeds by name."""
     plt = pyplot()
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
     for (name, logs), colour in zip(runs.items(), COLOURS):
         for seed, rows in enumerate(logs):
-            line = {"color": colour, "linewidth": 1.8 if len(logs) == 1 else 1.1, "label": "" if seed else name}
+            width = 1.8 if len(logs) == 1 else 1.1
+            line = {"color": colour, "linewidth": width, "label": "" if seed else name}
             steps = [row for row in rows if "loss_per_anchor" in row]
             at = [row["step"] for row in steps]
             left.plot(at, smooth([row["loss_per_anchor"] for row in steps]), **line)
             middle.plot(at, smooth([row["delta_s"] for row in steps]), **line)
             measured = [(row["step"], row["dev"]["rsum"]) for row in rows if "dev" in row]
             right.plot(*zip(*measured), marker="o", markersize=3, **line)
-    left.axhline(margin, color="#666", linewidth=1, linestyle=(0, (4, 3)))
-    left.annotate(f"margin {margin:g}", (0.98, margin), (0, 4), xycoords=("axes fraction", "data"),
-                  textcoords="offset points", ha="right", color="#444")  # fmt: skip
-    middle.axhline(epsilon, color="#666", linewidth=1, linestyle=(0, (4, 3)))
-    middle.annotate(f"epsilon {epsilon:g}", (0.98, epsilon), (0, 4), xycoords=("axes fraction", "data"),
-                    textcoords="offset points", ha="right", color="#444")  # fmt: skip
+    reference(left, margin, f"margin {margin:g}", (0, 4))
+    reference(middle, epsilon, f"epsilon {epsilon:g}", (0, 4))
     middle.set_yscale("log")
     left.set(title="loss per anchor", xlabel="training step", ylim=(0, None))
     middle.set(title="delta_s: hardest negative against positive", xlabel="training step")
@@ -48,7 +45,7 @@ def training_figure(
 def verdict_figure(
     log: Log, verdict: Verdict, path: str | Path, plateau: float | None = None, epsilon: float = 0.01
 ) -> Path:
-    """What a log says of its loss, and where it has them of delta_s and RSUM, with the verdict above.
+    """The loss of a log, and delta_s and RSUM if it has them, with the verdict above.
 
     What came after the step since which the verdict holds is shaded.
     """
@@ -64,18 +61,11 @@ def verdict_figure(
         axis.plot(rows, smooth(log.columns[name].tolist(), keep), color=COLOURS[1], linewidth=1.8)
         axis.set(title=title)
         if level is not None:
-            axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)))
-            axis.annotate(f"{word} {level:.4g}", (0.98, level), (0, -12), xycoords=("axes fraction", "data"),
-                          textcoords="offset points", ha="right", color="#444")  # fmt: skip
+            reference(axis, level, f"{word} {level:.4g}", (0, -12))
             axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]))
     if log.dev:
-        axes[-1].plot(
-            *zip(*((log.place(step), rsum) for step, rsum in log.dev)),
-            marker="o",
-            markersize=3,
-            color=COLOURS[2],
-            linewidth=1.8,
-        )
+        points = zip(*((log.place(step), rsum) for step, rsum in log.dev))
+        axes[-1].plot(*points, marker="o", markersize=3, color=COLOURS[2], linewidth=1.8)
         axes[-1].set(title="RSUM on dev", ylim=(0, None))
     for axis in axes:
         axis.set(xlabel="training step" if log.counts_steps else "row")
@@ -86,8 +76,15 @@ def verdict_figure(
     return save_figure(figure, Path(path))
 
 
+def reference(axis: Any, level: float, words: str, shift: tuple[int, int], x: float = 0.98, **look: Any) -> None:
+    """A dashed line at a level, and its name, moved by some points from the line's end at `x`."""
+    axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    look = {"ha": "right", "color": "#444", "textcoords": "offset points", **look}
+    axis.annotate(words, (x, level), shift, xycoords=("axes fraction", "data"), **look)
+
+
 def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """A running mean that forgets, started at the first value; what is no finite number is passed over."""
+    """A running mean that forgets, started at the first value; what is not finite is skipped."""
     smoothed, mean = [], next((value for value in values if math.isfinite(value)), math.nan)
     for value in values:
         mean = keep * mean + (1 - keep) * value if math.isfinite(value) else mean
@@ -96,7 +93,7 @@ def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
 
 
 def pyplot() -> Any:
-    """The plotting library, without a screen; a sentence where it is missing."""
+    """The plotting library, without a screen."""
     try:
         import matplotlib
     except ModuleNotFoundError:

@@ -29,22 +29,25 @@ class Probe:
             probe(scores, loss=loss, image_ids=image_ids, images=image_emb, texts=text_emb)
             optimizer.step()
 
-    It is called after the backward pass and before the gradients are cleared. Only `scores[image, text]` must be given,
-    pairs on the diagonal. `rows` has what was measured, and the file a line of JSON each, which `selhn diagnose` reads
-    if it was told the `loss` too.
+    Call it after the backward pass and before the gradients are cleared. Only `scores[image, text]` is required,
+    with pairs on the diagonal. `rows` has what was measured; the file has a line of JSON per row, which
+    `selhn diagnose` reads if `loss` is given too.
 
     Args:
-        model: whose gradients are measured, one number for every module that has weights of its own.
-        path: a file that is written anew; None keeps the rows in memory only.
-        epsilon: the delta_s above which an anchor counts as told apart, as in `TripletSelHN`.
+        model: whose gradients are measured, one number per module that has weights of its own.
+        path: a file, overwritten; None keeps the rows in memory only.
+        epsilon: the delta_s above which an anchor counts as separated, as in `TripletSelHN`.
         every: steps from one measurement to the next; a call between two costs nothing.
     """
 
     def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
         if every < 1:
             raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
-        owners = [(name, part) for name, part in model.named_modules() if any(True for _ in part.parameters(False))]
-        self.watched = {name or type(model).__name__: part for name, part in owners}
+        self.watched = {
+            name or type(model).__name__: part
+            for name, part in model.named_modules()
+            if any(True for _ in part.parameters(recurse=False))
+        }
         self.epsilon = epsilon
         self.every = every
         self.step = 0
@@ -65,9 +68,9 @@ class Probe:
         images: Float[Tensor, "B d"] | None = None,
         texts: Float[Tensor, "B d"] | None = None,
     ) -> Row | None:
-        """One step of the loop; its numbers where this step is measured, else None.
+        """One step of the loop; its numbers if this step is measured, else None.
 
-        `images` and `texts` are the embeddings whose products the scores are. Where their gradients were kept
+        `images` and `texts` are the embeddings whose products the scores are. If their gradients were kept
         (`image_emb.retain_grad()` before the backward pass), these are measured too.
         """
         self.step += 1
@@ -97,19 +100,20 @@ class Probe:
 def probe_embeddings(
     images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None = None
 ) -> dict[str, Float[Tensor, ""]]:
-    """Where the embeddings of a batch lie, and what hardest-negative mining would pull at.
+    """How the embeddings of a batch are spread, and the gradients that hardest-negative mining has for them.
 
-    For an anchor v with positive t and hardest negative t^, all of unit length, the gradient of its triplet is t^ - t
-    on v. `distance` is |t^ - t|; `tangent` is the part of it that turns v, sqrt(|t^ - t|^2 - delta_s^2), `radial` the
-    part along v, delta_s, which normalising throws away; all three are means over the anchors of both directions.
+    For an anchor v with positive t and hardest negative t^, all of unit length, the gradient of its triplet with
+    respect to v is t^ - t. `distance` is |t^ - t|; `tangent` the part of it that turns v,
+    sqrt(|t^ - t|^2 - delta_s^2); `radial` the part along v, delta_s, which normalising removes. All three are means
+    over the anchors of both directions.
     `tangent_n` and `tangent_p` are the same for t^ and t: sqrt(1 - s_n^2) and sqrt(1 - s_p^2).
     Paper: equation 8 has |t^ - t| delta_s for the norm on v, here `paper`; it takes a cosine for a sine.
 
-    `spread_images` is the root mean square distance from the mean embedding, `rank_images` their effective rank, which
-    is (sum of eigenvalues)^2 / sum of their squares of the covariance: both are small when embeddings fall together.
+    `spread_images` is the root mean square distance from the mean embedding, `rank_images` the effective rank of
+    the covariance, (sum of eigenvalues)^2 / sum of their squares: both are small when embeddings collapse.
     """
     given = {"images": images, "texts": texts}
-    with torch.autocast(images.device.type, enabled=False):  # half precision cannot tell collapsed embeddings apart
+    with torch.autocast(images.device.type, enabled=False):  # half precision rounds collapsed embeddings to one
         unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
         numbers = _triplets(unit["images"], unit["texts"], image_ids)
         for name, value in given.items():
@@ -152,7 +156,7 @@ def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> F
 
 
 def _cloud(name: str, embeddings: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
-    """How far embeddings lie from their mean, and in how many directions."""
+    """How far embeddings are from their mean, and in how many directions."""
     centred = embeddings - embeddings.mean(dim=0)
     gram = centred @ centred.T
     trace = gram.trace().clamp(min=0)
@@ -174,7 +178,7 @@ def _gradient_parts(name: str, value: Float[Tensor, "B d"]) -> dict[str, Float[T
 
 @torch.no_grad()
 def false_negatives(scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-    """The share of anchors whose hardest candidate shows their own image: a loss without `image_ids` mines it."""
+    """Share of anchors whose hardest candidate is of their own image: a loss without `image_ids` mines it."""
     own = torch.eye(len(image_ids), dtype=torch.bool, device=scores.device)
     same = (image_ids[:, None] == image_ids) & ~own
     others = scores.masked_fill(own, -math.inf)
@@ -183,9 +187,9 @@ def false_negatives(scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"
 
 
 def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
-    """The numbers of the first `pairs` images of a split, each with its first text, as the model scores them now.
+    """The numbers of the first `pairs` images of a split, each with its first text.
 
-    Nothing is drawn at random and nothing changes in the model, so that a run is the same with it and without it.
+    Nothing is drawn at random and the model does not change, so a run is the same with it and without it.
     """
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
@@ -207,4 +211,5 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
 def read_numbers(numbers: Mapping[str, Float[Tensor, ""]]) -> Row:
     """Numbers off the device, in one reading."""
     device = next(iter(numbers.values())).device
-    return dict(zip(numbers, torch.stack([value.to(device, torch.float32) for value in numbers.values()]).tolist()))
+    values = torch.stack([value.to(device, torch.float32) for value in numbers.values()])
+    return dict(zip(numbers, values.tolist()))

@@ -13,27 +13,27 @@ NEW_SHARE = 0.05
 PATIENCE = 250
 """Steps without a break after which standing still is a stall."""
 NEAR = 0.05
-"""How far from its plateau a loss may be and still sit there, as a share of it: epsilon is that share of the margin."""
+"""How far from its plateau a loss that sits there may be, as a share of it; epsilon is that share of the margin."""
 GROWTH, FLOOR = 3.0, 1e-4
 """Scores spread once they spread that many times as far as they did; below the floor they only tremble."""
 
 
 @dataclass
 class StallAlarm:
-    """Watches the numbers of every step and speaks when the loss sits still on its plateau, and when it has left it.
+    """Watches the numbers of every step; speaks when the loss sits on its plateau, and when it has left it.
 
-    A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below epsilon,
-    and scores that do not spread. The first says that a negative scores like the positive for every anchor, the
-    second that the hardest one does, the third that it is not getting better. All three are running means: single
-    batches differ by more than a stall does. A number that a row does not have is not asked for.
+    A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below
+    epsilon, and scores that do not spread. The first says that a negative scores like the positive for every
+    anchor, the second that the hardest one does, the third that it is not getting better. All three are running
+    means, since single batches differ by more than a stall does. A number that a row does not have is ignored.
     """
 
     plateau: float | None
-    """The loss of an anchor where all scores are equal (`AbstractLoss.plateau`): the margin, for T-HN; None where it is
-    not known, and delta_s and the spread decide."""
+    """The loss per anchor if all scores are equal (`AbstractLoss.plateau`): the margin, for T-HN. If it is None,
+    delta_s and the spread decide."""
     epsilon: float = 0.01
     patience: int = PATIENCE
-    remedy: str = "train with TripletSelHN (loss=selhn), which averages over the negatives until they are told apart"
+    remedy: str = "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated"
     means: dict[str, float] = field(default_factory=dict)
     """The running means of the three numbers."""
     last: int | None = None
@@ -45,7 +45,7 @@ class StallAlarm:
     moving_since: int | None = None
     """The step at which training began to move again, after the alarm."""
     said: str | None = None
-    """What the alarm said, from when it has gone off until training has moved for as long as it had stood still."""
+    """What the alarm said, until training has moved again for as long as it had stood still."""
 
     def update(self, step: int, row: Mapping[str, float]) -> str | None:
         """Take the numbers of one step; a sentence when the alarm goes off, or is called off, else None.
@@ -87,7 +87,7 @@ class StallAlarm:
         if step - began < self.patience:
             return None
         self.said = self.moving_since = None
-        return f"Training goes on: it left the plateau at step {began:,}."
+        return f"Training continues: it left the plateau at step {began:,}."
 
     def _sentence(self, steps: int) -> str:
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
@@ -95,7 +95,8 @@ class StallAlarm:
         if self.plateau is None or loss is None:
             said += "the hardest negatives have scored like the positives"
         else:
-            said += f"the loss per anchor has sat where all scores are equal ({loss:.4f}, plateau {self.plateau:.4g})"
+            said += "the loss per anchor has sat where all scores are equal "
+            said += f"({loss:.4f}, plateau {self.plateau:.4g})"
         if delta_s is not None:
             said += f": the hardest negative scores within {delta_s:.4f} of the positive"
         if "spread" in self.means:
@@ -119,10 +120,10 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
-    """How long a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
+    """Steps a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
     return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
 
 
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
-    """The delta_s above which an anchor counts as told apart: that of SelHN, or what SelHN has by default."""
+    """The delta_s above which an anchor counts as separated: that of SelHN, or what SelHN has by default."""
     return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01

@@ -14,9 +14,9 @@ from selhn.diagnose.stall import PATIENCE
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
 REMEDIES: dict[Kind, str] = {
-    "healthy": "nothing to mend",
-    "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are told apart; or "
-    "see all negatives for an epoch first (loss=warmup)",
+    "healthy": "nothing to fix",
+    "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated; "
+    "or see all negatives for an epoch first (loss=warmup)",
     "collapsing": "stop and train with TripletSelHN (loss=selhn): mining the hardest negative draws scores together",
     "diverging": "lower the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
     "overfitting": "take the weights of the best epoch; more data, dropout of regions and words, or weight decay",
@@ -82,10 +82,10 @@ def judge(
 ) -> Verdict:
     """The verdict on a log: that of the first of `RULES` that holds.
 
-    `plateaus` are the values at which its loss may sit: several if the loss is not known, of which the one that fits
-    counts, and none if the log has delta_s and the spread of the scores. `patience` is how long the loss may stand
-    still; `mines` says whether it looks at the hardest negatives only, so that scores that draw together are not
-    separated again; `remedy` says what helps against that.
+    `plateaus` are the values at which its loss may sit: several if the loss is not known, of which the one that
+    fits counts, and none if the log has delta_s and the spread of the scores. `patience` is how long the loss may
+    stand still; `mines` says whether it looks at the hardest negatives only, so that scores that draw together are
+    not separated again; `remedy` says what helps against that.
     """
     log = log.thinned(MANY_ROWS)
     finite = np.isfinite(log.loss)
@@ -94,13 +94,15 @@ def judge(
     if not finite[-1] or finite.mean() < 1 - MOST_SKIPPED:
         kind, found = "diverging", Finding("the loss is no longer a number", told_gradients(log), lost[0])
     elif rows < ENOUGH_ROWS:
-        kind, found = "unclear", Finding(f"{'1 row is' if rows == 1 else f'{rows} rows are'} too few to judge by")
+        words = "1 row is" if rows == 1 else f"{rows} rows are"
+        kind, found = "unclear", Finding(f"{words} too few to judge by")
     else:
         facts = Facts.of(log.where(finite), plateaus, epsilon, patience, mines, remedy)
         kind, found = next((kind, said) for kind, rule in RULES if (said := rule(facts)) is not None)
     skipped = (f"{len(lost)} of {len(finite)} rows have no finite loss",) if len(lost) else ()
     since = None if found.since is None else log.place(int(found.since))
-    return Verdict(kind, since, found.why, (*skipped, *found.evidence), found.remedy or REMEDIES[kind], log.clock)
+    remedy = found.remedy or REMEDIES[kind]
+    return Verdict(kind, since, found.why, (*skipped, *found.evidence), remedy, log.clock)
 
 
 def _on_a_plateau(facts: Facts) -> Finding | None:
@@ -158,12 +160,13 @@ def _flat(facts: Facts) -> Finding | None:
     mean = facts.half.mean()
     if facts.gaps is not None or facts.learns or facts.half.std() > STEADY / 4 * abs(mean):
         return None
-    words = f"the loss has stood at {mean:.4g} for the last {len(facts.half)} rows, which is no plateau that is known"
+    rows = len(facts.half)
+    words = f"the loss has stood at {mean:.4g} for the last {rows} rows, which is not a known plateau"
     return Finding(words, (f"it is one where 2 x batch x margin, batch x margin, or margin, is {mean:.4g}",))
 
 
 def _above_its_plateau(facts: Facts) -> Finding | None:
-    """Steps so large that nothing is kept: it stays above the plateau, or never gets below if only it is known."""
+    """Steps so large that nothing is learnt: it stays above the plateau, or a loss alone never gets below."""
     likely = facts.likely
     if likely is None or likely.plateau is None or facts.learns or facts.length < facts.patience:
         return None
@@ -180,7 +183,9 @@ def _above_its_plateau(facts: Facts) -> Finding | None:
 def _where_it_began(facts: Facts) -> Finding | None:
     """A loss without a known plateau that does not fall."""
     known = facts.likely is not None and facts.likely.plateau is not None
-    if known or facts.learns or facts.length < facts.patience or not facts.quarters[3] > FALLEN * facts.first > 0:
+    if known or facts.learns or facts.length < facts.patience:
+        return None
+    if not facts.quarters[3] > FALLEN * facts.first > 0:
         return None
     evidence = (from_to(facts.log.loss_name, facts.first, facts.last),)
     return Finding(f"{facts.log.loss_name} ends where it began", evidence, facts.log.steps[0])
@@ -189,7 +194,9 @@ def _where_it_began(facts: Facts) -> Finding | None:
 def _overfitting(facts: Facts) -> Finding | None:
     """Worse and worse on dev, while the training loss keeps falling."""
     log = facts.log
-    pairs, sign, name = (log.dev, 1, "RSUM on dev") if log.dev else (log.dev_loss, -1, "the loss on held-out data")
+    pairs, sign, name = log.dev, 1, "RSUM on dev"
+    if not pairs:
+        pairs, sign, name = log.dev_loss, -1, "the loss on held-out data"
     if len(pairs) < 4:
         return None
     steps, values = (np.array(column) for column in zip(*pairs))
@@ -201,8 +208,8 @@ def _overfitting(facts: Facts) -> Finding | None:
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or facts.smooth[-1] >= at_best:
         return None
-    # The mean of what came after the best, against what evaluations differ by: one bad one decides nothing. If it has
-    # got better again in the end, that counts.
+    # The mean of what came after the best, against how much evaluations differ: one bad one decides nothing. If it
+    # improved again in the end, that counts.
     noise = 2 * np.median(np.abs(np.diff(later)))
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
@@ -226,12 +233,13 @@ def _rising(facts: Facts) -> Finding | None:
     noise = 1.5 * np.median(np.abs(np.diff(log.loss, 2))) / (3 * size) ** 0.5
     if means[-1] <= max(RISEN * means[lowest], means[lowest] + 4 * noise):
         return None
-    words = f"the loss rises again from {log.when(log.steps[lowest + size - 1])} on, and alone it does not say why"
+    when = log.when(log.steps[lowest + size - 1])
+    words = f"the loss rises again from {when} on, and alone it does not say why"
     return Finding(words, (from_to(log.loss_name, means[lowest], means[-1]),))
 
 
 def _near_a_plateau(facts: Facts) -> Finding | None:
-    """A loss alone that ends near a plateau: early in a run, where all with a margin pass by, or on its way from it."""
+    """A loss alone that ends near a plateau: early in a run, when all pass by, or on its way from it."""
     still = [one.plateau for one in facts.stills if one.since is not None]
     near = [one for one in still if one is not None and not one.guessed]
     is_short = facts.length < facts.patience
@@ -239,7 +247,9 @@ def _near_a_plateau(facts: Facts) -> Finding | None:
         near = [one for one in near if (abs(facts.half / one.value - 1) < NEAR).mean() > 0.8]
     if facts.gaps is not None or not near:
         return None
-    words = "is too short to tell whether the loss stays there" if is_short else "may or may not be leaving it"
+    words = "may or may not be leaving it"
+    if is_short:
+        words = "is too short to tell whether the loss stays there"
     return Finding(
         f"it ends near {near[0].words}, and {words}", (from_to(facts.log.loss_name, facts.first, facts.last),)
     )
@@ -249,7 +259,8 @@ def _healthy(facts: Facts) -> Finding:
     log, left = facts.log, facts.stills[0].left if len(facts.stills) == 1 else None
     evidence = [from_to(log.loss_name, facts.first, facts.last), *told_numbers(log)]
     if left is not None:
-        evidence.append(f"it sat on a plateau from {log.when(left[0])} to {log.place(left[1]):,}, and left it")
+        start, end = log.when(left[0]), log.place(left[1])
+        evidence.append(f"it sat on a plateau from {start} to {end:,}, and left it")
     return Finding("it learns", tuple(evidence))
 
 

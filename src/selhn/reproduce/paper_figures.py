@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from selhn.diagnose.plots import COLOURS, pyplot, save_figure, smooth
+from selhn.diagnose.plots import COLOURS, pyplot, reference, save_figure, smooth
 from selhn.eval import Metrics
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import PAPER, RUNS, VSEPP, Wanted, recipe
@@ -227,8 +227,6 @@ def _power(value: str) -> str:
     return "0" if value == "0" else f"$10^{{{round(np.log10(float(value)))}}}$"
 
 
-def _reference(axis: Any, height: float, words: str) -> None:
-    """A dashed line, named outside the axes: the curves come close to it."""
-    axis.axhline(height, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axis.annotate(words, (1, height), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
-                  va="center", color="#444", fontsize=9)  # fmt: skip
+def _reference(axis: Any, level: float, words: str) -> None:
+    """A level named outside the axes: the curves come close to it."""
+    reference(axis, level, words, (4, 0), x=1, ha="left", va="center", fontsize=9)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.device import device_of
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
 from selhn.eval.encoded import require_width
@@ -53,16 +53,16 @@ def region_attention(
 
 
 def image_row(split: Split, image: int | str) -> int:
-    """The row of an image that is named, or numbered, as a person does it."""
+    """The row of an image that is named, or numbered, as a person would."""
     if isinstance(image, str):
         named = next((row for row, name in enumerate(split.image_names) if name == image), None)
         if named is not None:
             return named
         if not image.isdecimal():
-            raise SelhnError(
+            raise NotFound(
                 f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r} or a number"
             )
     row = int(image)
     if not 0 <= row < split.num_images:
-        raise SelhnError(f"{split.name} has no image {row}: count from 0 to {split.num_images - 1}")
+        raise NotFound(f"{split.name} has no image {row}: count from 0 to {split.num_images - 1}")
     return row

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.data import Split, image_blocks
 from selhn.diagnose.measures import gradient_norms, probe_scores
@@ -196,7 +197,7 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
     owners = split.image_of_text.tolist()
     first = {image: text for text, image in reversed(list(enumerate(owners)))}
     chosen = [image for image in range(min(pairs, split.num_images)) if image in first]
-    device = next(model.parameters()).device
+    device = device_of(model)
     regions, region_mask = next(iter(image_blocks(split, pairs, device)))
     tokens, token_mask = model.tokenize([split.captions[first[image]] for image in chosen])
     with in_eval_mode(model):

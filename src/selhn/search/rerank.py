@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.data import Features, Split
 from selhn.eval import Metrics, recall, require_width, score_split
@@ -58,7 +59,7 @@ class Reranker:
             raise SelhnError(f"the re-ranker has no regions of {unknown!r}: give it those of all images")
         if not hits:
             return []
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         with in_eval_mode(self.model):
             regions, mask = self.features.gather(torch.tensor([self.row_of_id[hit.id] for hit in hits]))
             images = self.model.encode_images(regions.to(device), mask.to(device))
@@ -113,7 +114,7 @@ def score_chosen(
     model: AbstractMatcher, images: Any, texts: Any, image: Int[Tensor, " P"], text: Int[Tensor, " P"]
 ) -> Float[Tensor, " P"]:
     """The scores of some pairs alone, by `logits`; on the CPU."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     # Texts of similar length together: little padding is computed.
     order = torch.arange(len(text))
     if isinstance(texts, Fragments):

@@ -1,3 +1,7 @@
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +9,10 @@ from PIL import Image
 
 from selhn.base.errors import NotFound
 from selhn.base.types import Attention
-from selhn.cli.show import attention_table, show_attention
+from selhn.cli.show import attention_table, show_attention, show_verdict
 from selhn.data import load_data, write_native
 from selhn.models import create_model
+from selhn.runs import RunFolder
 from selhn.text import Vocabulary
 
 
@@ -64,3 +69,12 @@ def test_a_photo_that_is_none_is_named(saved, tmp_path):
     data = str(saved / "data")
     with pytest.raises(ValueError, match=r"text.jpg cannot be read as a picture"):
         show_attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "text.jpg")
+
+
+def test_the_verdict_on_a_run_is_kept_with_it(tmp_path, capsys):
+    shutil.copytree(Path(__file__).parents[1] / "fixtures" / "before_the_house" / "run", tmp_path / "run")
+    show_verdict(tmp_path / "run", as_json=True)
+    assert RunFolder(tmp_path / "run").verdict == json.loads(capsys.readouterr().out)
+    shutil.copy(tmp_path / "run" / "log.jsonl", tmp_path / "log.jsonl")
+    show_verdict(tmp_path / "log.jsonl")
+    assert not (tmp_path / "verdict.json").exists()

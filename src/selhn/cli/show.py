@@ -1,6 +1,7 @@
 """`selhn show` and `selhn diagnose`: what a model looks at and what a log says, in words and as a picture."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from selhn.data.world.render import render
 from selhn.diagnose import attention_figure, diagnose, verdict_figure
 from selhn.eval import image_row, pair_attention
 from selhn.pictures import open_picture
+from selhn.runs import RunFolder
 from selhn.training import open_run
 
 SHOWN = 3
@@ -56,8 +58,11 @@ def show_verdict(
     figure: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print the verdict on a log, and draw it if a file is given."""
+    """Print the verdict on a log, draw it if a file is given, and keep it if the log is that of a run of ours."""
     found = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
+    if log.is_dir() and RunFolder(log).identity and column is None:
+        with suppress(PermissionError):  # someone else's run
+            RunFolder(log).write_verdict(found.verdict.to_dict())
     if figure is not None:
         verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)
     print(json.dumps(found.verdict.to_dict(), indent=1) if as_json else found.verdict)

@@ -42,14 +42,14 @@ def index(
     """Make, update or change an index of pictures or of a data set. If stopped, the same command continues."""
     from selhn.cli.search import change_index, fill_index, index_path
 
-    place = index_path(folder, uri)
+    path = index_path(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device, "dry_run": dry_run}
         with stoppable():
-            typer.echo(fill_index(source, place, model, split, precision, **pictures))  # type: ignore[arg-type]
+            typer.echo(fill_index(source, path, model, split, precision, **pictures))  # type: ignore[arg-type]
     if changes:
-        typer.echo(change_index(place, delete or [], compact, check, approximate))
+        typer.echo(change_index(path, delete or [], compact, check, approximate))
 
 
 def search(
@@ -77,8 +77,8 @@ def search(
     """Find pictures by a sentence, by a picture, or by both."""
     from selhn.cli.search import answers, ask, index_path, save_sheet
 
-    place = index_path(folder, uri)
-    hits = ask(words or [], place, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
+    path = index_path(folder, uri)
+    hits = ask(words or [], path, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
         save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)

@@ -240,7 +240,7 @@ class Library:
             # As `selhn index` would name and describe it, so that it finds the picture unchanged.
             facts = {**(metadata or {}), **picture_facts(path, root)}
             self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
-            self._know_ids()
+            self.know_ids()
         except BaseException:
             if is_new:
                 path.unlink(missing_ok=True)
@@ -255,18 +255,18 @@ class Library:
         kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
         facts = now.metadata if metadata is None else {**metadata, **kept}
         self.index.update([Item(name, None, None, own, facts)])
-        self._know_ids()
+        self.know_ids()
 
     def delete(self, name: str) -> None:
         """Remove an item; its file is deleted only if `add` wrote it."""
         path = self.picture(name)
         was_added = path is not None and self._was_added(path)
         self.index.delete([name])
-        self._know_ids()
+        self.know_ids()
         if path is not None and was_added:
             path.unlink(missing_ok=True)
 
-    def _know_ids(self) -> bool:
+    def know_ids(self) -> bool:
         """Make an index in a folder read its ids now, in this thread, and not in that of the next reader."""
         return "" in self.index
 

@@ -30,7 +30,7 @@ class Collection:
         """Why the index on disk is no longer the one that is searched; empty if it is."""
         self._checked = 0.0
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
-        self._know_ids()
+        self.library.know_ids()
 
     def answer(
         self, queries: Sequence[Query], wanted: Callable[[int], bool] = lambda row: True
@@ -83,17 +83,13 @@ class Collection:
             self._fields = generation, {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
         return self._fields[1]
 
-    def _know_ids(self) -> bool:
-        """Make an index in a folder read its ids now, in this thread, and not in that of the next reader."""
-        return "" in self.index
-
     def _refresh(self) -> None:
         if time.monotonic() - self._checked < LOOK_EVERY:
             return
         self._checked = time.monotonic()
         try:
             self.index.refresh()
-            self._know_ids()
+            self.library.know_ids()
             self.stale = ""
         except (SelhnError, OSError) as wrong:  # the index in memory is complete, and still searched
             self.stale = str(wrong)

@@ -38,5 +38,5 @@ def test_the_first_images_and_their_texts():
 def test_what_does_not_fit_is_refused(captions, owners, names, sentence):
     with pytest.raises(ValueError, match=sentence):
         Split("train", FEATURES, captions, torch.tensor(owners), names)
-    with pytest.raises(ValueError, match="2 images do not divide into 3 folds"):
+    with pytest.raises(ValueError, match="2 images do not divide into 3 equal folds"):
         Split("train", FEATURES, ["a", "b"], torch.tensor([0, 1]), ["x", "y"], folds=3)

@@ -125,7 +125,7 @@ def test_a_byte_budget_bounds_the_pairs_that_are_scored_at_once(data, monkeypatc
 def test_folds_that_do_not_divide_are_refused_before_anything_is_scored(model, data, monkeypatch):
     monkeypatch.setattr(model, "encode_images", None)
     for number in (0, 3):
-        with pytest.raises(ValueError, match=f"the 100 images of test do not divide into {number} equal folds"):
+        with pytest.raises(ValueError, match=f"100 images do not divide into {number} equal folds"):
             evaluate(model, data.test, folds=number)
 
 

@@ -75,7 +75,7 @@ def test_prints_one_sentence():
     [
         ({"num_samples": 0}, "draw at least one"),
         ({"ks": ()}, "different whole numbers from 1 up"),
-        ({"ties": "none"}, "choose"),
+        ({"ties": "none"}, "takes one of"),
         ({"scores_b": np.zeros((60, 299))}, r"scores_b \(60, 299\): score the same images"),
         ({"scores_b": np.zeros(60)}, "scores_b has shape"),
         ({"image_of_text": IMAGE_OF_TEXT[:-1]}, "there are 300 texts"),

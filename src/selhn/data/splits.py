@@ -15,6 +15,14 @@ COCO_FOLDS = 5
 """COCO 1K is the mean over this many folds of the 5,000 test images."""
 
 
+def require_folds(num_images: int, folds: int) -> None:
+    """Refuse a number of folds that the images do not divide into."""
+    if folds < 1 or num_images % folds:
+        raise SelhnError(
+            f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """Images and texts that are trained on or evaluated together; every image is there once."""
@@ -36,8 +44,7 @@ class Split:
             raise SelhnError(
                 f"{self.name}: {texts} captions but {len(self.image_of_text)} entries in image_of_text: one each"
             )
-        if self.folds < 1 or images % self.folds:
-            raise SelhnError(f"{self.name}: {images} images do not divide into {self.folds} folds")
+        require_folds(images, self.folds)
         if len(self.image_names) != images:
             raise SelhnError(f"{self.name}: {images} images but {len(self.image_names)} names: give one each")
         if texts and not 0 <= int(self.image_of_text.min()) <= int(self.image_of_text.max()) < images:

@@ -15,6 +15,7 @@ from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Split, TextBlocks, image_blocks
+from selhn.data.splits import require_folds
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
@@ -158,13 +159,9 @@ def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
 
 
 def folds_of(split: Split, folds: int | None = None) -> int:
-    """The number of folds, by default that of the split; refused if the images do not divide into so many."""
+    """The number of folds, by default that of the split; refused before anything is scored."""
     folds = split.folds if folds is None else folds
-    if folds < 1 or split.num_images % folds:
-        raise SelhnError(
-            f"the {split.num_images} images of {split.name} do not divide into {folds} equal folds: "
-            f"folds must be at least 1 and a divisor of {split.num_images}"
-        )
+    require_folds(split.num_images, folds)
     return folds
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.names import require_kind
 from selhn.eval.scoring import (
     DEFAULT_BYTE_BUDGET,
     Array,
@@ -247,5 +248,4 @@ def check_ks(ks: Sequence[int]) -> None:
 
 def check_ties(ties: str) -> None:
     """Refuse an unknown tie policy."""
-    if ties not in ("pessimistic", "optimistic"):
-        raise SelhnError(f'ties is {ties!r}: choose "pessimistic" or "optimistic"')
+    require_kind("ties", ties, Literal["pessimistic", "optimistic"])

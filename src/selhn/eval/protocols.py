@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data import COCO_FOLDS
+from selhn.data.splits import COCO_FOLDS, require_folds
 from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
 from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_of_text, checked_scores
 
@@ -28,10 +28,7 @@ def folds(
     matrix = checked_scores(scores)
     num_images, num_texts = matrix.shape
     owner = checked_image_of_text(image_of_text, num_images, num_texts).to(matrix.device)
-    if folds < 1 or num_images % folds:
-        raise SelhnError(
-            f"{num_images} images do not divide into {folds} equal folds: choose a divisor of {num_images}"
-        )
+    require_folds(num_images, folds)
     size = num_images // folds
     measured = []
     for first in range(0, num_images, size):

@@ -191,13 +191,13 @@ class WordPiece:
         self.kinds = TokenKinds(special, inner, ordinary.nonzero().squeeze(1))
 
     @classmethod
-    def load(cls, folder: Path | str, max_length: int | None = None) -> "WordPiece":
+    def load(cls, path: Path | str, max_length: int | None = None) -> "WordPiece":
         """Read `tokenizer.json`, or `vocab.txt`, of a Hugging Face folder or of a saved model."""
         try:
             import tokenizers
         except ImportError as error:
             raise MissingExtra("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
-        folder = Path(folder)
+        folder = Path(path)
         if (folder / PIECES_FILE).exists():
             try:
                 tokenizer = tokenizers.Tokenizer.from_buffer((folder / PIECES_FILE).read_bytes())
@@ -235,9 +235,9 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
 
 
-def load_tokenizer(folder: Path | str) -> Tokenizer:
+def load_tokenizer(path: Path | str) -> Tokenizer:
     """The tokenizer that was saved in a folder."""
-    folder = Path(folder)
+    folder = Path(path)
     if (folder / VOCABULARY_FILE).exists():
         return Vocabulary.from_json(folder / VOCABULARY_FILE)
     if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.base.device import choose_device
+from selhn.base.device import choose_device, device_of
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -15,3 +15,7 @@ def test_no_gpu():
 def test_devices_that_are_not_there(name):
     with pytest.raises(ValueError, match=f"there is no device '{name}' here"):
         choose_device(name)
+
+
+def test_the_device_of_a_model():
+    assert device_of(torch.nn.Linear(2, 3, device="meta")) == torch.device("meta")

@@ -50,7 +50,7 @@ def test_a_row_a_caption(tmp_path):
 
 def test_many_files_hold_all_rows_in_order(tmp_path):
     parts = [some(4, 0), some(1, 4), some(17, 5)]
-    assert write_clip_retrieval(parts, tmp_path / "out", rows_a_file=2) == 22
+    assert write_clip_retrieval(parts, tmp_path / "out", rows_per_file=2) == 22
     names = sorted(path.name for path in (tmp_path / "out" / "img_emb").iterdir())
     assert names == [f"img_emb_{number:02}.npy" for number in range(11)]
     paths, rows = [], []
@@ -64,7 +64,7 @@ def test_many_files_hold_all_rows_in_order(tmp_path):
 
 
 def test_texts_are_left_out_where_some_image_has_none(tmp_path):
-    write_clip_retrieval([some(3), some(3, 3, captions=0)], tmp_path / "out", rows_a_file=3)
+    write_clip_retrieval([some(3), some(3, 3, captions=0)], tmp_path / "out", rows_per_file=3)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["img_emb", "metadata"]
 
 

@@ -26,7 +26,7 @@ ROWS = 1_000_000
 """Rows per file, as many as clip-retrieval writes."""
 
 
-def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_a_file: int = ROWS) -> int:
+def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_per_file: int = ROWS) -> int:
     """Write a new folder, which appears when all of it is written, and return its number of rows.
 
     Args:
@@ -35,7 +35,7 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
     pyarrow = _imported()
     total, with_texts, files = 0, True, 0
     with new_folder(Path(out)) as partial:
-        for files, block in enumerate(_blocks((part.rows(rows) for part in parts), rows_a_file), 1):
+        for files, block in enumerate(_blocks((part.rows(rows) for part in parts), rows_per_file), 1):
             _write_block(pyarrow, partial, files - 1, block)
             total += len(block.records)
             with_texts = with_texts and block.texts is not None

@@ -86,7 +86,7 @@ def register_model(
     url: str = "",
     brings_tokenizer: bool = False,
 ) -> None:
-    """Add a model of your own package to `MODELS`, so that it is created, listed, trained, saved and loaded by name.
+    """Add a model of your own to `MODELS`: it can then be created, listed, trained and loaded by name.
 
     The parameters of `build` are the settings of the model, and all but those without a default are optional.
     Loading a saved one needs the package imported first.
@@ -130,7 +130,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
     """A model in evaluation mode, on the CPU.
 
     Args:
-        path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the model that is shipped.
+        path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the shipped model.
     """
     if path in NAMED_MODELS and not Path(path).exists():
         module, function = NAMED_MODELS[str(path)].split(":")
@@ -142,16 +142,18 @@ def load_model(path: Path | str) -> AbstractMatcher:
             f"{folder} holds the model {config['name']!r}, which nothing has registered: "
             "first import the package that calls register_model for it, or install a newer selhn"
         )
-    settings = {**config["settings"], **({"tokenizer": load_tokenizer(folder)} if has_tokenizer(folder) else {})}
+    settings = dict(config["settings"])
+    if has_tokenizer(folder):
+        settings["tokenizer"] = load_tokenizer(folder)
     weights = read_weights(folder)
     try:
         with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for
             shapes = create_model(config["name"], **settings).state_dict()
     except (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
         reason = str(error)[:200]
-        raise Damaged(f"{folder}: no model can be built with the settings in its config.json ({reason})") from error
+        raise Damaged(f"{folder}: no model can be built with the settings in config.json ({reason})") from error
     check_fits(shapes, weights, str(folder))
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away; the caller's random numbers stay
+    with torch.random.fork_rng(devices=[]):  # the random weights are replaced; the caller's generator stays
         model = create_model(config["name"], **settings)
     model.load_state_dict(weights)
     return model.eval()

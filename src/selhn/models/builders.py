@@ -16,7 +16,7 @@ MatcherT = TypeVar("MatcherT", bound=AbstractMatcher)
 
 @dataclass(frozen=True)
 class WordSettings:
-    """Of a model that learns its own word vectors; the vocabulary is given by a tokenizer, or only by its size."""
+    """Of a model that learns its own word vectors; give a tokenizer, or only the size of the vocabulary."""
 
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
@@ -50,7 +50,7 @@ class BertSettings:
 
 
 def builder(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
-    """A function whose first parameter is one of the groups, as one that takes the settings of the group by name."""
+    """A function whose first parameter is one of the groups, as one that takes its settings by name."""
     shared, *own = inspect.signature(build).parameters.values()
     group = shared.annotation
     names = [field.name for field in fields(group)]

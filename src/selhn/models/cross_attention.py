@@ -1,4 +1,4 @@
-"""Matchers that compare regions with words: two encoders of fragments, and a head that scores all pairs of them."""
+"""Matchers that compare regions with words: two encoders of fragments, and a head that scores all pairs."""
 
 from typing import Any
 
@@ -47,9 +47,9 @@ class CrossAttention(AbstractMatcher):
 
     Args:
         image, text: the encoders.
-        head: `head(images, texts, aligned)` gives (I, T) logits, never in half precision if that would round scores, or
-            with `aligned` those of image p with text p, (P,); `head.attention(images, texts)` the tensors of an
-            `Attention` of one pair, by their names; `head.pairs_apart` is that of the matcher.
+        head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
+            (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
+            pair, by name; `head.pairs_apart` is that of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
         tokenizer: reads the sentences.
     """
@@ -94,11 +94,11 @@ class CrossAttention(AbstractMatcher):
 
     @property
     def pairs_apart(self) -> bool:
-        """Whether a pair has the same score without the others, in training too: no statistics run over pairs."""
+        """Whether a pair scores the same without the others, in training too: no statistics over pairs."""
         return bool(getattr(self.head, "pairs_apart", False))
 
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
-        """Which word of one text looks at which region of one image, or the other way round; padding is left out.
+        """Which word of one text looks at which region of one image, or vice versa, without padding.
 
         Words are called by their numbers here; `selhn.eval.pair_attention` knows what they are.
         """

@@ -54,7 +54,7 @@ class AbstractMatcher(nn.Module, ABC):
         """Every image against every text."""
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
-        """What pairs are ranked by, (I, T): the scores, or if these saturate and tie, what `activation` makes them of.
+        """What pairs are ranked by, (I, T): the scores, or if these saturate, the numbers before `activation`.
 
         With `aligned`, (P,): only image p with text p, for models that can score a pair without the others.
         """
@@ -115,19 +115,19 @@ class AbstractMatcher(nn.Module, ABC):
     def _vectors(self, encoded: Any) -> Float[Tensor, "n d"]:
         if not isinstance(encoded, Tensor) or encoded.ndim != 2:
             raise SelhnError(
-                f"{self.name or type(self).__name__} compares regions with words and has no single vector per image "
-                "or text: use an embedding model, such as rvse, and re-rank its results with this one"
+                f"{self.name or type(self).__name__} compares regions with words and has no single vector "
+                "per image or text: use an embedding model, such as rvse, and re-rank its results with this one"
             )
         return encoded
 
-    def save(self, folder: Path | str) -> None:
-        """Write all that `load_model` needs into a folder; one that is already there is replaced in one step."""
+    def save(self, out: Path | str) -> None:
+        """Write all that `load_model` needs into a folder; a model in it is replaced in one step."""
         if self.name is None:
             raise SelhnError(
-                "only a model made by create_model can be saved as a folder: register yours with register_model, "
-                "or save its state_dict() yourself"
+                "only a model made by create_model can be saved as a folder: "
+                "register yours with register_model, or save its state_dict() yourself"
             )
-        write_folder(Path(folder), self.name, self.settings, self.state_dict(), self.tokenizer)
+        write_folder(Path(out), self.name, self.settings, self.state_dict(), self.tokenizer)
 
 
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:

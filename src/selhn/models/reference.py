@@ -1,4 +1,4 @@
-"""SCAN, BFAN, SGR and SAF as their papers write them, one pair at a time: to read, and to test the fast forms against.
+"""SCAN, BFAN, SGR and SAF as their papers write them, pair by pair: to read, and to test the fast forms.
 
 Regions (M, d) of an image and words (N, d) of a text are unit vectors without padding, as the encoders make
 them.
@@ -21,7 +21,7 @@ from selhn.models.sgraf import AttentionFiltration, GraphReasoning, GraphStep, S
 def attended(
     contexts: Float[Tensor, "K d"], queries: Float[Tensor, "L d"], smooth: float, focus: Focus | None = None
 ) -> Float[Tensor, "L d"]:
-    """What each query fragment sees: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f a LeakyReLU.
+    """What each query sees: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f LeakyReLU.
 
     BFAN then keeps the fragments whose weight is above the average, which for "prob" is itself weighted by
     sqrt(w).
@@ -37,7 +37,7 @@ def attended(
 
 
 def stacked(head: StackedAttention, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
-    """AVG: the mean cosine of those that look with what they see; LSE: `log(sum(exp(lambda * cosine))) / lambda`.
+    """AVG: the mean cosine of a query with what it sees; LSE: `log(sum(exp(lambda * cosine))) / lambda`.
 
     SCAN has one direction, BFAN the sum of both.
     """
@@ -61,7 +61,7 @@ def nodes(
     head: SimilarityHead, regions: Float[Tensor, "M d"], image: Float[Tensor, " d"],
     words: Float[Tensor, "N d"], text: Float[Tensor, " d"],
 ) -> Float[Tensor, "X s"]:  # fmt: skip
-    """`unit(W_g (v - t)^2)` of the pooled vectors, then `unit(W_l (a_n - w_n)^2)` of every word and what it sees."""
+    """`unit(W_g (v - t)^2)` of the pooled vectors, `unit(W_l (a_n - w_n)^2)` of words and what they see."""
     whole = head.whole((image - text).square())[None]
     local = head.local((unit(attended(regions, words, head.smooth)) - words).square())
     return unit(torch.cat([whole, local]))
@@ -77,7 +77,7 @@ def reasoned(reasoning: GraphReasoning, pair: Float[Tensor, "X s"]) -> Float[Ten
 
 
 def filtered(reasoning: AttentionFiltration, pairs: Sequence[Float[Tensor, "X s"]]) -> list[Float[Tensor, " s"]]:
-    """SAF for one text with all images: `unit(sum_n b_n x_n)`, `b = sigmoid(BN(W x_n))` divided by its sum."""
+    """SAF of a text with all images: `unit(sum_n b_n x_n)`, `b = sigmoid(BN(W x_n))` divided by its sum."""
     gates = reasoning.norm(reasoning.attention(torch.cat(list(pairs)))).sigmoid()[:, 0]
     by_pair = zip(gates.split([len(pair) for pair in pairs]), pairs, strict=True)
     return [unit(gate / (gate.sum() + 1e-8) @ pair) for gate, pair in by_pair]
@@ -86,7 +86,7 @@ def filtered(reasoning: AttentionFiltration, pairs: Sequence[Float[Tensor, "X s"
 def sgraf(
     model: CrossAttention, images: Sequence[Float[Tensor, "_ d"]], texts: Sequence[Float[Tensor, "_ d"]]
 ) -> Float[Tensor, "I T"]:
-    """`sigmoid(W x)`, text by text, the longest first, as the authors' program goes through a sorted batch."""
+    """`sigmoid(W x)`, text by text, the longest first, as in the authors' sorted batches."""
     head, columns = model.head, {}
     image_pool, text_pool = model.image.pool, model.text.pool
     assert isinstance(head, SimilarityHead)
@@ -112,4 +112,4 @@ def scores(
         return sgraf(model, images, texts)
     if isinstance(head, StackedAttention):
         return torch.stack([torch.stack([stacked(head, own, words) for words in texts]) for own in images])
-    raise SelhnError(f"there is no reference for the scores of {type(head).__name__}: write its equations here")
+    raise SelhnError(f"there is no reference for the scores of {type(head).__name__}: write its equations")

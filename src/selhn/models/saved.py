@@ -1,4 +1,4 @@
-"""A model on disk: config.json, model.safetensors, the tokenizer's file, and a README.md for whoever finds it."""
+"""A model on disk: config.json, model.safetensors, the tokenizer's file, and a README.md."""
 
 import json
 import os
@@ -26,10 +26,10 @@ _OURS = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, VOCABULARY_FILE, PIECES_FILE}
 
 
 def write_folder(
-    folder: Path, name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
+    out: Path, name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
 ) -> None:
-    """Write a model beside its place and move it there when it is whole."""
-    folder = folder.absolute()
+    """Write a model next to `out`, and move it there when it is complete."""
+    folder = out.absolute()
     _check_replaceable(folder)
     config = {
         "format": FORMAT,
@@ -59,11 +59,11 @@ def write_folder(
 def find_folder(path: Path) -> Path:
     """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
     if not path.exists():
-        raise NotFound(f"{path} does not exist: name a saved model, a run, or one of {', '.join(NAMED_MODELS)}")
+        raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
     if (path / BEST_FOLDER).is_dir():
         return path / BEST_FOLDER
     if (path / "checkpoints").is_dir():
-        raise NotFound(f"{path} has not finished its first epoch: continue it with selhn train --resume {path}")
+        raise NotFound(f"{path} has not finished its first epoch: continue with selhn train --resume {path}")
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not (path / file).is_file():
             raise NotFound(f"{path} is not a saved model: {file} is missing; copy the whole folder")

@@ -1,4 +1,4 @@
-"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018; and the head that BFAN shares with it.
+"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018; BFAN shares its head.
 
 Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look
 with what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference.py` has the equations
@@ -121,5 +121,5 @@ def scan_i2t_avg(common: WordSettings, smooth: float = 4.0) -> CrossAttention:
 
 @builder
 def scan_i2t_lse(common: WordSettings, smooth: float = 4.0, lambda_lse: float = 6.0) -> CrossAttention:
-    """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors used lambda 5 or 20 (see recipes)."""
+    """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors took lambda 5 or 20."""
     return with_head(StackedAttention(("i2t",), smooth, lambda_lse), common)

@@ -90,8 +90,7 @@ class Index:
             return index
 
         def encode(store: Store) -> Iterator[list[Encoded]]:
-            there = frozenset(record.id for record in store.scan())
-            new = split_items(items, there) if isinstance(items, Split) else items
+            new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
             return encoded_batches(model, store, new, "refuse")
 
         source = digest_of_split(items) if isinstance(items, Split) else None
@@ -167,7 +166,7 @@ class Index:
 
     def ids(self) -> list[str]:
         """The ids of all items; in a folder in the order in which they were added, in Milvus in no order."""
-        return [record.id for record in self.records()]
+        return self.store.ids()
 
     def get(self, name: str) -> Record:
         """Captions and metadata of an item."""

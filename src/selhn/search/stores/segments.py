@@ -142,6 +142,10 @@ class SegmentStore(Store):
         """Records in the order in which the items were added."""
         return self.snapshot.records(filter)
 
+    def ids(self) -> list[str]:
+        """The ids of all items in the order in which they were added; they are read once."""
+        return list(self.snapshot.row_of_id)
+
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images, or of captions."""
         return self.snapshot.count(kind, filter)

@@ -92,6 +92,10 @@ class Store(ABC):
     def scan(self, filter: Filter | None = None) -> Iterator[Record]:
         """The records of all items that match a filter."""
 
+    def ids(self) -> list[str]:
+        """The ids of all items."""
+        return [record.id for record in self.scan()]
+
     @abstractmethod
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images, or of captions, whose items match a filter."""

@@ -42,7 +42,7 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedRows:
-    """Rows that belong together: an image, its vector, a caption and its vector; None if an image has no caption."""
+    """Rows of an image, its vector, a caption and its vector; None if an image has no caption."""
 
     records: Sequence[Record]
     images: Float[Tensor, "n d"]

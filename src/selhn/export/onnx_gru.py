@@ -21,7 +21,7 @@ _gru.register_fake(_gru._init_fn)
 
 
 class ExportedGRU(nn.Module):
-    """A one-layer `nn.GRU` that reads (B, N, e) from zeros, with its weights in the layout of the ONNX operator.
+    """A one-layer `nn.GRU` over (B, N, e), with its weights in the layout of the ONNX operator.
 
     torch stacks the gates as reset, update, new; ONNX as update, reset, new, with an axis for the direction
     before.

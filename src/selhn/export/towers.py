@@ -33,7 +33,7 @@ TOLERANCE = 1e-4
 DESCRIPTION_FILE = "towers.json"
 FORMAT = 1
 SHAPES = ((1, 1), (1, 7), (2, 36), (3, 2), (9, 12), (33, 5))
-"""How many images or texts, and how many places each: what files are tried with, besides the shape of the export."""
+"""Number of images or texts, and of places: shapes that files are compared with the model for."""
 EXPORTED_SHAPE = (4, 6)
 Side = Literal["image", "text"]
 
@@ -66,7 +66,7 @@ TOWERS = (
 def export_towers(
     model: AbstractMatcher, out: Path | str, about: dict[str, Any] | None = None, tolerance: float = TOLERANCE
 ) -> dict[str, Any]:
-    """Write both towers into a new folder, compare them with the model, and return the content of `towers.json`.
+    """Write both towers into a new folder, compare them with the model, and return what `towers.json` says.
 
     The folder appears only if all of it is written and agrees with the model.
 

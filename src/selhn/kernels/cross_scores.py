@@ -1,4 +1,4 @@
-"""The scores of SCAN and BFAN for all pairs of images and texts, on a GPU: nothing of a pair is written but its score.
+"""The scores of SCAN and BFAN for all pairs on a GPU: of a pair, only its score is written.
 
 Lee et al., ECCV 2018; Liu et al., ACM Multimedia 2019. With the products s_kl of a context's fragments k and
 a query's fragments l, x_l = sum_k w_kl c_k is what l attends to, and the score of a pair is the mean or the
@@ -34,7 +34,7 @@ LARGEST_PULL = 256.0
 
 
 class AttentionSettings(NamedTuple):
-    """`smooth` scales the softmax, `focus` is that of BFAN; `lambda_lse` is the lambda of LSE, None takes the mean."""
+    """`smooth` scales the softmax, `focus` is BFAN's, `lambda_lse` the lambda of LSE; None takes the mean."""
 
     smooth: float
     focus: Literal["equal", "prob"] | None = None
@@ -62,7 +62,7 @@ def attention_scores(
     directions: Sequence[Literal["t2i", "i2t"]],
     settings: AttentionSettings,
 ) -> Float[Tensor, "I T"]:
-    """Every image against every text: words look at regions (t2i), regions at words (i2t), or the sum of both.
+    """Every image against every text: words look at regions (t2i), regions at words (i2t), or both summed.
 
     Vectors have the length 1, or 0 where they are padding. A fragment that sees nothing has the cosine 0 and
     no gradient.
@@ -80,7 +80,7 @@ def attention_scores(
 
 
 class _Scores(torch.autograd.Function):
-    """`views` has of every direction the Gram matrices of the contexts, the lengths of the queries, and both masks."""
+    """`views`: per direction the Gram matrices of the contexts, the lengths of the queries, and both masks."""
 
     @staticmethod
     def forward(
@@ -132,9 +132,9 @@ def _fours(views: Sequence[Tensor]) -> list[Sequence[Tensor]]:
 
 
 def _halves(images: Tensor, texts: Tensor, exact: bool) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
-    """All regions and all words in float16, as rows of two matrices whose product has the products of the vectors.
+    """Regions and words in float16, as rows of two matrices whose product has the products of the vectors.
 
-    They begin with the rounded vectors. If it shall be `exact`, what was lost in rounding follows:
+    They begin with the rounded vectors. With `exact`, what was lost in rounding follows:
     (a + a') (b + b') = a b + a' b + a b', where a' b' is less than float32 holds.
     """
     rows, columns = images.flatten(0, 1), texts.flatten(0, 1)

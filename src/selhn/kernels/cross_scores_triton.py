@@ -1,4 +1,4 @@
-"""The Triton kernels of `cross_scores`; imported only where they run. See `triton_tiles` for what a tile is."""
+"""The Triton kernels of `cross_scores`; imported only where they run. `triton_tiles` says what a tile is."""
 
 from collections.abc import Sequence
 from typing import no_type_check
@@ -23,7 +23,7 @@ from selhn.kernels.triton_tiles import (
 )
 
 View = Sequence[Tensor]
-"""Of a direction: Gram matrices (C, K, K), lengths (Q, L), and the masks of contexts (C, K) and queries (Q, L)."""
+"""Of a direction: Gram matrices (C, K, K), lengths (Q, L), masks of contexts (C, K) and queries (Q, L)."""
 QUERIES = 8
 """Queries per program in the forward pass."""
 QUERIES_BACK = 16
@@ -100,7 +100,7 @@ def _score_backward(
     AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
     QUERIES: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """All gradients times `scale`. Pairs without any, as most are where negatives are mined, are passed over."""
+    """All gradients times `scale`. Pairs without any, as most are with mined negatives, are skipped."""
     K: tl.constexpr = REGIONS if AXIS == 0 else WORDS
     L: tl.constexpr = WORDS if AXIS == 0 else REGIONS
     if AXIS == 0:
@@ -151,7 +151,7 @@ def _score_backward(
 
 
 def score(dots: Tensor, view: View, scores: Tensor, direction: str, settings: AttentionSettings, add: bool) -> None:
-    """Write one direction's scores, or add them to what is there; `dots` is (I, M, T, N), N a multiple of 8."""
+    """Write one direction's scores, or add to them; `dots` is (I, M, T, N), N a multiple of 8."""
     gram, lengths, context_mask, query_mask = view
     _score[_grid(view, QUERIES)](
         dots, gram, context_mask, query_mask, lengths, scores,
@@ -163,7 +163,7 @@ def score_backward(
     grad: Tensor, scale: Tensor, dots: Tensor, view: View, grad_dots: Tensor,
     direction: str, settings: AttentionSettings, add: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Write `grad_dots`, or add to it; the gradients of the Gram matrices and of the lengths. All times `scale`."""
+    """Write `grad_dots`, or add to it; return the gradients of Gram matrices and lengths. All times `scale`."""
     gram, lengths, context_mask, query_mask = view
     grid = _grid(view, QUERIES_BACK)
     grad_gram = gram.new_empty(len(gram), grid[0] // len(gram), *gram.shape[1:])

@@ -1,4 +1,4 @@
-"""The nodes of SGR and SAF for all pairs of images and texts, on a GPU: no difference as wide as an embedding is kept.
+"""The nodes of SGR and SAF for all pairs on a GPU: no difference as wide as an embedding is stored.
 
 Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length;
 the node of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2).
@@ -68,7 +68,7 @@ def compared_nodes(
     smooth: float,
     dtype: torch.dtype,
 ) -> Float[Tensor, "I T X s"]:
-    """X = 1 + N nodes of every image with every text: that of the whole, then those of the words, of length 1.
+    """X = 1 + N unit nodes of every image with every text: that of the whole, then those of the words.
 
     Vectors have the length 1, or 0 where they are padding.
     """

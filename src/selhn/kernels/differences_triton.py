@@ -38,7 +38,7 @@ ANY_ROWS = {
 
 
 class Nodes(NamedTuple):
-    """Where the words of `per_text` a text have their rows: `places` rows a text, the first of them at `first`."""
+    """Rows of nodes: those of a text's `per_text` words begin at its place `first`."""
 
     vectors: Tensor
     inverse: Tensor
@@ -71,7 +71,7 @@ def _weights_backward(
     grad, scale, dots, gram, region_mask, grad_dots, grad_gram, num_texts, regions, eights, words, wide, smooth,
     TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """All gradients times `scale`. Pairs without any, as most are where negatives are mined, are passed over."""
+    """All gradients times `scale`. Pairs without any, as most are with mined negatives, are skipped."""
     image, first = tiles.place(num_texts, TEXTS)
     high, low, looked_at = tiles.read_context(gram, region_mask, image, regions, REGIONS)
     at, inside = tiles.tile(num_texts, regions, eights, REGIONS, WORDS)
@@ -167,7 +167,7 @@ def _project_backward(
     image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
     D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Words without a gradient, as most are where negatives are mined, cost no more than writing their zeros."""
+    """Words without a gradient, as most are with mined negatives, cost no more than writing zeros."""
     half = nodes.dtype.element_ty
     image, row, inside = _rows(num_words, ROWS)
     column = tl.arange(0, S)
@@ -203,7 +203,7 @@ def _project_backward(
 
 
 def attend(dots: Tensor, gram: Tensor, region_mask: Tensor, words: int, smooth: float) -> Tensor:
-    """Weights (I, T * words, K') in float16 from products (I, K, T, N); K' and N are K and `words` up to the eights."""
+    """Float16 weights (I, T * words, K') from products (I, K, T, N); K', N: K, `words` up to a multiple of 8."""
     images, regions, texts, _ = dots.shape
     weights = dots.new_empty(images, texts * words, regions + -regions % 8, dtype=torch.float16)
     _weights[(images * triton.cdiv(texts, TEXTS),)](
@@ -228,7 +228,7 @@ def attend_backward(
 
 
 def project(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor, nodes: Nodes) -> None:
-    """Write the nodes of all words (W, d) in all images (I, K, d); `matrix` is (s, d). All but the bias in float16."""
+    """Write the nodes of all words (W, d) in all images (I, K, d), float16; `matrix` is (s, d)."""
     _project[_row_grid(regions, words, ROWS)](
         weights, regions, words, matrix.T.contiguous(), bias, nodes.vectors, nodes.inverse,
         *_row_sizes(weights, regions, words, nodes), ROWS, DEPTH, num_warps=WARPS, num_stages=STAGES,

@@ -15,7 +15,7 @@ LOWEST = tl.constexpr(-(2**31))
 @triton.jit
 @no_type_check
 def _key(value):
-    """Whole numbers in the order of the values: they are cheaper to compare, and a tie is broken by adding one."""
+    """Whole numbers in the order of the values: cheaper to compare, and a tie is broken by adding one."""
     bits = value.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -55,7 +55,7 @@ def _pool_backward(
     grad, places, ordered, weights, grad_features, grad_weights, M, D,
     MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,
 ):  # fmt: skip
-    """A set: the gradient of each value is the weight of its place; that of a weight, a sum over the channels."""
+    """The gradient of each value is the weight of its place; that of a weight, a sum over the channels."""
     row = tl.program_id(0).to(tl.int64)
     member = tl.arange(0, MEMBERS)
     total = tl.zeros([MEMBERS], tl.float32)

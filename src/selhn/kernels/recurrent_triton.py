@@ -103,7 +103,7 @@ def backward_step(
     grad: Tensor, from_next: Tensor | None, carried: Tensor, gates: Tensor, states: Tensor,
     grad_input: Tensor, grad_recalled: Tensor, step: int,
 ) -> None:  # fmt: skip
-    """Write the gradients of a step; `from_next` is what came back through U from the step after, None at the last."""
+    """Write the gradients of a step; `from_next` came back through U from the step after, None at the last."""
     directions, steps, batch, hidden = states.shape
     grid = (directions, batch, triton.cdiv(hidden, BLOCK))
     from_next = carried if from_next is None else from_next  # not read then

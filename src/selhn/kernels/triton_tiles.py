@@ -1,4 +1,4 @@
-"""Parts of Triton kernels that take a pair of image and text as a tile, as it is stored in `dots` (I, M, T, N).
+"""Parts of Triton kernels that take a pair as a tile, as it is stored in `dots` (I, M, T, N).
 
 Regions of the image are down, words of the text across. The fragments of the context are along AXIS, 0 for
 regions and 1 for words; those of the query along the other. A program takes one context and some queries, one

@@ -1,4 +1,4 @@
-"""BERT without its heads: Devlin et al., BERT, 2019. Its weights have the names under which they are published.
+"""BERT without its heads: Devlin et al., BERT, 2019. Its weights have their published names.
 
 x_0 = dropout(LayerNorm(word + position + kind of text)),  then the layers of `selhn.kernels.transformer_layers`
 """
@@ -55,7 +55,7 @@ class BertConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "BertConfig":
-        """From the content of a config.json, where much else may stand that concerns other parts of a model."""
+        """From the content of a config.json; entries that concern other parts of a model are ignored."""
         for name, value in _ONE_WAY.items():
             if config.get(name, value) != value:
                 raise SelhnError(f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}")
@@ -67,7 +67,7 @@ class BertConfig:
 
 
 class BertEncoder(nn.Module):
-    """Tokens to hidden states. New weights are normal with `initializer_range`, biases and the padding word zero."""
+    """Tokens to hidden states. New weights are normal with `initializer_range`; biases and padding are zero."""
 
     def __init__(self, config: BertConfig):
         super().__init__()

@@ -1,4 +1,4 @@
-"""W (a - w)^2 + b for words w and what they attend to, a = sum of p_k v_k: nodes of SGRAF, without wide differences.
+"""W (a - w)^2 + b for words w and what they attend to, a = sum of p_k v_k: the nodes of SGRAF on a CPU.
 
 For all pairs of image and text the differences are as many as the words of all pairs, with d numbers each.
 Here they are made for a few images at a time, squared and projected while they are in a CPU's cache, and made
@@ -22,7 +22,7 @@ CHUNK_BYTES = 2**22
 def projected_differences(
     weights: Float[Tensor, "I W K"], regions: Float[Tensor, "I K d"], words: Float[Tensor, "i W d"], layer: nn.Linear
 ) -> Float[Tensor, "I W s"]:
-    """`layer` of the squared differences, for the W words of all texts (i = 1), or of each image's own (i = I)."""
+    """`layer` of the squared differences, for the W words of all texts (i = 1) or of each image's own (i = I)."""
     if is_ragged(weights):
         return _Projected.apply(weights, regions, words, layer.weight, layer.bias)
     difference = torch.baddbmm(words, weights, regions, beta=-1)

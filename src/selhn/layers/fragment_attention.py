@@ -78,7 +78,7 @@ def attended_cosines(
 def attention_weights(
     contexts: Fragments, queries: Fragments, smooth: float, focus: Focus | None = None
 ) -> Float[Tensor, "C K L Q"]:
-    """How every query fragment divides its look among a context's fragments, to be looked at and not trained with."""
+    """How every query fragment divides its look among a context's fragments; without gradients, to show."""
     log_mask = _log_mask(contexts.mask)
     weights = _Weights.apply(products(contexts.vectors, queries.vectors), log_mask, smooth)
     if focus is not None:
@@ -89,7 +89,7 @@ def attention_weights(
 def unit_attention(
     contexts: Fragments, queries: Fragments, smooth: float, aligned: bool = False
 ) -> Float[Tensor, "C q L K"]:
-    """Weights for a context's fragments with which their sum is what a query fragment attends to, at unit length.
+    """Weights with which a context's fragments add up to what a query fragment attends to, at unit length.
 
     For models that need the attended vector itself: scaled beforehand, it is one matrix product and nothing
     more. Where they are `aligned`, query c looks at context c alone, and q is 1.

@@ -1,4 +1,4 @@
-"""Regions of images or words of texts as one vector each, and the scoring of such images and texts in blocks."""
+"""Regions of images or words of texts as vectors, and the scoring of such images and texts in blocks."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -46,7 +46,7 @@ class Fragments:
 
     @classmethod
     def joined(cls, parts: Iterable["Fragments"], num_items: int, longest: int) -> "Fragments":
-        """Items of several encodings in one, copied one part at a time, so that all are never in memory twice.
+        """Items of several encodings in one, copied part by part, so that they are never in memory twice.
 
         `longest` is how many fragments an item is expected to have at most; more also fit.
         """
@@ -135,7 +135,7 @@ def score_in_blocks(
 
 
 def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = False) -> tuple[int, int]:
-    """How many images and texts a block of at most `pairs` has: all, or about a square, and at least one of each."""
+    """How many images and texts a block of at most `pairs` has: all, or about a square; at least 1 each."""
     if num_images * num_texts <= pairs:
         return num_images, num_texts
     if not all_images:

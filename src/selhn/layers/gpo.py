@@ -17,8 +17,8 @@ class GPO(nn.Module):
 
     pooled_c = sum_k w_k * (k-th largest value of channel c),   w = softmax(linear(BiGRU(positions 0 .. L-1)) / 0.1)
 
-    The weights know the number L of features and nothing else, so they are computed once a length and not
-    once a sample. The mask may have holes: what counts is how many features are left. An empty set is pooled
+    The weights know the number L of features and nothing else, so they are computed once per length, not
+    per sample. The mask may have holes: what counts is how many features are left. An empty set is pooled
     to zeros.
     """
 
@@ -36,7 +36,7 @@ class GPO(nn.Module):
     def pool(
         self, make_features: Callable[[], Float[Tensor, "B M d"]], mask: Bool[Tensor, "B M"]
     ) -> Float[Tensor, "B d"]:
-        """The same for features yet to be computed: the weights do not depend on them, so both can run at once."""
+        """The same for features yet to be computed: the weights do not depend on them, so both run at once."""
         features, weights = side_by_side(make_features, lambda: self.weights(mask.sum(1), mask.shape[1]))
         return pool_sorted(features, mask, weights)
 

@@ -22,7 +22,7 @@ class MLP(nn.Module):
     Args:
         input_dim, hidden_dim, output_dim: the widths.
         order: the order of the layers.
-        mask_bn: leave padding out of the batch statistics. Off by default: published models were trained with it in.
+        mask_bn: leave padding out of the batch statistics. Off by default, as in published models.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MLP(nn.Module):
             self.bns[1].requires_grad_(False)
 
     def forward(self, features: Float[Tensor, "B M in"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M out"]:
-        """The MLP of every region; what padding becomes is of no interest."""
+        """The MLP of every region; the values at padding have no meaning."""
         first, second = self.layers
         if self.order == "bn-fc-relu-bn-fc":
             hidden = first(self._norm(0, features, mask)).relu()

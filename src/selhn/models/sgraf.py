@@ -109,7 +109,7 @@ class GraphReasoning(nn.Module):
     def forward(
         self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
     ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "0 T"]]:
-        """A vector a pair, and no statistics."""
+        """One vector per pair, and no statistics."""
         for step in self.steps:
             nodes = step(nodes, mask, 1 if step is self.steps[-1] else len(mask.T))
         return nodes[:, :, 0], nodes.new_empty(0, len(mask))
@@ -126,7 +126,7 @@ class AttentionFiltration(nn.Module):
     def forward(
         self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
     ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "r T"]]:
-        """A vector a pair, and in training mean and variance of each text for `remember`."""
+        """One vector per pair, and in training mean and variance of each text for `remember`."""
         weights, statistics = self.weigh(nodes, mask)
         return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
 

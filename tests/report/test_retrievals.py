@@ -85,7 +85,7 @@ def test_runs_that_cannot_be_shown_say_why(trained, write_run):
 def test_weights_that_are_broken(trained, monkeypatch):
     monkeypatch.setattr(module, "score_split", lambda model, split, **how: torch.full((split.num_images, 9), torch.nan))
     runs = read_runs([trained / "selhn"])
-    assert find_examples(runs, 1) == {"selhn": "the scores of its weights are no numbers"}
+    assert find_examples(runs, 1) == {"selhn": "its weights give scores that are not numbers"}
 
 
 def test_a_run_without_a_configuration_needs_data(write_run):

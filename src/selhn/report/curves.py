@@ -21,7 +21,7 @@ Points = tuple[Column, Column]
 
 @dataclass(frozen=True)
 class Curve:
-    """A number of one run, thinned: of neighbouring rows the running mean at the last, the least and the greatest."""
+    """A number of one run with few points: running mean, least and greatest value of neighbouring rows."""
 
     run: int
     """Which of the runs, from 0."""
@@ -51,7 +51,7 @@ class Panel:
     level: tuple[float, str] | None = None
     """A value to compare with, and its name."""
     full: float = 0.0
-    """What the axis reaches at least."""
+    """The axis reaches at least this value."""
     until: float = 1.0
     """The last step of the longest run, at which all panels end."""
     measured: bool = False
@@ -61,6 +61,11 @@ class Panel:
     def lost(self) -> int:
         """Values that cannot be drawn."""
         return sum(curve.lost for curve in self.curves)
+
+    @property
+    def lowest(self) -> float:
+        """The least value: zero has no logarithm."""
+        return min(float(np.nanmin(curve.low)) for curve in self.curves)
 
     @property
     def quarters(self) -> list[float]:
@@ -106,7 +111,7 @@ def thin(run: int, name: str, points: Points, average: bool = True, most: int = 
 def mean_around(values: Column, at: int, reach: int) -> float:
     """The mean of a value and its neighbours on both sides, so that a curve is not late; fewer at the ends.
 
-    Each by itself: differences of one sum over all would keep nothing of small values that come after a large one.
+    Differences of one cumulative sum would lose small values that come after a large one.
     """
     return float(values[max(at - reach, 0) : at + reach + 1].mean())
 
@@ -145,7 +150,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         *(
             Panel(
                 f"Gradient norm, {name.removeprefix('grad_').replace('_', ' ')}",
-                "over all weights of that part, before clipping; larger where a loss is summed",
+                "over all weights of that part, before clipping; larger if a loss is summed",
                 _curves(runs, _column(name)),
                 is_log=True,
             )
@@ -159,11 +164,8 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         ),
     ]
     until = max(1.0, *(float(run.log.steps[-1]) for run in runs))
-    return [
-        replace(panel, until=until, is_log=panel.is_log and all(np.nanmin(curve.low) > 0 for curve in panel.curves))
-        for panel in found
-        if panel.curves
-    ]
+    drawn = [replace(panel, until=until) for panel in found if panel.curves]
+    return [replace(panel, is_log=panel.is_log and panel.lowest > 0) for panel in drawn]
 
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One page about one run or several, complete in itself: no network, no other file, and readable without a script."""
+"""One page about one run or several: a single file without network, readable without a script."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ def write_report(
     pictures: Path | None = None,
     device: str = "auto",
 ) -> Path:
-    """Write the page of these runs; `report.html` in the folder of the run, or in the one that holds them all.
+    """Write the page of these runs: `report.html` in the folder of the run, or in the one that holds them.
 
     Args:
         data: other data than the runs' own, to search for examples.

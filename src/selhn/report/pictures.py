@@ -1,4 +1,4 @@
-"""Pictures that travel inside a page: scenes of the generated world as they are drawn, others from their files."""
+"""Pictures inside a page: scenes of the generated world as they are drawn, others from their files."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ SIDE = 200
 QUALITY = 78
 
 PictureOf = Callable[[int], str | None]
-"""From the row of an image to its picture as a data: address, or None where there is no picture of it."""
+"""From the row of an image to its picture as a data: address, or None if there is none."""
 
 
 def picture_source(split: Split, folder: Path | None = None) -> PictureOf:
@@ -41,7 +41,7 @@ def picture_source(split: Split, folder: Path | None = None) -> PictureOf:
 
 
 def imported_from(data: str) -> Path | None:
-    """The folder of pictures that a data set was imported from, where it says so and they are still there."""
+    """The folder of pictures that a data set was imported from, if it is known and still there."""
     told = Path(find_data(data)) / REPORT_FILE
     folder = read_json(told).get("folder") if told.is_file() else None
     return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
@@ -60,5 +60,5 @@ def _from_folder(folder: Path, name: str) -> str | None:
     try:
         path = (folder / name).resolve()
         return data_address(open_picture(path).image) if path.is_relative_to(folder.resolve()) else None
-    except (ValueError, OSError):  # a name may also be no name of a file at all
+    except (ValueError, OSError):  # a name with a null character is a ValueError
         return None

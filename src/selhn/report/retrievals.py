@@ -1,4 +1,4 @@
-"""Example retrievals: a few queries that are answered and a few that are not, and where every run puts the answer."""
+"""Example retrievals: a few queries with a right answer, a few without, and where each run puts the answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from selhn.training.run import open_data
 ANSWERS = 5
 MOST_IMAGES = 500
 """Images of a split that are searched: a model that compares every pair takes hours for thousands."""
-CANNOT_OPEN = (ValueError, OSError, ImportError)
+CANNOT_OPEN = (SelhnError, OSError)
 Direction = Literal["t2i", "i2t"]
 
 
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
-    """A query and its first answers; at the end the first right one, where it is not among them."""
+    """A query and its first answers; at the end the first right one, if it is not among them."""
 
     query: int
     answers: tuple[Answer, ...]
@@ -74,12 +74,12 @@ class Examples:
 def find_examples(
     runs: Sequence[RunRecord], number: int, data: str | None = None, split: str = "test", device: str = "auto"
 ) -> Examples | dict[str, str]:
-    """Examples of the best run that can be opened; where there is none, what is in the way of each.
+    """Examples of the best run that can be opened; if there is none, what is in the way of each.
 
     Queries are chosen by their places alone and spread evenly over the split, so that nobody picks them.
     """
     on = choose_device(device)
-    # What was asked for by name is an error where it is not there; the runs' own data may be gone.
+    # Data that was named must be there; the runs' own data may be gone.
     named = None if data is None else open_data(runs[0].folder, data)[split]
     in_the_way: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: -run.rsum):
@@ -104,13 +104,13 @@ def find_examples(
 
 
 def places(scores: Float[Tensor, "I T"], split: Split) -> dict[Direction, Int[Tensor, " Q"]]:
-    """The place of the first right answer of every query, from 1; 0 where it has none."""
+    """The place of the first right answer of every query, from 1; 0 if it has none."""
     found = ranks(scores, split.image_of_text)
     return {"t2i": found.t2i + 1, "i2t": found.i2t + 1}
 
 
 def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]:
-    """Queries with a right answer in the first place, and without one among those shown; or else not in the first."""
+    """Queries with a right answer in the first place, and without one among those shown, or not in the first."""
     far = place > ANSWERS
     missed = far if bool(far.any()) else place > 1
     return _spread(place == 1, number), _spread(missed, number)
@@ -119,11 +119,12 @@ def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]
 def _spread(chosen: Bool[Tensor, " Q"], number: int) -> list[int]:
     """Some of the chosen, each from the middle of an equal part of them."""
     rows = chosen.nonzero()[:, 0].tolist()
-    return list(dict.fromkeys(rows[(2 * part + 1) * len(rows) // (2 * number)] for part in range(number) if rows))
+    middles = [(2 * part + 1) * len(rows) // (2 * number) for part in range(number if rows else 0)]
+    return list(dict.fromkeys(rows[middle] for middle in middles))
 
 
 def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
-    """The first answers and the first right one; of equal scores the wrong one comes first, as recall counts them."""
+    """The first answers and the first right one; of equal scores the wrong one comes first, as in recall."""
     wrong_first = right.int().argsort(stable=True)
     order = wrong_first[scores[wrong_first].argsort(descending=True, stable=True)]
     shown = order[:ANSWERS].tolist()
@@ -172,7 +173,7 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     model = load_model(run.folder).to(device)
     scores = score_split(model, items, for_ranking=True, quiet=False).float().cpu()
     if bool(scores.isnan().any()):
-        raise SelhnError("the scores of its weights are no numbers")
+        raise SelhnError("its weights give scores that are not numbers")
     return scores
 
 

@@ -36,7 +36,8 @@ def results(runs: Sequence[RunRecord]) -> dict[str, list[tuple[int, list[Cell]]]
 
 def _rows(runs: Sequence[RunRecord], found: Sequence[Metrics | None]) -> list[tuple[int, list[Cell]]]:
     table = {number: _numbers(one) for number, one in enumerate(found) if one is not None}
-    best = [max((value for value in column if value is not None), default=None) for column in zip(*table.values())]
+    columns = zip(*table.values())
+    best = [max((value for value in column if value is not None), default=None) for column in columns]
     rows = []
     for number, values in table.items():
         cells = [

@@ -1,4 +1,4 @@
-"""`selhn reproduce`: tables with ours beside the paper's numbers, figures, and one page that shows them all."""
+"""`selhn reproduce`: tables with our numbers beside the paper's, figures, and one page with all of them."""
 
 import csv
 import os
@@ -46,7 +46,7 @@ def reproduce(
     """Train what is missing for these tables and figures and write them into `out`; returns their files.
 
     `names` are keys of `TABLES` and `FIGURES`, or "all"; `jobs` runs are made at a time, 0 for one after the
-    other or, where they are small, one a core; the other arguments are those of `PaperRuns`.
+    other or, if they are small, one per core; the other arguments are those of `PaperRuns`.
     """
     chosen = expand(names)
     folder = out or Path("runs") / "reproduce" / (Path(data).name + ("-tiny" if small else ""))
@@ -75,14 +75,16 @@ def expand(names: Sequence[str]) -> list[str]:
     unknown = next((name for name in names if name not in (*NAMES, "all")), None)
     if unknown is not None or not names:
         wrong = f"unknown table or figure {unknown!r}" if unknown is not None else "nothing was asked for"
-        raise NotFound(f"{wrong}: {did_you_mean(unknown or '', (*NAMES, 'all'))}; selhn reproduce --list shows them")
+        known = did_you_mean(unknown or "", (*NAMES, "all"))
+        raise NotFound(f"{wrong}: {known}; selhn reproduce --list shows them")
     return [name for name in NAMES if name in names or "all" in names]
 
 
 def needed_runs(names: Sequence[str], data: str) -> list[Wanted]:
     """The runs behind tables and figures, each once."""
     of_tables = [run for name in names if name in TABLES for run in runs_of(paper_rows(name), data)]
-    return list(dict.fromkeys([*of_tables, *(run for name in names if name in FIGURES for run in FIGURES[name].runs)]))
+    of_figures = [run for name in names if name in FIGURES for run in FIGURES[name].runs]
+    return list(dict.fromkeys([*of_tables, *of_figures]))
 
 
 def describe(data: str) -> str:
@@ -94,7 +96,7 @@ def describe(data: str) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: the paper's numbers and ours, a run for every seed, and what there is to say."""
+    """A row of a table: the paper's numbers, ours for every seed, and a note."""
 
     paper: PaperRow
     ours: list[Metrics]
@@ -120,7 +122,7 @@ class Line:
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's; none where its numbers are no target."""
+        """Ours less the paper's; None if its numbers are not a target."""
         if self.rsum is None or self.paper.rsum is None or "no target" in self.paper.note:
             return None
         return self.rsum - self.paper.rsum
@@ -149,12 +151,13 @@ def write_table(name: str, runs: PaperRuns) -> Path:
     lines = [line(row, runs) for row in paper_rows(name)]
     with (runs.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["data", "paper_data", "method", "loss", "kind", *(f"ours_{key}" for key in RECALLS),
-                         "ours_rsum", "ours_rsum_deviation", *(f"paper_{key}" for key in RECALLS), "paper_rsum",
-                         "difference", "seeds", "note"])  # fmt: skip
+        ours, theirs = ([f"{whose}_{key}" for key in (*RECALLS, "rsum")] for whose in ("ours", "paper"))
+        about = ["data", "paper_data", "method", "loss", "kind"]
+        writer.writerow([*about, *ours, "ours_rsum_deviation", *theirs, "difference", "seeds", "note"])
         for one in lines:
-            numbers = [*one.recalls, one.rsum, one.deviation, *one.paper.recalls, one.paper.rsum, one.difference]
-            about = [runs.data_name, one.paper.data, one.paper.method, one.paper.loss, one.paper.kind]
+            paper = one.paper
+            numbers = [*one.recalls, one.rsum, one.deviation, *paper.recalls, paper.rsum, one.difference]
+            about = [runs.data_name, paper.data, paper.method, paper.loss, paper.kind]
             shown = ["" if number is None else f"{number:.2f}" for number in numbers]
             writer.writerow([*about, *shown, len(one.ours), one.note])
     path = runs.out / f"{name}.md"
@@ -178,20 +181,18 @@ def _markdown(name: str, lines: Sequence[Line], runs: PaperRuns) -> str:
 
 def _made_from(runs: PaperRuns) -> str:
     about = runs.environment()
-    small = (
-        " Made with --tiny: the numbers show that everything runs, and nothing else; in place of a BERT stands one "
-        "layer with random weights."
-        if runs.small
-        else ""
-    )
-    other = "" if runs.data_name in ("f30k", "coco") else (
-        " The paper's numbers are of other data: compare the order of the rows, not the numbers.")  # fmt: skip
+    notes = ""
+    if runs.small:
+        notes += " Made with --tiny: the numbers show that everything runs, and nothing else; instead of a BERT there "
+        notes += "is one layer with random weights."
+    if runs.data_name not in ("f30k", "coco"):
+        notes += " The paper's numbers are of other data: compare the order of the rows, not the numbers."
     changed = f", {' '.join(runs.settings)}" if runs.settings else ""
     return (
         f"Ours: {runs.data.name}, {runs.data.train.num_images:,} images to learn from, "
         f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; "
         f"{about['device']}, torch {about['torch']}, "
-        f"selhn {about['selhn']}.{small}{other}"
+        f"selhn {about['selhn']}.{notes}"
     )
 
 
@@ -207,7 +208,7 @@ def _shown(number: float | None) -> str:
 
 
 def write_runs(folder: Path) -> None:
-    """`runs.csv`: every finished run in the folder, with the epoch that dev chose and whether the alarm spoke."""
+    """`runs.csv`: every finished run, with the epoch that dev chose and whether the alarm went off."""
     with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"])

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from selhn.diagnose.plots import COLOURS, pyplot, reference, save_figure, smooth
 from selhn.eval import Metrics
 from selhn.reproduce.paper_runs import PaperRuns
-from selhn.reproduce.tables import PAPER, RUNS, VSEPP, Wanted, recipe
+from selhn.reproduce.tables import LOSSES, PAPER, RUNS, VSEPP, Wanted, recipe
 
 LOSS_COLOURS = {"Triplet": COLOURS[2], "T-HN": COLOURS[0], "SelHN": COLOURS[1]}
 CLASSICAL = {
@@ -52,7 +52,7 @@ def copy_drawing(name: str) -> Callable[[PaperRuns, Path], Path]:
 
 
 def draw_classical(runs: PaperRuns, path: Path) -> Path:
-    """Loss per anchor of models that are trained with T-HN: running mean, and deviation as a band (figure 1)."""
+    """Loss per anchor of models trained with T-HN: running mean, and deviation as a band (figure 1)."""
     figure, axis = pyplot().subplots(figsize=(6.2, 3.8), layout="constrained")
     for (name, wanted), colour in zip(CLASSICAL.items(), COLOURS):
         for logs in _present(runs, wanted):
@@ -75,7 +75,7 @@ def draw_losses(model: str, title: str) -> Callable[[PaperRuns, Path], Path]:
         for name, wanted in losses_of(model).items():
             line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
             for logs in _present(runs, wanted):
-                # The sum over all negatives is so many times larger: only their mean can be seen beside the others.
+                # The sum over all negatives is that many times larger: their mean is shown beside the others.
                 share = 1.0
                 if name == "Triplet":
                     share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1
@@ -83,7 +83,8 @@ def draw_losses(model: str, title: str) -> Callable[[PaperRuns, Path], Path]:
                     at, mean, _ = _band(logs, key)
                     axis.plot(at, mean / (share if axis is not gap else 1), **line)
                 measured = [[row["dev"]["rsum"] for row in log if "dev" in row] for log in logs]
-                rsum.plot(np.arange(len(measured[0])) + 1, np.mean(measured, axis=0), marker="o", markersize=3, **line)
+                epochs = np.arange(len(measured[0])) + 1
+                rsum.plot(epochs, np.mean(measured, axis=0), marker="o", markersize=3, **line)
         _reference(loss, 0.2, "margin\n0.2")
         _reference(gap, 0.01, "$\\epsilon$\n0.01")
         loss.set(title="(a) loss per anchor", ylim=(0, None))
@@ -98,7 +99,7 @@ def draw_losses(model: str, title: str) -> Callable[[PaperRuns, Path], Path]:
 
 
 def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
-    """R@1, R@5 and R@10 of RVSE over epsilon, one panel a direction (figure 6)."""
+    """R@1, R@5 and R@10 of RVSE over epsilon, one panel per direction (figure 6)."""
     figure, panels = pyplot().subplots(1, 2, figsize=(8.4, 3.5), layout="constrained", sharey=True)
     found = {value: runs.metrics([wanted]) for value, wanted in EPSILONS.items()}
     found = {value: metrics for value, metrics in found.items() if metrics}
@@ -107,10 +108,10 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
         for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
             values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
             spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
-            axis.errorbar(places, [np.mean(each) for each in values], spread, color=colour, linewidth=1.8, marker="o",
-                          markersize=4, capsize=3 if spread.any() else 0)  # fmt: skip
-            axis.annotate(f"R@{k}", (places[-1], np.mean(values[-1])), (8, 0), textcoords="offset points", va="center",
-                          color=colour)  # fmt: skip
+            means, look = [np.mean(each) for each in values], {"linewidth": 1.8, "marker": "o", "markersize": 4}
+            axis.errorbar(places, means, spread, color=colour, capsize=3 if spread.any() else 0, **look)
+            end = {"textcoords": "offset points", "va": "center", "color": colour}
+            axis.annotate(f"R@{k}", (places[-1], means[-1]), (8, 0), **end)
         axis.set_xticks(places, [_power(value) for value in found])
         axis.set(title=title, xlabel=r"$\epsilon$  (0 is T-HN)", ylim=(0, None))
     panels[0].set_ylabel("recall, %")
@@ -121,8 +122,9 @@ def draw_branches(runs: PaperRuns, path: Path) -> Path:
     """How many anchors take each branch of SelHN over training (figure 7)."""
     present = {title: runs.logs(wanted) for title, wanted in BRANCHES.items()}
     present = {title: logs for title, logs in present.items() if logs}
-    figure, panels = pyplot().subplots(1, max(1, len(present)), figsize=(4.3 * max(1, len(present)), 3.4), sharey=True,
-                                       squeeze=False, layout="constrained")  # fmt: skip
+    number = max(1, len(present))
+    how = {"figsize": (4.3 * number, 3.4), "layout": "constrained", "sharey": True, "squeeze": False}
+    figure, panels = pyplot().subplots(1, number, **how)
     for axis, (title, logs) in zip(panels[0], present.items()):
         at, mined, _ = _band(logs, "separated")
         mined = 100 * mined
@@ -138,7 +140,7 @@ def draw_branches(runs: PaperRuns, path: Path) -> Path:
 
 
 def draw_speed(runs: PaperRuns, path: Path) -> Path:
-    """Test RSUM against pairs scored in a second, two models after one another where a system is two (figure 8)."""
+    """Test RSUM against pairs scored per second; a system of two models scores with both in turn (figure 8)."""
     figure, axis = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
     points = []
     for method, loss in SYSTEMS:
@@ -148,18 +150,19 @@ def draw_speed(runs: PaperRuns, path: Path) -> Path:
             speed, rsum = runs.pairs_a_second(members) / 1000, Metrics.mean(metrics).rsum
             axis.scatter(speed, rsum, s=60, color=LOSS_COLOURS[loss], zorder=3)
             points.append((speed, rsum, method))
-    for (speed, rsum, method), place in zip(points, label_places([(speed, rsum) for speed, rsum, _ in points])):
+    labels = label_places([(speed, rsum) for speed, rsum, _ in points])
+    for (speed, rsum, method), place in zip(points, labels):
         axis.annotate(method, (speed, rsum), **place, textcoords="offset points", fontsize=9)
     for loss in ("T-HN", "SelHN"):
         axis.scatter([], [], s=60, color=LOSS_COLOURS[loss], label=loss)
-    axis.set(xscale="log", xlabel="thousand pairs a second, encoding included", ylabel="RSUM on test")
+    axis.set(xscale="log", xlabel="thousand pairs per second, encoding included", ylabel="RSUM on test")
     axis.margins(x=0.18, y=0.15)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return save_figure(figure, path)
 
 
 def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
-    """Where the name of each point is written: above it, or beside it where another point is close above or below.
+    """Where the name of each point is written: above it, or beside it if another point is close.
 
     Close is what a label would cover: a twentieth of the height, a third of the width on a logarithmic axis.
     """
@@ -175,27 +178,28 @@ def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
             places.append({"xytext": (0, 7), "ha": "center", "va": "bottom"})
         else:  # the ones to the left write to the left, so that two neighbours never meet
             left = speeds[number] <= speeds[near].mean()
-            places.append({"xytext": (-8 if left else 8, 0), "ha": "right" if left else "left", "va": "center"})
+            side, shift = ("right", -8) if left else ("left", 8)
+            places.append({"xytext": (shift, 0), "ha": side, "va": "center"})
     return places
 
 
 def losses_of(model: str) -> Mapping[str, Wanted]:
     """A model with the three losses of Table 1."""
-    return {"Triplet": recipe(f"{model}_triplet"), "T-HN": recipe(f"{model}_hn"), "SelHN": recipe(f"{model}_selhn")}
+    return {title: recipe(f"{model}_{loss}") for title, loss in LOSSES.items()}
+
+
+def three_losses(model: str, title: str) -> Figure:
+    """The figure of one model with these losses."""
+    runs = tuple(losses_of(model).values())
+    return Figure(f"Training {title} with three losses", draw_losses(model, title), runs)
 
 
 FIGURES: Mapping[str, Figure] = {
     "fig1": Figure("Training loss of classical models with T-HN", draw_classical, tuple(CLASSICAL.values())),
     "fig2": Figure("Three image encoders", copy_drawing("fig2")),
-    "fig3": Figure(
-        "Training VSE (FC) with three losses", draw_losses("vse_fc", "VSE (FC)"), tuple(losses_of("vse_fc").values())
-    ),
+    "fig3": three_losses("vse_fc", "VSE (FC)"),
     "fig4": Figure("The gradient of an anchor, its positive and its negative", copy_drawing("fig4")),
-    "fig5": Figure(
-        "Training VSE (MLP) with three losses",
-        draw_losses("vse_mlp", "VSE (MLP)"),
-        tuple(losses_of("vse_mlp").values()),
-    ),
+    "fig5": three_losses("vse_mlp", "VSE (MLP)"),
     "fig6": Figure("What epsilon does, RVSE (MLP)", draw_epsilon, tuple(EPSILONS.values())),
     "fig7": Figure("Share of the branches of SelHN over training", draw_branches, tuple(BRANCHES.values())),
     "fig8": Figure("Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])),
@@ -205,7 +209,7 @@ FIGURES: Mapping[str, Figure] = {
 
 
 def _present(runs: PaperRuns, wanted: Wanted) -> list[list[list[dict[str, Any]]]]:
-    """The logs of a run, or nothing where it could not be made."""
+    """The logs of a run, or nothing if it could not be made."""
     logs = runs.logs(wanted)
     return [logs] if logs else []
 

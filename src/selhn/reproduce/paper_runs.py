@@ -38,7 +38,7 @@ class PaperRuns:
     Args:
         out: the folder.
         data: a name in `DATASETS`, or the folder of a data set, which is trained on as Flickr30K is.
-        settings: changes to every run, as `selhn train` takes them; `model.X` goes to the models that have an X.
+        settings: changes to every run, as `selhn train` takes them; `model.X` for models that have an X.
         seeds: one run each.
         small: whether all runs are made small, see `tiny`.
     """
@@ -48,7 +48,8 @@ class PaperRuns:
         small: bool = False,
     ):  # fmt: skip
         if len(set(seeds)) < len(seeds) or not seeds:
-            raise SelhnError(f"the seeds are {', '.join(map(str, seeds)) or 'none'}: name one or more, each once")
+            named = ", ".join(map(str, seeds)) or "none"
+            raise SelhnError(f"the seeds are {named}: name one or more, each once")
         self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
         added = (*tiny.SETTINGS, *(tiny.WORLD_SETTINGS if data == "world" else ())) if small else ()
         self.settings = (*added, *settings)
@@ -80,15 +81,15 @@ class PaperRuns:
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
         """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process."""
         data = self.data  # found, or said to be missing, before anything else
-        every = [(one, seed, self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds]
-        missing = {(one, seed): (config, folder) for one, seed, config, folder in every if not is_done(folder, config)}
+        every = {(one, seed): (self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds}
+        missing = {key: (config, folder) for key, (config, folder) in every.items() if not is_done(folder, config)}
         if missing and self.small and not (self.out / "tiny_bert").exists():
             tiny.write_bert(self.out / "tiny_bert", data)
         if len(every) > len(missing):
             print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
         quiet, start = self.small or jobs > 1, time.monotonic()
         tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
-        if jobs > 1:  # the tables list the costly systems last; one that starts last leaves other processes idle
+        if jobs > 1:  # tables list costly systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
             passed = f"{number}/{len(tasks)}, {time.monotonic() - start:.0f} s"
@@ -126,7 +127,7 @@ class PaperRuns:
     def pairs_a_second(self, members: Sequence[Wanted]) -> float:
         """Pairs of the test split scored per second, encoders included; all members in turn.
 
-        Features and tokens are on the device before, and the weights are new: they do not change how long it takes.
+        Features and tokens are on the device already. The weights are new: they do not change the time.
         """
         folders = [self.folder(member, self.seeds[0]) for member in members]
 

@@ -34,9 +34,9 @@ class PaperRow:
     """A key of `DATA_TITLES`."""
     method: str
     loss: str
-    """Empty where the paper does not say."""
+    """Empty if the paper does not say."""
     kind: str
-    """Whether one model or the averaged scores of two: single or ensemble; empty where nobody says."""
+    """One model or the averaged scores of two: "single" or "ensemble"; empty if not known."""
     recalls: tuple[float | None, ...]
     rsum: float | None
     note: str
@@ -89,37 +89,40 @@ _PARTS = {
     "SAF": ("saf",),
     "SGR": ("sgr",),
 }
-_LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
+LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
+"""Of Table 1, and how recipes call them."""
 
 RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
     **{
         (method, title): (recipe(f"{model}_{loss}"),)
         for method, model in (("VSE (FC)", "vse_fc"), ("VSE (MLP)", "vse_mlp"), ("RVSE (MLP)", "rvse"))
-        for title, loss in _LOSSES.items()
+        for title, loss in LOSSES.items()
     },
     **{("VSE (FC)", loss): (Wanted(f"vse_fc_{loss.lower()}", "vse_fc_selhn", (f"loss={loss.lower()}",)),)
        for loss in ("SHN", "SCT")},
     **{
-        (method, loss): tuple(recipe(f"{part}_{_LOSSES[loss]}") for part in parts)
+        (method, loss): tuple(recipe(f"{part}_{LOSSES[loss]}") for part in parts)
         for method, parts in _PARTS.items()
         for loss in ("T-HN", "SelHN")
     },
     **{
-        ("BFAN", title): tuple(Wanted(f"{part}_{loss}", f"{part}_selhn", (f"loss={loss}",)) for part in _PARTS["BFAN"])
+        ("BFAN", title): tuple(
+            Wanted(f"{part}_{loss}", f"{part}_selhn", (f"loss={loss}",)) for part in _PARTS["BFAN"]
+        )
         for title, loss in (("SSP", "ssp"), ("AOQ", "aoq"), ("Meta-SPN", "meta_spn"))
     },
     ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),
     ("RVSE++", "SelHN"): (recipe("rvsepp_selhn"),),
 }  # fmt: skip
-"""Method and loss of a row, and the runs that are its like; the scores of several are averaged. The SCAN of the paper's
-ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one kind, and
-sums over the batch: with clipping, the gradient is then as long after the warm-up as before. A row that is not here is
-not ours yet."""
+"""Method and loss of a row, and the runs that correspond to it; the scores of several are averaged. The SCAN of the
+paper's ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one
+kind, and sums over the batch: with clipping, the gradient is then as long after the warm-up as before. Rows that
+are not here are not reproduced yet."""
 
 
 def row_applies(row: PaperRow, data: str) -> bool:
-    """Whether a row can be filled from runs on a data set: the two of the paper fill their own rows, others all."""
+    """Whether runs on a data set can fill a row: the two of the paper fill their own rows, others all."""
     return data not in ("f30k", "coco") or row.data.startswith(data)
 
 

@@ -13,13 +13,13 @@ from selhn.text import Vocabulary
 SETTINGS = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0", "device=cpu",
             "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
 WORLD_SETTINGS = ("data.images=300", "data.width=128")
-"""Added where the data is the generated world."""
+"""Added if the data is the generated world."""
 _BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
          "max_position_embeddings": 64, "model_type": "bert"}  # fmt: skip
 
 
 def write_bert(folder: Path, data: Data) -> Path:
-    """A BERT of one layer with random weights that knows the words of the training texts, in place of a real one."""
+    """A BERT of one layer with random weights that knows the words of the training texts."""
     words = [word for word in Vocabulary.build(data.train.captions).words if not word.startswith("<")]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     config = {**_BERT, "vocab_size": len(pieces)}

@@ -50,6 +50,14 @@ def test_the_present_temperature_is_shown_and_saved(kind):
     assert repr(kind(**loss_settings(trained))) == repr(fresh)
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_temperature_can_be_set(kind, learn):
+    scores, loss = make_scores("trained", 9, 0), kind(learn=learn)
+    loss.temperature = 0.5
+    assert loss.temperature == 0.5
+    torch.testing.assert_close(loss(scores).detach(), kind(temperature=0.5)(scores), rtol=1e-6, atol=1e-6)
+
+
 def test_gradients_of_what_is_learnt(kind):
     scores = make_scores("trained", 6, 0)
     loss = kind(learn=True).double()

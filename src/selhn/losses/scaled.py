@@ -53,6 +53,13 @@ class ScaledLoss(Learns, AbstractLoss):
         """What scores are divided by now."""
         return _present(self._temperature, 1 / self._scale().item()) if self.learn else self._temperature
 
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        require_number("temperature", value, above=0)
+        self._temperature = value
+        if self.learn:
+            self.log_scale.data.fill_(-math.log(value))
+
     @property
     def bias(self) -> float:
         """What is added to the quotient now."""

@@ -54,9 +54,9 @@ def test_a_missing_library_says_how_to_install_it(monkeypatch, name, module, how
 
 
 def test_efficientnet_reads_its_weights_strictly(monkeypatch, tmp_path):
-    network = torch.nn.Conv2d(3, 1280, 260, 260)
+    network = torch.nn.Conv2d(3, 4, 1)
     network.extract_features = network.forward
-    other = torch.nn.Conv2d(3, 1280, 260, 260)
+    other = torch.nn.Conv2d(3, 4, 1)
     path = tmp_path / "weights.pth"
     torch.save(other.state_dict(), path)
     code, carrier = types.ModuleType("code"), types.ModuleType("weights")

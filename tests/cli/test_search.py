@@ -19,7 +19,7 @@ from selhn.cli.search import (
     index_path,
     save_sheet,
 )
-from selhn.data import load_data
+from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor
 from selhn.pictures.picture_folders import default_index
@@ -28,18 +28,24 @@ from selhn.text import Vocabulary
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def world(tmp_path_factory):
+    """The folder of a small world."""
+    return str(import_data("world", tmp_path_factory.mktemp("data") / "world", images=100))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, world):
     folder = tmp_path_factory.mktemp("model") / "rvse"
-    data = load_data("world")
+    data = load_data(world)
     torch.manual_seed(0)
     words = Vocabulary.build(data.dev.captions)
     create_model("rvse", tokenizer=words, feature_dim=data.feature_dim, dim=8).save(folder)
     return folder
 
 
-def test_filling_asking_changing(saved, tmp_path, monkeypatch):
+def test_filling_asking_changing(saved, world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = fill_index("world", DEFAULT_INDEX, saved, "dev", "int8")
+    said = fill_index(world, DEFAULT_INDEX, saved, "dev", "int8")
     assert said == describe(Index.load(DEFAULT_INDEX))
     assert "8 numbers each in int8, by rvse" in said
     number = len(Index.load(DEFAULT_INDEX))
@@ -53,12 +59,12 @@ def test_filling_asking_changing(saved, tmp_path, monkeypatch):
     assert said.endswith("; every file is what was written")
 
 
-def test_indexing_that_was_stopped_is_gone_on_with(saved, tmp_path):
-    fill_index("world", tmp_path / "i", saved, "dev")
+def test_indexing_that_was_stopped_continues(saved, world, tmp_path):
+    fill_index(world, tmp_path / "i", saved, "dev")
     index = Index.load(tmp_path / "i")
     every = index.ids()
     index.delete(every[10:])
-    fill_index("world", tmp_path / "i", None, "dev")
+    fill_index(world, tmp_path / "i", None, "dev")
     assert Index.load(tmp_path / "i").ids() == every
 
 
@@ -138,7 +144,7 @@ def test_what_a_screen_can_show():
     assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"
 
 
-def test_an_index_in_milvus(pictures, saved, tmp_path):
+def test_an_index_in_milvus(pictures, saved, world, tmp_path):
     pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
     said = fill_index("Pictures", "photos.db", None)
     assert "photos.db: 5 images, 0 texts, 8 numbers each in float32, by rvse" in said
@@ -148,10 +154,10 @@ def test_an_index_in_milvus(pictures, saved, tmp_path):
     assert "4 images" in change_index("photos.db", delete=["Pictures/2.png"], approximate="exact")
     with pytest.raises(ValueError, match="only an index in a folder"):
         change_index("photos.db", compact=True)
-    fill_index("world", "photos.db#world", saved, "dev")
+    fill_index(world, "photos.db#world", saved, "dev")
     with pytest.raises(ValueError, match="has no model .* give it with --model"):
         ask(["a red ball"], "photos.db#world")
-    fill_index("world", tmp_path / "folder", saved, "dev")
+    fill_index(world, tmp_path / "folder", saved, "dev")
     here = ask(["a red ball"], tmp_path / "folder", k=4, where="split = dev")
     there = ask(["a red ball"], "photos.db#world", k=4, where="split = dev", model=saved)
     assert [(hit.id, hit.captions) for hit in there] == [(hit.id, hit.captions) for hit in here]

@@ -28,16 +28,16 @@ def train(
     elif show or recipe is None:
         typer.echo(describe_recipes())
     else:
-        named = ",".join([seeds, *(word.removeprefix("seeds=") for word in settings or [] if word not in changes)])
+        named = [seeds, *(word.removeprefix("seeds=") for word in settings or [] if word not in changes)]
         config = override(get_recipe(recipe), changes)
-        typer.echo(run_seeds(config, seed_numbers(named) or None, out or Path("runs") / recipe))
+        typer.echo(run_seeds(config, seed_numbers(",".join(named)) or None, out or Path("runs") / recipe))
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs or saved models; several are averaged too.")],
+    runs: Annotated[list[Path], typer.Argument(help="Runs or saved models; several are averaged too.")],
     data: Annotated[str | None, typer.Option(help="Data to measure on; default is that of the runs.")] = None,
     split: str = "test",
-    folds: Annotated[int | None, typer.Option(help="1 for COCO 5K; by default 5 for the test images of COCO.")] = None,
+    folds: Annotated[int | None, typer.Option(help="1 for COCO 5K; default 5 for COCO, else 1.")] = None,
     scores: Annotated[
         Path | None, typer.Option(help="Folder that keeps the scores; the same command resumes from it.")
     ] = None,
@@ -48,5 +48,6 @@ def evaluate(
 
     width = max(len("ensemble"), *map(len, run_names(runs)))
     with stoppable():
-        for name, metrics in measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False):
+        measured = measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False)
+        for name, metrics in measured:
             typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")

@@ -29,7 +29,7 @@ LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
 """In `config.yaml`, before a model, loss or data set that is in no table: only Python code can make it."""
 LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"siglip": {"learn": True}, "ncr": {"warmup_epochs": 5}}
-"""Settings of a loss in a whole run unless `config.yaml` has others. A single call of the loss has its own."""
+"""Settings of a loss in a whole run, unless `config.yaml` has others; the class has its own defaults."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Results:
 class RunFolder:
     """The only reader and writer of a run's files.
 
-    `config.yaml` (model, loss, data and settings by name), the tokenizer, `identity.json` (what a resumed run must
-    have in common with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model), `results.json`,
-    `verdict.json`. Opening one reads nothing. With `path=None` nothing is written, and the best weights are kept in
-    memory.
+    `config.yaml` (model, loss, data and settings by name), the tokenizer, `identity.json` (what a resumed run
+    must have in common with this one), `env.json`, `log.jsonl`, `checkpoints/`, `best/` (a saved model),
+    `results.json`, `verdict.json`. Opening one reads nothing. With `path=None` nothing is written, and the
+    best weights are kept in memory.
     """
 
     def __init__(self, path: str | Path | None):
@@ -116,7 +116,7 @@ class RunFolder:
         try:
             return Results(content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled"))
         except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): was it edited by hand?") from None
+            raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): start the run again") from None
 
     @property
     def verdict(self) -> dict[str, Any] | None:
@@ -135,7 +135,8 @@ class RunFolder:
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.file(name)
         try:
-            content = (yaml.safe_load if path.suffix == ".yaml" else json.loads)(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -157,9 +158,7 @@ class RunFolder:
             raise SelhnError(f"{self.path} is a file: choose a folder for out=")
         # A run that died before its first checkpoint has nothing to resume; it may begin again.
         if self.started and not resume:
-            raise SelhnError(
-                f"{self.path} already holds a run: continue it with resume=True, or choose another folder for out="
-            )
+            raise SelhnError(f"{self.path} already holds a run: continue it with resume=True, or choose another out=")
         if resume and not self.started:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
 
@@ -227,8 +226,8 @@ class RunFolder:
     ) -> None:
         """Write `checkpoints/NAME`; the one before it is removed only when this one is complete.
 
-        It is written under another name and renamed, and then `checkpoints/latest` names it. Whatever happens in
-        between, a full disk or kill -9, the checkpoint before is still there.
+        It is written under another name and renamed, and then `checkpoints/latest` names it. Whatever happens
+        in between, a full disk or kill -9, the checkpoint before is still there.
         """
         folder = self.file("checkpoints")
         temporary, final = folder / f".{name}.partial", folder / name
@@ -262,7 +261,7 @@ class RunFolder:
                 json.loads((latest / "training.json").read_text()),
             )
         except (OSError, ValueError, SafetensorError) as error:
-            raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
+            raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
 
 
 def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:

@@ -16,7 +16,7 @@ class LogPart(NamedTuple):
     more: bool
     """Whether the file already holds more than was read."""
     restarted: bool
-    """Whether the log is shorter than `after` was: it was started again, and this part is from its beginning."""
+    """Whether the log is shorter than `after`: it was started again, and this is its beginning."""
 
 
 def read_log(path: str | Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A training step recorded once as a CUDA graph and replayed: hundreds of small kernels become one launch.
 
-Nothing else in the package knows about recording. There is one recording for each number of tokens and each phase
-of the loss. The first step of a kind runs unrecorded, which is all the warming up that a recording needs; the second
-is recorded.
+Nothing else in the package knows about recording. There is one recording for each number of tokens and each
+phase of the loss. The first step of a kind runs unrecorded, which is all the warming up that a recording
+needs; the second is recorded.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -38,7 +38,7 @@ class Stepper:
         self._pool = torch.cuda.graph_pool_handle() if record else None
 
     def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
-        """One step. `phase` is whatever changes the computation but not the shapes, such as that of a loss."""
+        """One step. `phase` is what changes the computation but not the shapes, such as that of a loss."""
         self.generator.manual_seed(step.seed)
         shape = (step.num_tokens, phase, step.pairs.regions is None)
         if shape in self._recordings:
@@ -64,8 +64,8 @@ class _Recording:
         self.pairs = step.pairs.each(Tensor.clone)
         self.graph = torch.cuda.CUDAGraph()
         self.graph.register_generator_state(generator)
-        # All recordings share their memory: each uses it from start to end, and no two run at once. Only this thread
-        # is recorded: another one may be bringing features over.
+        # All recordings share their memory: each uses it from start to end, and no two run at once. Only this
+        # thread is recorded: another one may be bringing features over.
         here = torch.cuda.current_stream()
         with torch.cuda.graph(self.graph, pool=pool, stream=here, capture_error_mode="thread_local"):
             self.numbers = Numbers.of(compute(self.pairs, step.num_tokens))

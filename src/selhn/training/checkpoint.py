@@ -50,7 +50,7 @@ class Checkpoints:
     alarm: StallAlarm | None = None
 
     def save(self, position: Position) -> None:
-        """Write all of it, if the run has a folder; the checkpoint before is removed only when this one is complete."""
+        """Write all of it, if the run has a folder."""
         if self.folder.path is None:
             return
         moments, groups = flatten_optimizer(self.optimizer)
@@ -61,7 +61,7 @@ class Checkpoints:
             tensors |= {PROTOCOL + name: tensor.contiguous() for name, tensor in self.protocol.state().items()}
         heard = None if self.alarm is None else asdict(self.alarm)
         content = {"position": asdict(position), "identity": self.identity, "groups": groups, "alarm": heard}
-        # The epoch is in the name because the end of an epoch and its last step are two positions at one step.
+        # The epoch is in the name: the end of an epoch and its last step are two positions at one step.
         name = f"step_{position.step:08}_epoch_{position.epoch:04}"
         self.folder.write_checkpoint(name, self.model, tensors, content)
 
@@ -72,22 +72,21 @@ class Checkpoints:
             position, there, groups, heard = (content[key] for key in ("position", "identity", "groups", "alarm"))
             position, there = Position(**position), respelled(there)
         except (KeyError, TypeError, AttributeError) as error:
-            raise Damaged(f"the checkpoint {latest} is damaged ({error}): remove the run and start it again") from None
+            raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
         changed = [
             f"{key} was {there.get(key)}, is {own}" for key, own in self.identity.items() if there.get(key) != own
         ]
         if changed:
-            raise SelhnError(f"{latest} belongs to another run ({'; '.join(changed)}): resume with the same settings")
+            why = "; ".join(changed)
+            raise SelhnError(f"{latest} belongs to another run ({why}): resume with the same settings")
         load_weights(self.model, latest / "model.safetensors")
         unflatten_optimizer(self.optimizer, tensors, groups)
-        # Checkpoints of before kept what a loss learns among the tables of its protocol.
-        old = {
-            name.removeprefix(PROTOCOL): value for name, value in tensors.items() if name.startswith(PROTOCOL + LOSS)
-        }
+        kept = _named(PROTOCOL, tensors)
         if isinstance(self.loss, AbstractLoss):
-            self.loss.load_state_dict(_named(LOSS, {**tensors, **old}), strict=False)
+            # Older checkpoints have what a loss learns among the tables of its protocol.
+            self.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
         if self.protocol is not None:
-            self.protocol.load_state(_named(PROTOCOL, tensors))
+            self.protocol.load_state(kept)
         if self.alarm is not None:
             for name, value in (heard or {}).items():
                 setattr(self.alarm, name, value)

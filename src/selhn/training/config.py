@@ -50,12 +50,12 @@ class TrainConfig:
     feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
     feature_bytes: int = 0
-    """GPU memory that features may take; 0 means half of what is free. What does not fit stays on the host."""
+    """GPU memory for features; 0 means half of what is free. What does not fit stays on the host."""
     capture: Literal["auto", "always", "never"] = "auto"
-    """Whether steps are recorded as a CUDA graph and replayed; auto records on a GPU, with losses of selhn."""
+    """Whether steps are recorded as a CUDA graph; auto does on a GPU, with losses of selhn."""
     two_pass: bool = False
-    """Whether all pairs are scored without a gradient, and then only those that have one again: the same step in
-    less time, for cross-attention and losses of hardest negatives."""
+    """Whether all pairs are scored without a gradient, and then only those that have one again: the same step
+    in less time, for cross-attention and losses of hardest negatives."""
     checkpoint_every: int = 0
     """Steps between checkpoints within an epoch; 0 means at its end only."""
 
@@ -108,7 +108,7 @@ def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig) -> RunConfig:
-    """The configuration of a run from Python: names for what comes from the tables, `own:` before the rest."""
+    """The configuration of a run from Python: names of what is in the tables, `own:` before the rest."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
     settings = loss_settings(loss) if isinstance(loss, AbstractLoss) and of_loss else {}
@@ -157,7 +157,7 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
         try:
             values[key] = _number(yaml.safe_load(text) if text else "")
         except yaml.YAMLError:
-            raise SelhnError(f"the value of {setting!r} cannot be read: close its brackets and quotes") from None
+            raise SelhnError(f"the value of {setting!r} cannot be read: close brackets and quotes") from None
     return values
 
 

@@ -62,7 +62,7 @@ def train(
     """Train a model on `data.train`, keep its best epoch on `data.dev`, measure that one once on `data.test`.
 
     Args:
-        model: any `AbstractMatcher` with a tokenizer. It ends with the weights of the epoch with the best RSUM.
+        model: any `AbstractMatcher` with a tokenizer. It ends with the weights of its best epoch on dev.
         data: what `load_data` returns, or a `Data` of your own.
         loss: a loss of selhn, or any function from scores `(B, B)`, pairs on the diagonal, to one number.
         out: folder of the run: its settings, log, checkpoints, best model, results and verdict.

@@ -27,8 +27,9 @@ def measure_runs(
 ) -> Iterator[tuple[str, Metrics]]:
     """The best model of every run under its name, and after several of them what their averaged scores reach.
 
-    A run by itself is ranked by its `logits`. What is averaged are the scores, which for SGR and SAF are sigmoids,
-    as their authors do. `scores` is a folder that keeps the `logits`; a measurement that was stopped resumes from it.
+    A run by itself is ranked by its `logits`. What is averaged are the scores, which for SGR and SAF are
+    sigmoids, as their authors do. `scores` is a folder that keeps the `logits`; a measurement that was
+    stopped resumes from it.
     """
     names = run_names(runs)
     require_same_data(runs)

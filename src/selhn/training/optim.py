@@ -14,7 +14,7 @@ from selhn.training.config import TrainConfig
 def make_optimizer(
     model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
 ) -> torch.optim.AdamW:
-    """AdamW over the model's parameter groups; a pre-trained text encoder has a lower rate, `of_loss` no decay."""
+    """AdamW; a pre-trained text encoder has a lower rate, and what the loss learns no decay."""
     on_gpu = device.type == "cuda"
     groups = parameter_groups(model, config.lr, config.text_lr_factor)
     if of_loss:
@@ -27,7 +27,7 @@ def make_optimizer(
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
-    """Trainable parameters; those of parts that say `is_pretrained`, such as a BERT, learn at `lr * text_lr_factor`."""
+    """Trainable parameters; parts that say `is_pretrained`, such as a BERT, learn at `lr * text_lr_factor`."""
     parts = [part for part in model.modules() if getattr(part, "is_pretrained", False)]
     pretrained = [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
     known = set(map(id, pretrained))

@@ -70,8 +70,8 @@ def _cross_attention(
 
 
 # AdamW 5e-4, 20 epochs, batch 128, margin 0.2, epsilon 0.01 are section 4.1 of the paper.
-# Official: clipping at 2.0, 20 % of regions and words dropped, and the rate falling at epoch 15 are in the released
-# code, not in the text; the rate falls on the small sets only.
+# Official: clipping at 2.0, 20 % of regions and words dropped, and the rate falling at epoch 15 are in the
+# released code, not in the text; the rate falls on the small sets only.
 _TABLE_1 = Schedules(Schedule(20, (), 5e-4), Schedule(20, (), 5e-4), Schedule(20, (15,), 5e-4))
 _RVSEPP = Schedules(*[Schedule(30, (15,), 5e-4)] * 3)
 _SCAN = Schedules(Schedule(30, (15,), 2e-4), Schedule(20, (10,), 5e-4), Schedule(30, (15,), 2e-4))
@@ -140,7 +140,7 @@ def get_recipe(name: str) -> RunConfig:
 
 
 def find_data(name: str) -> str:
-    """Where a named data set is stored: below $SELHN_DATA or ./data; any other name is a path or "world" itself."""
+    """The path of a named data set, below $SELHN_DATA or ./data; any other name is returned unchanged."""
     if not DATASETS.get(name):
         return name
     roots = [Path(os.environ["SELHN_DATA"])] if "SELHN_DATA" in os.environ else []

@@ -13,8 +13,8 @@ from selhn.training.config import TrainConfig
 def on_device(data: Data, config: TrainConfig, device: torch.device, half: bool) -> Data:
     """The data with all features on the device if they fit into the byte budget, else unchanged.
 
-    Encoders that compute in bfloat16 round their features to it first, so keeping them in it changes no number.
-    Features that do not fit are copied to the device in every step instead.
+    Encoders that compute in bfloat16 round their features to it first, so keeping them in it changes no
+    number. Features that do not fit are copied to the device in every step instead.
     """
     if device.type == "cpu" and config.feature_precision == "auto":
         return data

@@ -32,7 +32,7 @@ def run_config(
 
 
 def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
-    """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`, such as `epochs`."""
+    """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`."""
     config = override(read_config(Path(out)), settings)
     if config.own:
         raise SelhnError(

@@ -1,9 +1,9 @@
 """A step that scores all pairs without a gradient, and then again only those that have a gradient.
 
-A loss of hardest negatives has gradients for the positives and for one negative per anchor: B of the B^2 pairs, and
-2B for each maximum that it needs. It sees the whole matrix of the first pass, in which these pairs carry the
-gradients of the second. Value and gradients are those of one pass. This does not hold for a loss with gradients for
-all negatives, nor for a model whose scores depend on other pairs.
+A loss of hardest negatives has gradients for the positives and for one negative per anchor: B of the B^2
+pairs, and 2B for each maximum that it needs. It sees the whole matrix of the first pass, in which these pairs
+carry the gradients of the second. Value and gradients are those of one pass. This does not hold for a loss
+with gradients for all negatives, nor for a model whose scores depend on other pairs.
 """
 
 from collections.abc import Callable
@@ -64,7 +64,8 @@ def match_in_two_passes(
         # Once for every item, and not for every pair that it is in.
         images, texts = images.with_gram(), texts.with_gram()
     again = model.activation(model.logits(images[image], texts[text], aligned=True))
-    # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were taken here.
+    # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were
+    # taken here.
     leads = (again - again.detach()).to(scores.dtype) * counts
     return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores), model.auxiliary(batch, images, texts))
 

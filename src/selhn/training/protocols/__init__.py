@@ -1,4 +1,4 @@
-"""Losses that need more in training than the scores of a batch, and how each gets it. One line of `PROTOCOLS` each."""
+"""How losses are trained that need more than the scores of a batch. One line of `PROTOCOLS` each."""
 
 from collections.abc import Mapping
 from typing import Any

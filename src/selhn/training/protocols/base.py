@@ -15,10 +15,10 @@ from selhn.training.two_pass import match_in_two_passes
 class Protocol:
     """How a loss is trained; this is the ordinary way, which needs nothing but scores.
 
-    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints. A
-    protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves the result in
-    `tables`, with a row per text or image, on the device; `match` gathers from them for its pairs.
-    Tables are filled in place, never replaced: a recorded step keeps reading where it was recorded.
+    The loop calls `begin_epoch` before an epoch and `match` in every step, and keeps `state` in checkpoints.
+    A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves the result
+    in `tables`, with a row per text or image, on the device; `match` gathers from them for its pairs. Tables
+    are filled in place, never replaced: a recorded step keeps reading where it was recorded.
 
     Args:
         model, loss, data: what is trained; `data.train` is what `batches` are made of.
@@ -42,7 +42,7 @@ class Protocol:
         """Before the first step of an epoch; not if a run is resumed in the middle of one."""
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
-        """The scores of a batch, and what the loss is `given` with them; `pairs` are its rows of the training set."""
+        """The scores of a batch, whose rows of the training set are `pairs`, and what the loss is `given`."""
         return self.score(batch), None
 
     def score(self, batch: Batch) -> Match:
@@ -52,7 +52,7 @@ class Protocol:
         return self.model(batch)
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
-        """The images of the pairs, whose captions are not negatives of each other; None if the settings allow it."""
+        """The images of the pairs: captions of one are not negatives of each other, unless the settings say so."""
         return batch.image_ids if self.config.mask_same_image else None
 
     def state(self) -> dict[str, Tensor]:

@@ -18,11 +18,11 @@ THRESHOLD = 0.5
 
 
 class CoDivide(Protocol):
-    """Before every epoch after the warm-up: losses of all pairs, a mixture of two Gaussians, labels for both networks.
+    """Before every epoch after the warm-up: losses of all pairs, two Gaussians, labels for both networks.
 
-    For each network, l_i is the loss of pair i in a random batch (`NCR.pair_losses`), w_i the posterior of the
-    component with the lower mean, P_i the prediction of `NCR.predict`. A pair is true if w_i of the *other* network
-    is above 1/2:
+    For each network, l_i is the loss of pair i in a random batch (`NCR.pair_losses`), w_i the posterior of
+    the component with the lower mean, P_i the prediction of `NCR.predict`. A pair is true if w_i of the
+    *other* network is above 1/2:
 
         y_i = w_i + (1 - w_i) P_i                    for true pairs, w of the other network, P of its own
         y_i = (P_i of one + P_i of the other) / 2    for wrong pairs, used from the middle of the run on
@@ -30,8 +30,8 @@ class CoDivide(Protocol):
     A model with one network is its own other. Both networks see the same batch and are updated in one step.
     """
 
-    # Official: predictions are made in every step, and true and wrong pairs have batches of their own, with an update
-    # for each. Here a label holds for an epoch, and a batch has both kinds.
+    # Official: predictions are made in every step, and true and wrong pairs have batches of their own, with
+    # an update for each. Here a label holds for an epoch, and a batch has both kinds.
 
     networks = 2
 

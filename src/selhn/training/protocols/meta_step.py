@@ -1,4 +1,4 @@
-"""Meta-SPN: the step that teaches a weighting network what to weigh (our reading of Wei et al., 2021; experimental)."""
+"""Meta-SPN: a step for a weighting network (our reading of Wei et al., 2021; experimental)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,19 +24,20 @@ DARTS (Liu et al., ICLR 2019) takes 0.01, within which hinges switch on and off 
 
 
 class MetaStep(Protocol):
-    """Before every update: would the weights, as they are, make the next step good for pairs of the dev split?
+    """Before every update: would the weights make the next step a good one for pairs of the dev split?
 
-    With theta the model, phi the weighting network, l_i the hinges of a batch and M the T-HN loss of a batch of dev:
+    With theta the model, phi the weighting network, l_i the hinges of a batch and M the T-HN loss of a batch
+    of dev:
 
         theta' = theta - lr grad_theta mean_i(w_i(phi) l_i(theta))
         grad_phi M(theta') = -lr mean_i(grad_phi w_i(phi) <grad_theta l_i(theta), v>),   v = grad_theta M(theta')
 
-    Neither a second derivative nor a gradient for each anchor is needed: <grad l_i, v> is how l_i changes along v, the
-    difference of two passes with theta moved a little to and fro. lr is the rate that the run begins with, and theta'
-    a plain gradient step, where the update that follows is AdamW's.
+    Neither a second derivative nor a gradient for each anchor is needed: <grad l_i, v> is how l_i changes
+    along v, the difference of two passes with theta moved a little to and fro. lr is the rate that the run
+    begins with, and theta' a plain gradient step, where the update that follows is AdamW's.
 
-    The abstract names the validation set, so it is dev; the epoch is chosen on dev as well, which favours this loss
-    there. Test stays out of it.
+    The abstract names the validation set, so it is dev; the epoch is chosen on dev as well, which favours
+    this loss there. Test stays out of it.
     """
 
     def __init__(self, model: AbstractMatcher, loss: MetaSPN, data: Data, batches: Batches, config: TrainConfig):
@@ -51,12 +52,12 @@ class MetaStep(Protocol):
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
         may_record = on_gpu and self._dev.resident and config.capture != "never"
-        # Seeds cannot be set in a recorded step; elsewhere they are, since a model may draw in ways not seen here.
+        # A recorded step cannot set seeds. Elsewhere they are set: a model may draw in ways not seen here.
         self._seeded = drops or not may_record
 
     @property
     def capturable(self) -> bool:
-        """Not with dropout, which must be the same in all passes, nor if features of dev are not on the device."""
+        """Not with dropout, which must be the same in all passes, nor without features of dev on the device."""
         return not self._seeded
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
@@ -68,7 +69,7 @@ class MetaStep(Protocol):
         return self.score(batch), None
 
     def _draw_dev(self) -> Batch:
-        """Other pairs of dev in every step, all of one width and drawn on the device, so that it can be recorded."""
+        """Other pairs of dev in every step, of one width and drawn on the device: it can be recorded."""
         order = torch.rand(self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device)
         rows = order.argsort()[: self._dev.batch_size]
         pairs = Pairs(rows, self._image_of_text[rows])

@@ -38,10 +38,11 @@ class TextsOfImages(NamedTuple):
 def hardest_negatives(
     model: AbstractMatcher, split: Split, num_texts: int, num_images: int, tile_bytes: int = TILE_BYTES
 ) -> tuple[Int32[Tensor, "I t"], Int32[Tensor, "T i"]]:
-    """The texts that score highest with every image and are not its own, and the images for every text, best first.
+    """The hardest negative texts of every image, and the hardest negative images of every text, hardest first.
 
-    Embedding models rank by their own scores, exactly. A model that compares fragments ranks by one vector per item
-    (see `one_vector`). In memory are a vector per image and text, and one tile. Images without texts are left out.
+    Embedding models rank by their own scores, exactly. A model that compares fragments ranks by one vector
+    per item (see `one_vector`). In memory are a vector per image and text, and one tile. Images without texts
+    are left out.
     """
     device = device_of(model)
     assert model.tokenizer is not None
@@ -69,7 +70,7 @@ def hardest_negatives(
 
 
 def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
-    """One vector per item: the embedding, or that of the whole item, or the mean direction of its fragments."""
+    """One vector per item: the embedding, that of the whole item, or the mean direction of its fragments."""
     if not isinstance(encoded, Fragments):
         return encoded
     return unit(encoded.vectors.sum(dim=1) if encoded.whole is None else encoded.whole)

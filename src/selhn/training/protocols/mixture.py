@@ -46,8 +46,9 @@ def fit_two_gaussians(
 ) -> TwoGaussians:
     """EM from the two halves that 2-means finds, until the mean log-likelihood changes by less than `tolerance`.
 
-    The defaults are those of Huang et al. (NCR, 2021), who fit losses between 0 and 1; `least_variance` is added to
-    both variances. As in the program they use, the step in which so small a change is seen is still taken.
+    The defaults are those of Huang et al. (NCR, 2021), who fit losses between 0 and 1; `least_variance` is
+    added to both variances. As in the program they use, the step in which so small a change is seen is still
+    taken.
     """
     values = values.double()
     mixture = TwoGaussians.of(values, _two_means(values), least_variance)

@@ -17,12 +17,13 @@ from selhn.training.protocols.mining import TextsOfImages, hardest_negatives
 
 
 class OfflineNegatives(Protocol):
-    """Ranks negatives of the whole training set before an epoch, and scores four further pairs for each of a batch.
+    """Ranks negatives of the whole training set before an epoch; scores four further pairs per pair of a batch.
 
     For pair i a number n below `loss.depth` is drawn; T- is the n-th hardest negative text of image i, V- the
-    (n I / T)-th hardest negative image of text i, V2 the image of T-, and T2 a random text of V-. With five texts
-    per image, V- is at place n / 5, as in the authors' program. They rank once, by a model that was trained before
-    (an embedding, also for BFAN); here the model that is being trained ranks, again every `loss.refresh` epochs.
+    (n I / T)-th hardest negative image of text i, V2 the image of T-, and T2 a random text of V-. With five
+    texts per image, V- is at place n / 5, as in the authors' program. They rank once, by a model that was
+    trained before (an embedding, also for BFAN); here the model that is being trained ranks, again every
+    `loss.refresh` epochs.
     """
 
     def __init__(self, model: AbstractMatcher, loss: AOQ, data: Data, batches: Batches, config: TrainConfig):

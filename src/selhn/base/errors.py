@@ -1,4 +1,4 @@
-"""The errors that selhn raises on purpose. Anything else is a bug: it shows its traceback, or is a 500 in the log.
+"""The errors that selhn raises on purpose. Anything else is a bug, and its traceback is shown or logged.
 
 Every message says what is wrong, where, and what to do. The command line prints it as one line, and the
 service maps each class to an HTTP status. Nobody matches on message text.

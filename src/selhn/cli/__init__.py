@@ -1,10 +1,11 @@
-"""The command line. Each command imports what it calls when it runs, so that `--help` answers without torch."""
+"""The command line. A command imports what it calls when it runs, so `--help` answers without torch."""
 
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer import Argument, Option
 
 from selhn.base.errors import SelhnError
 from selhn.base.plugins import load_plugins
@@ -27,10 +28,10 @@ app.add_typer(export_app, name="export")
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the runs, the figure and the pictures.")] = Path("runs/demo"),
-    images: Annotated[int, typer.Option(help="Images in the generated world.")] = 2000,
-    epochs: Annotated[int, typer.Option(help="Epochs of each of the two runs.")] = 12,
-    pictures: Annotated[bool, typer.Option("--pictures", help="Instead: search the example photographs.")] = False,
+    out: Annotated[Path, Option(help="Folder for runs, figure and pictures.")] = Path("runs/demo"),
+    images: Annotated[int, Option(help="Images in the generated world.")] = 2000,
+    epochs: Annotated[int, Option(help="Epochs of each of the two runs.")] = 12,
+    pictures: Annotated[bool, Option("--pictures", help="Instead: search the example photographs.")] = False,
 ) -> None:
     """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
     from selhn.cli.demo import run_demo, run_picture_demo
@@ -39,7 +40,7 @@ def demo(
 
 
 @app.command()
-def models(pattern: Annotated[str, typer.Argument(help="A shell pattern such as '*vse*'.")] = "*") -> None:
+def models(pattern: Annotated[str, Argument(help="A shell pattern such as '*vse*'.")] = "*") -> None:
     """List the models."""
     from selhn.models import MODELS, list_models
 
@@ -50,7 +51,7 @@ def models(pattern: Annotated[str, typer.Argument(help="A shell pattern such as 
 
 
 @app.command()
-def losses(pattern: Annotated[str, typer.Argument(help="A shell pattern such as '*hn'.")] = "*") -> None:
+def losses(pattern: Annotated[str, Argument(help="A shell pattern such as '*hn'.")] = "*") -> None:
     """List the losses."""
     from selhn.losses import LOSSES, list_losses
 
@@ -68,7 +69,7 @@ for command in (index.index, index.search, index.serve, lab.reproduce, lab.diagn
 
 
 def main() -> None:
-    """Run the command line. What the user can fix is one line and exit code 2; anything else keeps its traceback."""
+    """Run the command line: our errors are one line and exit code 2, anything else keeps its traceback."""
     try:
         app()
     except SelhnError as error:

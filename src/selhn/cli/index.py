@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from selhn.cli.options import stoppable
 
@@ -11,35 +12,33 @@ URI_HELP = (
     "Milvus URI instead of a folder: http://host:19530, or a Milvus Lite file such as pictures.db. "
     "Append #NAME to choose a collection."
 )
-INDEX_HELP = "Folder of the index; default selhn.index in this folder or, for pictures, in ~/.local/share/selhn."
+INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
 
 
 def index(
     source: Annotated[
         str | None,
-        typer.Argument(help="A folder of pictures, or a data set; default is the data of the run given by --model."),
+        Argument(help="A folder of pictures or a data set; default is the data of the run in --model."),
     ] = None,
-    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
-    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
+    folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, typer.Option(help="A run or a saved model; for pictures, default is the model in the package.")
+        Path | None, Option(help="A run or a saved model; for pictures, default is the shipped one.")
     ] = None,
     split: str = "test",
-    precision: Annotated[str, typer.Option(help="Precision of a new index: float32, float16 or int8.")] = "float32",
-    captions: Annotated[Path | None, typer.Option(help="For pictures; see selhn data import.")] = None,
-    extractor: Annotated[str | None, typer.Option(help="For pictures; see selhn data import.")] = None,
-    device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
-    delete: Annotated[list[str] | None, typer.Option(help="Remove an item; may be given several times.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="For pictures: only say what would be added, read again and removed.")
-    ] = False,
-    compact: Annotated[bool, typer.Option("--compact", help="Free the space of removed items.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Read every file and compare checksums.")] = False,
+    precision: Annotated[str, Option(help="Of a new index: float32, float16 or int8.")] = "float32",
+    captions: Annotated[Path | None, Option(help="For pictures; see selhn data import.")] = None,
+    extractor: Annotated[str | None, Option(help="For pictures; see selhn data import.")] = None,
+    device: Annotated[str, Option(help="For pictures: cpu or cuda.")] = "cpu",
+    delete: Annotated[list[str] | None, Option(help="Remove an item; may be given several times.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="For pictures: only say what would change.")] = False,
+    compact: Annotated[bool, Option("--compact", help="Free the space of removed items.")] = False,
+    check: Annotated[bool, Option("--check", help="Read every file and compare checksums.")] = False,
     approximate: Annotated[
-        str | None, typer.Option(help="Propose candidates with FAISS: auto, hnsw, ivf or ivf_int8; exact turns it off.")
+        str | None, Option(help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; exact for none.")
     ] = None,
 ) -> None:
-    """Make, update or change an index of pictures or of a data set. If stopped, the same command continues."""
+    """Make, update or change an index. If it was stopped, the same command continues."""
     from selhn.cli.search import change_index, fill_index, index_path
 
     path = index_path(folder, uri)
@@ -47,7 +46,8 @@ def index(
     if source is not None or model is not None or not changes:
         pictures = {"captions": captions, "extractor": extractor, "device": device, "dry_run": dry_run}
         with stoppable():
-            typer.echo(fill_index(source, path, model, split, precision, **pictures))  # type: ignore[arg-type]
+            done = fill_index(source, path, model, split, precision, **pictures)  # type: ignore[arg-type]
+            typer.echo(done)
     if changes:
         typer.echo(change_index(path, delete or [], compact, check, approximate))
 
@@ -55,59 +55,60 @@ def index(
 def search(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="A sentence to search for, optionally after the folder of a run or an index."),
+        Argument(help="A sentence to search for, optionally after the folder of a run or an index."),
     ] = None,
-    folder: Annotated[Path | None, typer.Option("--index", help=INDEX_HELP)] = None,
-    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="A run or a saved model, if the index does not contain its own, as in Milvus.")
-    ] = None,
-    k: Annotated[int, typer.Option("--k", "-k", help="Number of answers.")] = 5,
-    where: Annotated[str | None, typer.Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
+    folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
+    uri: Annotated[str | None, Option(help=URI_HELP)] = None,
+    model: Annotated[Path | None, Option(help="A run or a saved model, if the index has none.")] = None,
+    k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
+    where: Annotated[str | None, Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
     like: Annotated[
-        str | None, typer.Option(help="A picture file or the id of an item; can be combined with a sentence.")
+        str | None, Option(help="A picture file or the id of an item; can be combined with a sentence.")
     ] = None,
-    find: Annotated[str, typer.Option(help="What to find: image, or text for captions.")] = "image",
-    text_weight: Annotated[float, typer.Option(help="Weight of the sentence; that of --like is 1.")] = 2.0,
-    sheet: Annotated[Path | None, typer.Option(help="Image file to draw the pictures found into.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
-    data: Annotated[str | None, typer.Option(help="Data to search; default is that of the run.")] = None,
+    find: Annotated[str, Option(help="What to find: image, or text for captions.")] = "image",
+    text_weight: Annotated[float, Option(help="Weight of the sentence; that of --like is 1.")] = 2.0,
+    sheet: Annotated[Path | None, Option(help="Image file to draw the pictures found into.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the answers as JSON.")] = False,
+    data: Annotated[str | None, Option(help="Data to search; default is that of the run.")] = None,
     split: str = "test",
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both."""
     from selhn.cli.search import answers, ask, index_path, save_sheet
 
     path = index_path(folder, uri)
-    hits = ask(words or [], path, k, where, like, data, split, find=find, text_weight=text_weight, model=model)  # type: ignore[arg-type]
+    hits = ask(
+        words or [],
+        path,
+        k,
+        where,
+        like,
+        data,
+        split,
+        find=find,  # type: ignore[arg-type]
+        text_weight=text_weight,
+        model=model,
+    )
     typer.echo(answers(hits, as_json))
     if sheet is not None:
         save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)
 
 
 def serve(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Folder of an index; default is the index of your pictures.")
-    ] = None,
-    uri: Annotated[str | None, typer.Option(help=URI_HELP)] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="A run or a saved model, if the index does not contain its own.")
-    ] = None,
-    examples: Annotated[
-        bool, typer.Option("--examples", help="Serve the example pictures, indexed on first use.")
-    ] = False,
-    runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show while they train.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address needs a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8000,
-    token: Annotated[str | None, typer.Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
+    folder: Annotated[Path | None, Argument(help="Folder of an index; default is your pictures'.")] = None,
+    uri: Annotated[str | None, Option(help=URI_HELP)] = None,
+    model: Annotated[Path | None, Option(help="A run or a saved model, if the index has none.")] = None,
+    examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
+    runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,
+    host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port; 0 picks a free one.")] = 8000,
+    token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
     hostname: Annotated[
-        list[str] | None, typer.Option(help="Host name of the service, besides localhost; may be repeated.")
+        list[str] | None, Option(help="Host name of the service, besides localhost; may be repeated.")
     ] = None,
     attention: Annotated[
-        Path | None, typer.Option(help="A run with attention over regions, to show what each word looks at.")
+        Path | None, Option(help="A run with attention over regions, to show what each word looks at.")
     ] = None,
-    writable: Annotated[bool, typer.Option("--writable", help="Let clients add, change and delete items.")] = False,
+    writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
 ) -> None:
     """Search in the browser and over HTTP."""
     from selhn.cli.search import index_path

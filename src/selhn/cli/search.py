@@ -155,7 +155,7 @@ def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
 def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
     """Draw the pictures that were found, best first."""
     if out.suffix.lower() not in Image.registered_extensions():
-        raise SelhnError(f"--sheet {out}: pictures cannot be written as {out.suffix or 'that'}: use .png or .jpg")
+        raise SelhnError(f"--sheet {out}: cannot write pictures as {out.suffix or 'that'}: use .png or .jpg")
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet([(title, answer_tiles(hits))]).save(out)
 

@@ -61,9 +61,8 @@ def api_routes(service: Service) -> APIRouter:
         number = min(asked.number, service.limits.answers)
         records, total = await service.queries.run(collection.browse, asked.first, number, asked.where)
         pictures = await service.read(collection.have_pictures, [record.id for record in records])
-        return Items(
-            items=[ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)], total=total
-        )
+        found = [ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
+        return Items(items=found, total=total)
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> ItemMessage:
@@ -121,10 +120,13 @@ def _about_routes(router: APIRouter, service: Service) -> None:
                 write=service.writable,
                 runs=service.runs is not None,
             ),
-            fields={
-                name: [FieldValue(value=value, count=count) for value, count in own] for name, own in fields.items()
+            fields={name: [FieldValue(value=v, count=n) for v, n in own] for name, own in fields.items()},
+            limits={
+                "answers": limits.answers,
+                "query": limits.query,
+                "bytes": limits.body,
+                "pixels": limits.pixels,
             },
-            limits={"answers": limits.answers, "query": limits.query, "bytes": limits.body, "pixels": limits.pixels},
         )
 
     @router.get("/models", tags=["service"])
@@ -146,9 +148,8 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = _written(service)
         _check_captions(service, caption or [])
         content = await read_picture(request)
-        return Added(
-            id=await service.queries.run(collection.library.add, content, service.limits.pixels, caption or [], {})
-        )
+        pixels = service.limits.pixels
+        return Added(id=await service.queries.run(collection.library.add, content, pixels, caption or []))
 
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: ItemChange) -> ItemMessage:
@@ -168,7 +169,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
 
 def _check_captions(service: Service, captions: Sequence[str]) -> None:
     if len(captions) > MOST_CAPTIONS:
-        raise SelhnError(f"{len(captions):,} captions are too many for one item: give at most {MOST_CAPTIONS}")
+        raise SelhnError(f"{len(captions):,} captions are too many for an item: give at most {MOST_CAPTIONS}")
     for text in captions:
         _check_length(service, text, "a caption")
 
@@ -177,9 +178,8 @@ async def read_picture(request: Request) -> bytes:
     """The body, if its content type is that of a picture."""
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("image/"):
-        raise HTTPException(
-            415, f"the body has the content type {kind[:80] or 'none'}: send a picture, Content-Type: image/jpeg"
-        )
+        found = f"the body has the content type {kind[:80] or 'none'}"
+        raise HTTPException(415, f"{found}: send a picture, Content-Type: image/jpeg")
     return await request.body()
 
 

@@ -39,7 +39,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     app = FastAPI(
         title="selhn",
         version=__version__,
-        description='Search pictures by sentences and by pictures. Errors are answered with {"error": "..."}.',
+        description='Search pictures by sentences and by pictures. Errors are {"error": "..."}.',
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
@@ -64,7 +64,8 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
 
 def _serve_page(app: FastAPI) -> None:
     """Read the files of the page once; no other name is ever looked up on disk."""
-    pages, charts = resources.files("selhn.serve").joinpath("page"), resources.files("selhn.report").joinpath("chart")
+    pages = resources.files("selhn.serve").joinpath("page")
+    charts = resources.files("selhn.report").joinpath("chart")
     for file in (*pages.iterdir(), *charts.iterdir()):
         content = file.read_bytes()
         kind = KINDS[file.name.rpartition(".")[2]]

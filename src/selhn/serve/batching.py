@@ -8,6 +8,8 @@ from typing import Any, Generic, TypeVar
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
+Wanted = Callable[[int], bool]
+"""Whether the client that asked the question of a row is still connected."""
 
 
 class Batcher(Generic[Question, Answer]):
@@ -16,8 +18,8 @@ class Batcher(Generic[Question, Answer]):
     So no question waits for others to arrive, and batches grow with the load.
 
     Args:
-        answer: returns the answers to some questions, or exceptions in their places. Its second argument is a function
-            that says whether the client that asked the question of a row is still connected.
+        answer: returns the answers to some questions, or exceptions in their places. Its second argument says
+            which questions are still wanted.
         most: questions per batch.
         observe: called with the size of every batch.
         thread: an executor with one thread, which other batchers may share.
@@ -25,7 +27,7 @@ class Batcher(Generic[Question, Answer]):
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Question], Callable[[int], bool]], Sequence[Answer | Exception]],
+        answer: Callable[[Sequence[Question], Wanted], Sequence[Answer | Exception]],
         most: int = 64,
         observe: Callable[[int], object] = lambda size: None,
         thread: ThreadPoolExecutor | None = None,

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
 from selhn.search import Hit, Query, Record
+from selhn.serve.batching import Wanted
 
 LOOK_EVERY = 2.0
 """Seconds between two checks whether another process has changed the index."""
@@ -33,7 +34,9 @@ class Collection:
         self.library.know_ids()
 
     def answer(
-        self, queries: Sequence[Query], wanted: Callable[[int], bool] = lambda row: True
+        self,
+        queries: Sequence[Query],
+        wanted: Wanted = lambda row: True,
     ) -> list[list[Hit] | SelhnError]:
         """The answers to several queries, or the error in place of one that cannot be answered.
 
@@ -71,7 +74,7 @@ class Collection:
         return list(islice(self.index.records(where), first, first + number)) if first < total else [], total
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
-        """The metadata fields with few values that many items share: their most frequent values with counts."""
+        """The metadata fields with few values that many items share, and the counts of these values."""
         generation = self.index.generation
         if self._fields[0] != generation:
             counts: dict[str, Counter[Any]] = {}

@@ -57,9 +57,9 @@ def origin_host(header: str) -> str:
 class Guard:
     """ASGI middleware that refuses requests that a browser was tricked into, and those without the token.
 
-    A name in the Host header must be localhost or one of `hosts`: a foreign page whose name was bound to our address
-    after it was loaded (DNS rebinding) still sends its own name. IP addresses pass, since they cannot be rebound. A
-    request that sends or changes something must not come from a page of another origin.
+    A name in the Host header must be localhost or one of `hosts`: a foreign page whose name was bound to our
+    address after it was loaded (DNS rebinding) still sends its own name. IP addresses pass: they cannot be
+    rebound. A request that sends or changes something must not come from a page of another origin.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()):

@@ -70,7 +70,7 @@ class Bounded:
             with anyio.move_on_after(self.limits.seconds) as allowed:
                 await self.app(scope, self._bounded(receive, limit), sending)
             if allowed.cancelled_caught and not started:
-                late = f"this took more than {self.limits.seconds:g} seconds: ask for less, or try again later"
+                late = f"this took over {self.limits.seconds:g} seconds: ask for less, or try again later"
                 await problem(503, late, {"Retry-After": "5", **CLOSE})(scope, receive, send)
         finally:
             self.answering -= 1
@@ -103,7 +103,7 @@ class Bounded:
             with anyio.move_on_after(max(0.0, deadline - time.monotonic())) as allowed:
                 message = await receive()
             if allowed.cancelled_caught:
-                slow = f"the body did not arrive within {self.limits.body_seconds:g} seconds: send it faster, or less"
+                slow = f"the body took over {self.limits.body_seconds:g} seconds: send it faster, or less"
                 raise HTTPException(408, slow, headers=CLOSE)
             total += len(message.get("body", b""))
             more = bool(message.get("more_body", False))

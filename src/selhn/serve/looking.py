@@ -15,6 +15,8 @@ from selhn.pictures.picture_folders import PictureFolders
 from selhn.serve.messages import LookMessage
 from selhn.text import split_words
 
+Regions = tuple[Float[Tensor, "M F"], Float[Tensor, "M 4"]]
+"""The features of regions, and their boxes."""
 KEPT = 32
 MOST_WORDS = 24
 FULL_FIT = 0.4
@@ -25,14 +27,14 @@ class Looking:
     """Compares the words of a sentence with the regions of a picture.
 
     Args:
-        model: one that compares regions with words shows its attention. An embedding model encodes every region as if
-            it were the whole picture and every word as if it were the whole sentence, and shows their scores.
+        model: one that compares regions with words shows its attention. An embedding model encodes each
+            region as if it were the whole picture and each word as if it were the sentence, and shows their scores.
         extractor: makes the regions and their boxes.
     """
 
     def __init__(self, model: AbstractMatcher, extractor: Extractor, pictures: PictureFolders):
         self.model, self.extractor, self.pictures = model, extractor, pictures
-        self._kept: OrderedDict[tuple[Path, int], tuple[Float[Tensor, "M F"], Float[Tensor, "M 4"]]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Path, int], Regions] = OrderedDict()
 
     @staticmethod
     def can(model: AbstractMatcher, extractor: Extractor | None) -> bool:
@@ -44,17 +46,26 @@ class Looking:
 
     def look(self, path: Path, text: str) -> LookMessage:
         """Compare a located picture with a sentence."""
-        regions, boxes = self._regions(path)
         compare = self._attention if isinstance(self.model, CrossAttention) else self._fit
-        return compare(regions, boxes, text)
+        return compare(*self._regions(path), text)
 
-    def _attention(self, regions: Float[Tensor, "M F"], boxes: Float[Tensor, "M 4"], text: str) -> LookMessage:
+    def _attention(
+        self,
+        regions: Float[Tensor, "M F"],
+        boxes: Float[Tensor, "M 4"],
+        text: str,
+    ) -> LookMessage:
         found = region_attention(self.model, regions, text, boxes)
         rows = [row for row, is_word in enumerate(found.is_word) if is_word][:MOST_WORDS]
         weights = found.weights.cpu()[rows]
         full = max(float(weights.max()) if rows else 0.0, 3 / len(boxes))
-        words = [found.words[row] for row in rows]
-        return LookMessage(kind="attention", words=words, boxes=boxes.tolist(), weights=weights.tolist(), full=full)
+        return LookMessage(
+            kind="attention",
+            words=[found.words[row] for row in rows],
+            boxes=boxes.tolist(),
+            weights=weights.tolist(),
+            full=full,
+        )
 
     def _fit(self, regions: Float[Tensor, "M F"], boxes: Float[Tensor, "M 4"], text: str) -> LookMessage:
         parts = ~torch.isclose(boxes, grid_boxes(1)[:1]).all(1)  # the whole picture says nothing about where
@@ -71,7 +82,7 @@ class Looking:
         weights = scores.tolist()
         return LookMessage(kind="fit", words=words, boxes=boxes[parts].tolist(), weights=weights, full=full)
 
-    def _regions(self, path: Path) -> tuple[Float[Tensor, "M F"], Float[Tensor, "M 4"]]:
+    def _regions(self, path: Path) -> Regions:
         key = (path, path.stat().st_mtime_ns)
         if key not in self._kept:
             prepared = self.extractor.prepare(decode_picture(self.pictures.read(path), path.name).image)

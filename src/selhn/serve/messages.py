@@ -14,7 +14,7 @@ class Filter(BaseModel):
     """A filter on metadata."""
 
     model_config = ConfigDict(extra="forbid")
-    where: Annotated[str | None, Field(description='A filter such as: year >= 2020 and folder = "trip"')] = None
+    where: Annotated[str | None, Field(description='A filter: year >= 2020 and folder = "trip"')] = None
 
 
 class SearchRequest(Filter):
@@ -23,12 +23,12 @@ class SearchRequest(Filter):
     text: Annotated[str | None, Field(description="A sentence.")] = None
     like: Annotated[str | None, Field(description="The id of an item.")] = None
     k: Annotated[int, Field(ge=1, description="Number of answers.")] = 24
-    find: Annotated[Literal["image", "text"], Field(description="What to find: pictures, or captions.")] = "image"
+    find: Annotated[Literal["image", "text"], Field(description="Pictures, or captions.")] = "image"
     text_weight: Annotated[
         float | None, Field(description="Weight of the sentence; default 2 beside a picture or an item.")
     ] = None
-    like_weight: Annotated[float | None, Field(description="Weight of the item; default 1, may be negative.")] = None
-    image_weight: Annotated[float | None, Field(description="Weight of the picture in the body; default 1.")] = None
+    like_weight: Annotated[float | None, Field(description="Weight of the item; may be negative.")] = None
+    image_weight: Annotated[float | None, Field(description="Weight of the picture in the body.")] = None
 
     def query(self, image: Float[Tensor, "M F"] | None) -> Query:
         """The query to the index, with the regions of the picture in the body."""

@@ -1,4 +1,4 @@
-"""What a client is told when something goes wrong: one sentence as {"error": "..."}, and a status for each kind."""
+"""What a client is told when something goes wrong: {"error": "..."}, with a status for each kind of error."""
 
 import logging
 from typing import Any
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from selhn.base.errors import Damaged, Locked, MissingExtra, NotFound, SelhnError
 
 LOGGER = logging.getLogger("selhn.serve")
-STATUSES: dict[type[SelhnError], int] = {SelhnError: 400, NotFound: 404, Locked: 409, Damaged: 500, MissingExtra: 501}
+STATUSES = {SelhnError: 400, NotFound: 404, Locked: 409, Damaged: 500, MissingExtra: 501}
 
 
 class Problem(BaseModel):
@@ -44,7 +44,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def add_problems(app: FastAPI) -> None:
-    """Map each kind of error to its answer; call it before other middleware is added, which then sees every answer."""
+    """Map each kind of error to its answer; middleware that is added later sees all of them."""
     app.add_middleware(ServerErrorMiddleware, handler=_bug)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -90,5 +90,5 @@ def _failed(request: Request, wrong: Any) -> Response:
 
 
 def _bug(request: Request, wrong: Any) -> Response:
-    """Says nothing of the bug: its traceback goes to the log of the server, since the exception is raised again."""
+    """The server logs the traceback, since the exception is raised again after this answer."""
     return problem(500, "this is a bug in selhn: the traceback is in the log of the service")

@@ -58,9 +58,10 @@ class RequestMetrics:
         lines += ["# HELP selhn_request_seconds Time to answer.", "# TYPE selhn_request_seconds histogram"]
         for route, seconds in sorted(self.seconds.items()):
             lines += seconds.lines("selhn_request_seconds", f'route="{route}"')
-        lines += ["# HELP selhn_batch_queries Queries answered together.", "# TYPE selhn_batch_queries histogram"]
+        lines += ["# HELP selhn_batch_queries Queries per batch.", "# TYPE selhn_batch_queries histogram"]
         lines += self.batches.lines("selhn_batch_queries")
-        for name, (words, value) in {"requests_in_flight": ("Being answered now.", self.in_flight), **gauges}.items():
+        in_flight = {"requests_in_flight": ("Being answered now.", self.in_flight)}
+        for name, (words, value) in {**in_flight, **gauges}.items():
             lines += [f"# HELP selhn_{name} {words}", f"# TYPE selhn_{name} gauge", f"selhn_{name} {value:g}"]
         return "\n".join(lines) + "\n"
 

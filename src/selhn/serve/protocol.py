@@ -9,7 +9,7 @@ from selhn.serve.limits import Limits
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes a connection if the head of a request is not complete, or an answer not read, within some seconds."""
+    """Closes a connection if a head is not complete, or an answer not read, within some seconds."""
 
     seconds = Limits.head_seconds
 

@@ -19,7 +19,7 @@ from selhn.pictures.extractor import Prepared
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
-from selhn.serve.batching import Batcher
+from selhn.serve.batching import Batcher, Wanted
 from selhn.serve.collection import Collection
 from selhn.serve.limits import Limits
 from selhn.serve.looking import Looking
@@ -30,7 +30,7 @@ from selhn.serve.watched_runs import WatchedRuns
 
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
-"""Threads that decode pictures, which may take hundreds of megabytes each, and threads for other file access."""
+"""Threads that decode pictures, which may need hundreds of megabytes each, and threads that read files."""
 PICTURES_AT_ONCE = 16
 
 
@@ -53,7 +53,8 @@ class Service:
     ):
         if collection is None and runs is None:
             raise SelhnError("there is nothing to serve: name an index, or a folder of runs with --runs")
-        self.collection, self.runs, self.limits, self.writable = collection, runs, limits or Limits(), writable
+        self.collection, self.runs, self.writable = collection, runs, writable
+        self.limits = limits or Limits()
         self.metrics = RequestMetrics()
         self._decoders, self._readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
         self.thumbnails: Thumbnails | None = None
@@ -72,8 +73,8 @@ class Service:
                 self.looking = Looking(model, collection.extractor, collection.pictures)
         if attention is not None and self.looking is None:
             raise SelhnError(
-                "--attention needs an index of pictures with a known extractor, whose features are as wide as those "
-                "the model was trained on"
+                "--attention needs an index of pictures with a known extractor, whose features have the "
+                "width that the model was trained on"
             )
 
     @classmethod
@@ -87,7 +88,7 @@ class Service:
         writable: bool = False,
         model: Path | None = None,
     ) -> "Service":
-        """The service of an index (by default the one that `selhn index` makes), of the examples, or of runs alone.
+        """The service of an index (by default the one of `selhn index`), of the examples, or of runs alone.
 
         Args:
             path: of the index, a folder or a Milvus URI.
@@ -97,9 +98,9 @@ class Service:
         if examples and path is not None:
             raise SelhnError(f"either {path} or --examples is served, not both: leave one out")
         if model is not None and (examples or (path is None and runs is not None)):
-            raise SelhnError("--model is for an index without its own model: name that index, or leave --model out")
+            raise SelhnError("--model is for an index without its own: name that index, or leave --model out")
         if examples and writable:
-            raise SelhnError("the example pictures are part of the package: --writable is for an index of your own")
+            raise SelhnError("the example pictures cannot be changed: --writable is for an index of your own")
         watched = None if runs is None else WatchedRuns(runs)
         library = None
         if examples:
@@ -107,7 +108,8 @@ class Service:
         elif path is not None or runs is None:
             library = Library.open(found_index(path), None if model is None else load_model(model))
         looking = None if attention is None else load_model(attention)
-        return cls(None if library is None else Collection(library), watched, attention=looking, writable=writable)
+        collection = None if library is None else Collection(library)
+        return cls(collection, watched, attention=looking, writable=writable)
 
     @property
     def name(self) -> str:
@@ -162,8 +164,8 @@ class Service:
         await self.extractions.finish()
         await self.queries.close()
 
-    def _answer(self, queries: Sequence[Query], wanted: Callable[[int], bool]) -> list[list[Hit] | SelhnError]:
+    def _answer(self, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit] | SelhnError]:
         return self.searched().answer(queries, wanted)
 
-    def _extract(self, pictures: Sequence[Prepared], wanted: Callable[[int], bool]) -> list[Float[Tensor, "_ F"]]:
+    def _extract(self, pictures: Sequence[Prepared], wanted: Wanted) -> list[Float[Tensor, "_ F"]]:
         return self.searched().extract(pictures)

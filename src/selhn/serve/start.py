@@ -43,12 +43,19 @@ def serve(
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     if not is_loopback(host) and token is None:
         raise SelhnError(
-            f"on {host} other machines can reach the service and see every picture: set a token with --token or "
-            f"{TOKEN_VARIABLE}, or use --host 127.0.0.1"
+            f"on {host} other machines can reach the service and see every picture: set a token with --token "
+            f"or {TOKEN_VARIABLE}, or use --host 127.0.0.1"
         )
     listening = listen(host, port)
     try:
-        service = Service.open(path, examples=examples, runs=runs, attention=attention, writable=writable, model=model)
+        service = Service.open(
+            path,
+            examples=examples,
+            runs=runs,
+            attention=attention,
+            writable=writable,
+            model=model,
+        )
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
         run_server(app, listening, service.limits)
@@ -64,13 +71,14 @@ def listen(host: str, port: int) -> socket.socket:
             raise OSError(0, "there is no such port")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=256)
-        # asyncio sets this only on sockets that name their protocol, which create_server's do not. Connections inherit
-        # it; without it the body of an answer waits 40 ms until its head is acknowledged.
+        # asyncio sets this only on sockets that name their protocol, which those of create_server do not.
+        # Connections inherit it; without it the body of an answer waits 40 ms until its head is confirmed.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as wrong:
         reason = wrong.strerror or wrong
-        raise SelhnError(f"cannot listen on {host}:{port} ({reason}): choose another --port or --host") from None
+        told = f"cannot listen on {host}:{port} ({reason}): choose another --port or --host"
+        raise SelhnError(told) from None
 
 
 def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
@@ -103,4 +111,5 @@ def _greeting(name: str, host: str, port: int, with_token: bool) -> str:
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     shown = "127.0.0.1" if shown in ("0.0.0.0", "[::]") else shown
     asks = " (the page asks for the token)" if with_token else ""
-    return f"{name}: http://{shown}:{port}{asks}\nThe API is described at http://{shown}:{port}/docs. Ctrl-C stops."
+    address = f"http://{shown}:{port}"
+    return f"{name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops."

@@ -15,7 +15,7 @@ MOST_BYTES = 4 * 2**20
 MOST_ROWS = 1_000
 MOST_VERDICTS = 500
 COLUMNS = {"loss": ("loss_per_anchor", "loss"), "delta_s": ("delta_s",), "mined": ("separated", "mined")}
-"""What is shown, and its names in logs; `separated` is the share of anchors whose hardest negative is mined."""
+"""What is shown, and its names in logs; `separated` is the share of anchors with a mined negative."""
 
 Row = dict[str, Any]
 
@@ -43,7 +43,8 @@ class WatchedRuns:
             results = None
         test = {} if results is None or not isinstance(results.test, dict) else results.test
         changed = run.log_path.stat().st_mtime
-        return RunMessage(name=name, changed=changed, finished=results is not None, test_rsum=finite(test.get("rsum")))
+        rsum = finite(test.get("rsum"))
+        return RunMessage(name=name, changed=changed, finished=results is not None, test_rsum=rsum)
 
     def read(self, name: str, after: int = 0) -> RunLog:
         """The log of a run from a byte on; a line that is not complete yet is left for the next call."""
@@ -83,7 +84,7 @@ class WatchedRuns:
         try:
             run = RunFolder((self.root / name).resolve(strict=True))
             log = run.log_path.resolve(strict=True)
-        except (OSError, ValueError, RuntimeError):  # missing; a name that no file can have; links in a circle
+        except (OSError, ValueError, RuntimeError):  # missing; not a file name; links in a circle
             raise NotFound(f"there is no run {name[:80]!r}") from None
         if not (run.log_path.is_relative_to(self.root) and log.is_relative_to(self.root) and log.is_file()):
             raise NotFound(f"there is no run {name[:80]!r}")
@@ -98,10 +99,10 @@ def finite(value: Any) -> float | None:
 def _evaluation(row: Row) -> dict[str, float] | None:
     """Step, epoch and RSUM on dev."""
     rsum = finite(row["dev"].get("rsum")) if isinstance(row.get("dev"), dict) else None
+    if rsum is None:
+        return None
     epoch = row.get("epoch")
-    return (
-        None if rsum is None else {"step": row["step"], "epoch": epoch if isinstance(epoch, int) else 0, "rsum": rsum}
-    )
+    return {"step": row["step"], "epoch": epoch if isinstance(epoch, int) else 0, "rsum": rsum}
 
 
 def _mean(rows: Sequence[Row], names: Sequence[str]) -> float | None:

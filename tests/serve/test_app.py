@@ -7,8 +7,8 @@ from selhn.base.errors import SelhnError
 from selhn.serve.app import create_app
 from selhn.serve.service import Service
 
-PAGE = resources.files("selhn.serve").joinpath("page")
-FILES = sorted(file.name for file in PAGE.iterdir())
+FOLDERS = (resources.files("selhn.serve").joinpath("page"), resources.files("selhn.report").joinpath("chart"))
+FILES = {file.name: file for folder in FOLDERS for file in folder.iterdir()}
 
 
 def test_the_page_and_its_files(client):
@@ -23,9 +23,9 @@ def test_the_page_and_its_files(client):
         assert client.post(path).status_code == 405
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", sorted(FILES))
 def test_nothing_of_the_page_is_from_elsewhere(name):
-    text = PAGE.joinpath(name).read_text()
+    text = FILES[name].read_text()
     allowed = ("http://www.w3.org/2000/svg",)
     for address in re.findall(r"https?://[^\s\"'`)]+", text):
         assert address.startswith(allowed), f"{name} names {address}"

@@ -28,7 +28,7 @@ class Looking:
 
     Args:
         model: one that compares regions with words shows its attention. An embedding model encodes each
-            region as if it were the whole picture, each word as if it were the sentence, and shows the scores.
+            region as if it were the whole picture, each word as if it were the sentence, and shows scores.
         extractor: makes the regions and their boxes.
     """
 

@@ -69,6 +69,7 @@ def test_the_panels_of_two_runs(write_run):
     assert found[1].is_log
     zero = [{**row, "delta_s": 0.0} for row in rows(20)]
     assert not panels(read_runs([write_run("zero", log=zero)]))[1].is_log, "zero has no logarithm"
+    assert not panels(read_runs([write_run("no_epsilon", "loss.epsilon=0")]))[1].is_log
 
 
 def test_levels_only_where_all_runs_share_them(write_run):

@@ -1,22 +1,25 @@
 """The curves of a report: which there are, and each with few points and all of its spikes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from selhn.diagnose.logs import Column
+from selhn.diagnose.logs import Column, Log
 from selhn.report.records import RunRecord
 
 MOST_POINTS = 240
 WINDOWS = 50
 """Into how many stretches a log is cut, of which each is one mean."""
 MOST_GRADIENTS = 2
+SEPARATED, DEV = "separated", "dev"
 FAR_APART = 5
 """How many times as large the loss of one run may be on its plateau as that of another on one linear axis."""
 Points = tuple[Column, Column]
 """Steps and values."""
+Level = tuple[float, str]
+"""A value to compare with, and its name."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,7 @@ class Panel:
     curves: tuple[Curve, ...]
     unit: str = ""
     is_log: bool = False
-    level: tuple[float, str] | None = None
-    """A value to compare with, and its name."""
+    level: Level | None = None
     full: float = 0.0
     """The axis reaches at least this value."""
     until: float = 1.0
@@ -61,11 +63,6 @@ class Panel:
     def lost(self) -> int:
         """Values that cannot be drawn."""
         return sum(curve.lost for curve in self.curves)
-
-    @property
-    def lowest(self) -> float:
-        """The least value: zero has no logarithm."""
-        return min(float(np.nanmin(curve.low)) for curve in self.curves)
 
     @property
     def quarters(self) -> list[float]:
@@ -119,53 +116,39 @@ def mean_around(values: Column, at: int, reach: int) -> float:
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     """All that the logs have of: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
     per_anchor = all(run.log.loss_name == "loss_per_anchor" for run in runs)
-    plateaus = {run.plateau for run in runs}
+    plateaus, epsilons = {run.plateau for run in runs}, {run.epsilon for run in runs}
     known = [plateau for plateau in plateaus if plateau]
-    epsilons = {run.epsilon for run in runs}
-    plateau = plateaus.pop() if len(plateaus) == 1 else None
+    # A sum over all negatives beside a loss of one would press the other flat.
+    far_apart = bool(known) and max(known) > FAR_APART * min(known)
+    plateau = known[0] if len(known) == len(plateaus) == 1 else None
     epsilon = epsilons.pop() if len(epsilons) == 1 else None
-    found = [
-        Panel(
-            "Loss per anchor" if per_anchor else "Loss",
-            "a run that has stalled sits where all scores are equal",
-            _curves(runs, _column("loss")),
-            # A sum over all negatives beside a loss of one would press the other flat.
-            is_log=bool(known) and max(known) > FAR_APART * min(known),
-            level=None if plateau is None else (plateau, "all scores equal"),
-        ),
-        Panel(
-            "delta_s",
-            "distance between the scores of the positive and of the hardest negative",
-            _curves(runs, _column("delta_s")),
-            is_log=True,
-            level=None if epsilon is None else (epsilon, "epsilon"),
-        ),
-        Panel(
-            "Separated anchors",
-            "share with delta_s above epsilon: those that SelHN mines",
-            _curves(runs, _column("separated", 100)),
-            unit=" %",
-            full=100,
-        ),
-        *(
-            Panel(
-                f"Gradient norm, {name.removeprefix('grad_').replace('_', ' ')}",
-                "over all weights of that part, before clipping; larger if a loss is summed",
-                _curves(runs, _column(name)),
-                is_log=True,
-            )
-            for name in gradient_names(runs)
-        ),
-        Panel(
-            "RSUM on dev",
-            "the six recalls added up, after every epoch; at most 600",
-            _curves(runs, lambda run: _pairs(run), average=False),
-            measured=True,
-        ),
-    ]
     until = max(1.0, *(float(run.log.steps[-1]) for run in runs))
-    drawn = [replace(panel, until=until) for panel in found if panel.curves]
-    return [replace(panel, is_log=panel.is_log and panel.lowest > 0) for panel in drawn]
+
+    def panel(
+        title: str, column: str, words: str, is_log: bool = False, level: Level | None = None, **look: Any
+    ) -> Panel:
+        found = [thin(number, run.name, _points(run.log, column), column != DEV) for number, run in enumerate(runs)]
+        curves = tuple(curve for curve in found if np.isfinite(curve.line).any())
+        lowest = [float(np.nanmin(curve.low)) for curve in curves] + ([] if level is None else [level[0]])
+        is_log = is_log and min(lowest, default=0.0) > 0  # zero has no logarithm
+        return Panel(title, words, curves, is_log=is_log, level=level, until=until, **look)
+
+    names = {name: name.removeprefix("grad_").replace("_", " ") for name in gradient_names(runs)}
+    about_loss = "a run that has stalled sits where all scores are equal"
+    about_gap = "distance between the scores of the positive and of the hardest negative"
+    equal = None if plateau is None else (plateau, "all scores equal")
+    least = None if epsilon is None else (epsilon, "epsilon")
+    about_separated = "share with delta_s above epsilon: those that SelHN mines"
+    about_norm = "over all weights of that part, before clipping; larger if a loss is summed"
+    about_rsum = "the six recalls added up, after every epoch; at most 600"
+    found = [
+        panel("Loss per anchor" if per_anchor else "Loss", "loss", about_loss, far_apart, level=equal),
+        panel("delta_s", "delta_s", about_gap, True, level=least),
+        panel("Separated anchors", SEPARATED, about_separated, unit=" %", full=100),
+        *(panel(f"Gradient norm, {part}", name, about_norm, True) for name, part in names.items()),
+        panel("RSUM on dev", DEV, about_rsum, measured=True),
+    ]
+    return [one for one in found if one.curves]
 
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
@@ -174,21 +157,10 @@ def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
     return [name for name in ("grad_image", "grad_text") if name in names] or names[:MOST_GRADIENTS]
 
 
-def _curves(
-    runs: Sequence[RunRecord], points: Callable[[RunRecord], Points], average: bool = True
-) -> tuple[Curve, ...]:
-    found = [thin(number, run.name, points(run), average) for number, run in enumerate(runs)]
-    return tuple(curve for curve in found if np.isfinite(curve.line).any())
-
-
-def _column(name: str, factor: float = 1.0) -> Callable[[RunRecord], Points]:
-    def points(run: RunRecord) -> Points:
-        column = run.log.columns.get(name)
-        return (run.log.steps, factor * column) if column is not None else (np.empty(0), np.empty(0))
-
-    return points
-
-
-def _pairs(run: RunRecord) -> Points:
-    steps, values = zip(*run.log.dev) if run.log.dev else ((), ())
-    return np.array(steps, dtype=float), np.array(values, dtype=float)
+def _points(log: Log, column: str) -> Points:
+    if column == DEV:
+        steps, values = np.array(log.dev, dtype=float).reshape(-1, 2).T
+        return steps, values
+    if column not in log.columns:
+        return np.empty(0), np.empty(0)
+    return log.steps, log.columns[column] * (100 if column == SEPARATED else 1)

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from selhn.kernels import tiled_statistics
-from selhn.losses import LOSSES, TripletSelHN
+from selhn.losses import LOSSES, AbstractLoss, TripletSelHN
 
 MIB = 2**20
 LARGE = 2**18
@@ -71,6 +71,11 @@ class Method(NamedTuple):
     mines: str = "selhn"
 
 
+def on_the_device(loss_fn: AbstractLoss) -> Callable[[Tensor, Tensor], Tensor]:
+    """`from_embeddings`, with what the loss learns on the device of the embeddings."""
+    return lambda images, texts: loss_fn.to(images.device).from_embeddings(images, texts)
+
+
 def of_table(group: str) -> dict[str, Method]:
     """The losses of `LOSSES` that take hinges and maxima of their negatives, or soft sums of them."""
     methods = {}
@@ -79,7 +84,7 @@ def of_table(group: str) -> dict[str, Method]:
         soft = bool({"log_sum_exp", "softplus_sum"}.intersection(loss_fn.needs))
         mines = "selhn" if isinstance(loss_fn, TripletSelHN) else "all" if loss_fn.mines else "none"
         if soft == (group == "soft sums"):
-            methods[f"{entry.loss.__name__}, from_embeddings"] = Method(loss_fn.from_embeddings, mines=mines)
+            methods[f"{entry.loss.__name__}, from_embeddings"] = Method(on_the_device(loss_fn), mines=mines)
     return methods
 
 

@@ -121,11 +121,11 @@ class WarmRunner:
         device = choose_device(config.train.device)
         half = uses_bfloat16(config.train, device.type)
         source = (config.data, repr(config.data_settings), job.centred)
-        if (*source, half, config.train.features) not in self.data:
+        if (*source, half, config.train.feature_precision) not in self.data:
             read = load_data(find_data(config.data), **config.data_settings)
             read = on_device(centred(read, device) if job.centred else read, config.train, device, half)
-            self.data[(*source, half, config.train.features)] = read
-        data = self.data[(*source, half, config.train.features)]
+            self.data[(*source, half, config.train.feature_precision)] = read
+        data = self.data[(*source, half, config.train.feature_precision)]
         reads_with = (source, config.model_settings.get("bert", config.model)) if _brings(config) else source
         if reads_with in self.tokenizers:
             own = {**config.model_settings, "tokenizer": self.tokenizers[reads_with]}

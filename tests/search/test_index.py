@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import pytest
 import torch
@@ -189,6 +190,11 @@ ITEMS = st.builds(
 )
 
 
+@cache
+def shared_model():
+    return make_model("rvse")
+
+
 class AnyHistory(RuleBasedStateMachine):
     """Whatever is done to an index, a search finds what looking at every item finds."""
 
@@ -197,7 +203,7 @@ class AnyHistory(RuleBasedStateMachine):
         import tempfile
 
         self.folder = tempfile.TemporaryDirectory() if on_disk else None
-        self.model = make_model("rvse")
+        self.model = shared_model()
         self.index = Index.create(
             self.model, None if self.folder is None else f"{self.folder.name}/i", precision=precision
         )

@@ -94,4 +94,4 @@ def test_numbers_for_the_script():
     assert data["curves"][0]["line"] == [0.12346, None, 2]
     assert data["curves"][0]["steps"] == [1, 2, 3]
     assert (data["until"], data["since"]) == (3, 2)
-    assert curve.at(2.9) == 2
+    assert [curve.told(step, " %") for step in (1, 2, 2.9)] == ["0.1235 %", "–", "2 %"]

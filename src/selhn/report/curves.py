@@ -36,9 +36,10 @@ class Curve:
     lost: int
     """Values that were not finite numbers, and cannot be drawn."""
 
-    def at(self, step: float) -> float:
-        """The value at the point nearest to a step."""
-        return float(self.line[np.abs(self.steps - step).argmin()])
+    def told(self, step: float, unit: str = "") -> str:
+        """The value at the point nearest to a step, for a page without a script."""
+        value = float(self.line[np.abs(self.steps - step).argmin()])
+        return f"{value:.4g}{unit}" if np.isfinite(value) else "–"
 
 
 @dataclass(frozen=True)

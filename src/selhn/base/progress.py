@@ -18,7 +18,6 @@ class Progress:
         self._first, self._start, self._last = done, time.monotonic(), 0.0
 
     def step(self, text: str, amount: int = 1) -> None:
-        """So much more is done."""
         self.done += amount
         now = time.monotonic()
         if self.live and now - self._last > 0.2:
@@ -35,7 +34,6 @@ class Progress:
             print(self.label + text, flush=True)
 
     def clear(self) -> None:
-        """Take the renewed line away."""
         if self.live:
             sys.stderr.write("\r" + " " * WIDTH + "\r")
             sys.stderr.flush()

@@ -43,7 +43,6 @@ class Batch:
     image_ids: Int[Tensor, " B"]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        """The same batch on a device."""
         return Batch(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)))
 
 

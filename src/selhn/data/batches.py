@@ -218,7 +218,6 @@ class TextBlocks:
         self.inverse = self.order.argsort()
 
     def __len__(self) -> int:
-        """Number of blocks."""
         return -(-len(self.order) // self.block_size)
 
     def __iter__(self) -> Iterator[tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]]:

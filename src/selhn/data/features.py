@@ -56,22 +56,18 @@ class Features(ABC):
 
     @property
     def num_images(self) -> int:
-        """I."""
         return self.shape[0]
 
     @property
     def num_regions(self) -> int:
-        """M."""
         return self.shape[1]
 
     @property
     def width(self) -> int:
-        """F."""
         return self.shape[2]
 
     @property
     def num_bytes(self) -> int:
-        """Size in the form in which they are stored."""
         return 4 * math.prod(self.shape)
 
 
@@ -127,12 +123,10 @@ class DenseFeatures(Features):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         images = len(self.store if self.rows is None else self.rows)
         return images, 1 if self.store.ndim == 2 else self.store.shape[1], self.store.shape[-1]
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Rows of the store; codes are multiplied by their scales."""
         if self.rows is not None:
             rows = self.rows[rows.to(self.rows.device)]
         regions = take(self.store, rows)
@@ -155,11 +149,9 @@ class DenseFeatures(Features):
 
     @property
     def num_bytes(self) -> int:
-        """Size of these images in the store."""
         return self.num_images * (bytes_of(self.store) // max(1, len(self.store)))
 
     def where(self, image: int) -> str:
-        """File and row."""
         row = image if self.rows is None else int(self.rows[image])
         return f"{self.path or 'features'}, row {row}"
 
@@ -188,11 +180,9 @@ class RaggedFeatures(Features):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         return len(self.offsets) - 1, self.most_regions, self.store.shape[-1]
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Regions, zero if an image has fewer."""
         rows = rows.to(self.offsets.device)
         first, end = self.offsets[rows], self.offsets[rows + 1]
         position = first[:, None] + torch.arange(self.most_regions, device=rows.device)
@@ -214,11 +204,9 @@ class RaggedFeatures(Features):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the store."""
         return bytes_of(self.store)
 
     def where(self, image: int) -> str:
-        """File and rows."""
         first, end = self.offsets[image : image + 2].tolist()
         return f"{self.path or 'features'}, rows {first} to {end - 1}"
 
@@ -231,7 +219,6 @@ class ImageByImage(Features):
         """The regions of some images, each with as many as it has."""
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Regions, zero if an image has fewer."""
         found = self.images(rows.tolist())
         regions = torch.zeros(len(found), *self.shape[1:])
         mask = torch.zeros(regions.shape[:2], dtype=torch.bool)
@@ -250,22 +237,17 @@ class SomeImages(Features):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         return len(self.rows), *self.features.shape[1:]
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask from the whole store."""
         return self.features.read(self.rows[rows.to(self.rows.device)])
 
     def to(self, device: torch.device | str) -> "SomeImages":
-        """The whole store on a device."""
         return SomeImages(self.features.to(device), self.rows.to(device))
 
     @property
     def num_bytes(self) -> int:
-        """Size of the whole store."""
         return self.features.num_bytes
 
     def where(self, image: int) -> str:
-        """The location in the whole store."""
         return self.features.where(int(self.rows[image]))

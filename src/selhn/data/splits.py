@@ -55,16 +55,13 @@ class Split:
 
     @property
     def num_images(self) -> int:
-        """I."""
         return self.features.num_images
 
     @property
     def num_texts(self) -> int:
-        """T."""
         return len(self.captions)
 
     def first(self, most: int) -> "Split":
-        """The first images and their texts."""
         rows = torch.arange(min(most, self.num_images))
         texts = (self.image_of_text < len(rows)).nonzero()[:, 0]
         return Split(
@@ -96,7 +93,6 @@ class Data:
         return self.train.features.width
 
     def __getitem__(self, name: str) -> Split:
-        """A split by its name: data["test"]."""
         splits = {"train": self.train, "dev": self.dev, "test": self.test}
         if name not in splits:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")

@@ -25,7 +25,6 @@ class Pairs(NamedTuple):
     region_mask: Bool[Tensor, "B M"] | None = None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Pairs":
-        """The same with every tensor changed."""
         return Pairs._make(None if tensor is None else change(tensor) for tensor in self)
 
 

@@ -114,7 +114,6 @@ class _InMemory:
         self.matrix = torch.empty(0, 0)
 
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
-        """The scores of some texts."""
         if not len(self.matrix):
             # A text's column is contiguous: filling scattered places of rows takes three times as long.
             self.matrix = columns.new_empty(self.shape[::-1]).T
@@ -152,7 +151,6 @@ def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks
 
 
 def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
-    """Encodings of blocks as one."""
     first = next(encodings)
     every = chain([first], encodings)
     return Fragments.joined(every, num_items, longest) if isinstance(first, Fragments) else torch.cat(tuple(every))

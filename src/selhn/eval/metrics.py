@@ -68,7 +68,6 @@ class DirectionMetrics:
 
     @classmethod
     def from_dict(cls, named: Mapping[str, Any]) -> "DirectionMetrics":
-        """The inverse of `to_dict`."""
         return cls(
             recalls={int(name[2:]): value for name, value in named.items() if name.startswith("R@")},
             median_rank=named["median_rank"],
@@ -113,12 +112,10 @@ class Metrics:
         return {"i2t": self.i2t.to_dict(), "t2i": self.t2i.to_dict(), "rsum": self.rsum}
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
         return json.dumps(self.to_dict(), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> "Metrics":
-        """The inverse of `to_json`."""
         return cls.from_dict(json.loads(text))
 
     @classmethod

@@ -72,12 +72,10 @@ class StoredScores:
 
     @property
     def path(self) -> Path:
-        """The finished matrix."""
         return self.folder / MATRIX_FILE
 
     @property
     def complete(self) -> bool:
-        """Whether every text is scored."""
         return self.done * self.block >= self.shape[1]
 
     @property

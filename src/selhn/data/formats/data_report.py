@@ -37,7 +37,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the data can be used."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -58,7 +57,6 @@ class Report:
             self.problems.append(f"cannot read {problem.filename} ({problem.strerror}): check its rights and disk")
 
     def raise_problems(self) -> None:
-        """Raise all problems at once, if there are any."""
         if self.problems:
             raise Problems(self.problems)
 

@@ -29,7 +29,6 @@ class Projection:
     scale: Float[Tensor, " P"]
 
     def to(self, device: torch.device | str) -> "Projection":
-        """The same on a device."""
         return Projection(self.mean.to(device), self.components.to(device), self.scale.to(device))
 
 
@@ -48,7 +47,6 @@ class PocketFeatures(Features):
         return *self.codes.shape[:2], width
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features from codes."""
         codes, mask = self.codes.gather(rows)
         coordinates = codes * self.projection.scale
         if self.form == "pca":
@@ -62,11 +60,9 @@ class PocketFeatures(Features):
 
     @property
     def num_bytes(self) -> int:
-        """Size of the codes."""
         return self.codes.num_bytes
 
     def where(self, image: int) -> str:
-        """File and row of the codes."""
         return self.codes.where(image)
 
 

@@ -64,11 +64,9 @@ class TsvFeatures(ImageByImage):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         return len(self.rows), max(len(row.boxes) for row in self.rows), self.first_width
 
     def images(self, rows: Sequence[int]) -> list[Float[Tensor, "_ F"]]:
-        """The regions of some images."""
         found = [torch.from_numpy(_read_features(self.rows[row])) for row in rows]
         for row, regions in zip(rows, found):
             if regions.shape[1] != self.first_width:
@@ -79,7 +77,6 @@ class TsvFeatures(ImageByImage):
         return found
 
     def where(self, image: int) -> str:
-        """File and line."""
         return f"{self.rows[image].path}, line {self.rows[image].line}"
 
 

@@ -98,11 +98,9 @@ class _Writer:
         self.texts = texts
 
     def chance(self, purpose: str, probability: float) -> Int[Tensor, "T 1"]:
-        """1 with a probability, else 0."""
         return (self.draws.uniform(purpose, self.texts, 1) < probability).long()
 
     def say(self, purpose: str, table: Table, meaning: Int[Tensor, " T"]) -> Int[Tensor, "T W"]:
-        """One of the phrases for a meaning."""
         variant = self.draws.integers(f"say {purpose}", self.texts, below=_VARIANTS)
         return _codes(table)[meaning, variant]
 
@@ -214,7 +212,6 @@ class WorldCaptions(LazyTexts):
         return len(self._codes)
 
     def text(self, number: int) -> str:
-        """The words of a caption."""
         if not self._written[number // _BLOCK]:
             self._write(number // _BLOCK)
         return " ".join(WORDS[code] for code in self._codes[number].tolist() if code)

@@ -71,7 +71,6 @@ class Scenes:
         return boxes * self.present[..., None]
 
     def repeat(self, times: int) -> "Scenes":
-        """Every scene several times in a row."""
         return Scenes(*(getattr(self, f.name).repeat_interleave(times, dim=0) for f in fields(self)))
 
     def pick(self, things: Int[Tensor, " B"]) -> "Scenes":
@@ -81,7 +80,6 @@ class Scenes:
         return Scenes(self.setting, *chosen)
 
     def scene(self, row: int, name: str) -> Scene:
-        """One scene in words."""
         things = [
             Thing(
                 shape=SHAPES[int(self.shape[row, k])],
@@ -125,7 +123,6 @@ class SceneSource:
     twins: float = 0.3
 
     def draw(self, rows: Int[Tensor, " B"]) -> Scenes:
-        """The scenes with these numbers."""
         draws = Draws(self.seed, self.split)
         is_twin = (rows % 2 == 1) & (draws.uniform("twin", rows) < self.twins)
         base = torch.where(is_twin, rows - 1, rows)

@@ -77,11 +77,9 @@ class WorldFeatures(Features):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         return self._shape
 
     def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
-        """Features and mask of some images, on the device of the tables."""
         # Looking at numbers on a device would wait for it; there the caller is trusted.
         if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
             raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
@@ -110,7 +108,6 @@ class WorldFeatures(Features):
         return self.source.draw(torch.tensor([index])).scene(0, scene_name(self.source.split, index))
 
     def to(self, device: torch.device | str) -> "WorldFeatures":
-        """The same features, computed on a device."""
         moved = copy.copy(self)
         moved._tables = {name: table.to(device) for name, table in self._tables.items()}
         return moved
@@ -189,7 +186,6 @@ class SceneNames(LazyTexts):
         return self.size
 
     def text(self, number: int) -> str:
-        """The name of a scene."""
         return scene_name(self.split, number)
 
 

@@ -13,7 +13,7 @@ def test_the_demo_trains_compares_draws_and_searches(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     run_demo(tmp_path / "demo", images=100, epochs=1)
     out = capsys.readouterr().out
-    assert "On scenes that neither has seen" in out
+    assert "On unseen scenes" in out
     assert "What to type next" in out
     for name in ("T-HN", "SelHN"):
         assert json.loads((tmp_path / "demo" / name / "results.json").read_text())["test"]["rsum"] > 0

@@ -7,9 +7,7 @@ from selhn.data.formats import FORMATS, import_data, load_data
 from selhn.data.formats.data_report import Report
 from selhn.data.formats.native import write_native
 from selhn.data.formats.pocket import PocketFeatures, Projection
-from selhn.data.noise import with_noise
-from selhn.data.resident_features import make_resident, resident_bytes
-from selhn.data.splits import COCO_FOLDS, Data, Split
+from selhn.data.splits import COCO_FOLDS, Data, Split, make_resident, resident_bytes, with_noise
 from selhn.data.steps import Pairs, Step
 
 __all__ = [

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch
-from selhn.data.splits import Split
-from selhn.data.steps import Pairs, Step, prefetched
+from selhn.data.features import Regions
+from selhn.data.splits import Split, refuse_not_finite
+from selhn.data.steps import Pairs, Step, prefetched, seed_for
 from selhn.text import Tokenizer, corrupt_words
 
 # Keeps the random streams of order and augmentation apart.
@@ -25,13 +25,13 @@ ORDER, AUGMENTATION = 0, 1
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The augmentation of VSE-infinity: shares of regions left out and of words masked, replaced or deleted."""
+    """As in VSE-infinity: shares of regions left out, and of words masked, replaced or deleted."""
 
     drop_regions: float = 0.2
     corrupt_words: float = 0.2
 
     def __post_init__(self) -> None:
-        for name, share in (("drop_regions", self.drop_regions), ("corrupt_words", self.corrupt_words)):
+        for name, share in vars(self).items():
             if not 0 <= share <= 1:
                 raise SelhnError(f"{name} is {share}: give a share from 0 (off) to 1")
 
@@ -53,29 +53,20 @@ class EncodedTexts:
     def of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str = "cpu") -> "EncodedTexts":
         """Every caption of the split, tokenised once, also if it is evaluated after every epoch."""
         known = _ENCODED.setdefault(split, {})
-        place = (id(tokenizer), str(device))
-        if place not in known:
+        key = (id(tokenizer), str(device))
+        if key not in known:
             if len(known) == MOST_KEPT:
                 known.pop(next(iter(known)))
-            known[place] = (tokenizer, cls._of(split, tokenizer, device))
-        return known[place][1]
-
-    @classmethod
-    def _of(cls, split: Split, tokenizer: Tokenizer, device: torch.device | str) -> "EncodedTexts":
-        tokens, mask = tokenizer.encode(list(split.captions))
-        # Where the last token is; a tokenizer may mask tokens in the middle.
-        lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
-        return cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
+            tokens, mask = tokenizer.encode(list(split.captions))
+            # The position of the last token; a tokenizer may mask tokens in the middle.
+            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+            known[key] = tokenizer, cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
+        return known[key][1]
 
     def take(self, texts: Int[Tensor, " B"], num_tokens: int) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
         """The first tokens of some texts, which are given on the device of the tokens."""
         tokens = self.tokens[:, :num_tokens].index_select(0, texts)
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
-
-
-def seed_for(*numbers: int) -> int:
-    """A seed that depends on these whole numbers and nothing else."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator) -> Bool[Tensor, "B M"]:
@@ -88,8 +79,8 @@ def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Gener
 class Batches:
     """A split as batches of pairs, one for each caption, in a new order every epoch.
 
-    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes that only
-    `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
+    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes that
+    only `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
 
     Args:
         augmentation: what is changed at random; None for nothing.
@@ -184,25 +175,12 @@ class Batches:
         return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images)
 
 
-def image_blocks(
-    split: Split, block_size: int = 512, device: torch.device | str = "cpu"
-) -> Iterator[tuple[Float[Tensor, "I M F"], Bool[Tensor, "I M"]]]:
+def image_blocks(split: Split, block_size: int = 512, device: torch.device | str = "cpu") -> Iterator[Regions]:
     """Every image of a split once, in its order: regions and mask."""
     for rows in torch.arange(split.num_images).split(block_size):
         regions, mask = split.features.gather(rows)
         refuse_not_finite(split, rows, regions)
         yield regions.to(device), mask.to(device)
-
-
-def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"]) -> None:
-    """Name the first image whose features are NaN or infinite: it would spoil every score of its batch."""
-    bad = (~regions.flatten(1).isfinite().all(dim=1)).nonzero()
-    if len(bad):
-        image = int(rows[int(bad[0, 0])])
-        raise SelhnError(
-            f"features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
-            "`selhn data check` on the folder lists all such rows; fix or remove them"
-        )
 
 
 class TextBlocks:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import torch
 
-from selhn.base.errors import SelhnError
 from selhn.base.untrusted import some
 from selhn.data.features import blocks
-from selhn.data.formats import FORMATS, SPLITS, find_format
-from selhn.data.formats.data_report import Problems, Report
-from selhn.data.splits import Split
+from selhn.data.formats import FORMATS, find_format
+from selhn.data.formats.data_report import Report
+from selhn.data.splits import SPLITS, Split
 from selhn.text import split_words
 
 # The usual vocabulary keeps words that occur at least this often.
 USUAL_MIN_COUNT = 4
-F30K_IMAGES, COCO_IMAGES = 1000, 5000
 
 
 def check(path: Path | str, *, scan: bool = True) -> Report:
@@ -39,23 +37,34 @@ def check(path: Path | str, *, scan: bool = True) -> Report:
 def _check_splits(splits: Mapping[str, Split], report: Report, scan: bool) -> None:
     for name in SPLITS:
         if name in splits:
-            split = splits[name]
-            _describe(split, report)
-            with report.collecting():
-                _check_names(split)
+            _describe(splits[name], report)
             if scan:
                 with report.collecting():
-                    _scan_features(split)
+                    _scan_features(splits[name], report)
         elif not report.problems:  # if its files were tried and failed, that is the problem to fix
             report.problems.append(f"there is no {name} split: a data set needs train, dev and test")
     for one, other in combinations(splits.values(), 2):
-        for compare in (_compare_widths, _compare_images):
-            with report.collecting():
-                compare(one, other)
+        if one.features.width != other.features.width:
+            report.problems.append(
+                f"{one.name} features are {one.features.width} wide and {other.name} features "
+                f"{other.features.width}: take all splits from the same features"
+            )
+        names = set(other.image_names)
+        shared = [name for name in one.image_names if name in names]
+        if shared:
+            report.problems.append(
+                f"{len(shared)} images are in both {one.name} and {other.name}, the first {shared[0]!r}: "
+                "remove them from one, or results mean nothing"
+            )
     if "test" in splits:
         report.lines.append(f"protocol: {_protocol(splits['test'])}")
     if "train" in splits:
-        report.lines.append(_describe_words(splits["train"]))
+        counts = Counter(word for caption in splits["train"].captions for word in split_words(caption))
+        frequent = sum(count >= USUAL_MIN_COUNT for count in counts.values())
+        report.lines.append(
+            f"vocabulary: {len(counts):,} different words in the train captions, {frequent:,} of them at least "
+            f"{USUAL_MIN_COUNT} times (the usual vocabulary)"
+        )
 
 
 def _describe(split: Split, report: Report) -> None:
@@ -73,23 +82,17 @@ def _describe(split: Split, report: Report) -> None:
         report.warnings.append(
             f"{split.name}: images {some(without)} have no caption: they are never a query, only an answer"
         )
-
-
-def _check_names(split: Split) -> None:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(split.image_names):
-        rows.setdefault(name, []).append(row)
-    twice = {name: found for name, found in rows.items() if len(found) > 1}
+    twice = [name for name, count in Counter(split.image_names).items() if count > 1]
     if twice:
-        name, found = next(iter(twice.items()))
-        raise SelhnError(
-            f"{split.name}: {len(twice)} ids occur more than once, first {name!r} for images {some(found)}: "
+        rows = [row for row, name in enumerate(split.image_names) if name == twice[0]]
+        report.problems.append(
+            f"{split.name}: {len(twice)} ids occur more than once, first {twice[0]!r} for images {some(rows)}: "
             "give each image an id of its own, or remove the copies"
         )
 
 
-def _scan_features(split: Split) -> None:
-    """Read all features once: refuse what is not finite, and images that are all zero."""
+def _scan_features(split: Split, report: Report) -> None:
+    """Read all features once, to find what is not finite, and images that are all zero."""
     features = split.features
     infinite, zero = [], []
     for block in blocks(features.num_images, 4 * features.num_regions * features.width):
@@ -98,32 +101,12 @@ def _scan_features(split: Split) -> None:
         peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
         infinite += (block.start + (~peak.isfinite()).nonzero().flatten()).tolist()
         zero += (block.start + (peak == 0).nonzero().flatten()).tolist()
-    problems = [
-        f"{features.where(images[0])}: {what} (image {images[0]}, {split.image_names[images[0]]}; {len(images)} such "
-        f"images in {split.name}): extract these features again, or remove the images and their captions"
+    report.problems += [
+        f"{features.where(images[0])}: {what} (image {images[0]}, {split.image_names[images[0]]}; {len(images)} "
+        f"such images in {split.name}): extract these features again, or remove the images and their captions"
         for images, what in ((infinite, "NaN or infinite numbers"), (zero, "only zeros"))
         if images
     ]
-    if problems:
-        raise Problems(problems)
-
-
-def _compare_widths(one: Split, other: Split) -> None:
-    if one.features.width != other.features.width:
-        raise SelhnError(
-            f"{one.name} features are {one.features.width} wide and {other.name} features {other.features.width}: "
-            "take all splits from the same features"
-        )
-
-
-def _compare_images(one: Split, other: Split) -> None:
-    names = set(other.image_names)
-    shared = [name for name in one.image_names if name in names]
-    if shared:
-        raise SelhnError(
-            f"{len(shared)} images are in both {one.name} and {other.name}, the first {shared[0]!r}: "
-            "remove them from one, or results mean nothing"
-        )
 
 
 def _protocol(test: Split) -> str:
@@ -131,17 +114,6 @@ def _protocol(test: Split) -> str:
     images = test.num_images
     if test.folds > 1:
         return f"COCO: 1K, the mean over {test.folds} folds of {images // test.folds:,} images, and {images:,} at once"
-    if images == F30K_IMAGES:
-        return "1K test images at once, as for Flickr30K"
-    if images == COCO_IMAGES:
-        return "5K test images at once, as for COCO 5K"
-    return f"your own test split of {images:,} images: its results compare only with others on the same split"
-
-
-def _describe_words(split: Split) -> str:
-    counts = Counter(word for caption in split.captions for word in split_words(caption))
-    frequent = sum(count >= USUAL_MIN_COUNT for count in counts.values())
-    return (
-        f"vocabulary: {len(counts):,} different words in the train captions, {frequent:,} of them at least "
-        f"{USUAL_MIN_COUNT} times (the usual vocabulary)"
-    )
+    known = {1000: "1K test images at once, as for Flickr30K", 5000: "5K test images at once, as for COCO 5K"}
+    own = f"your own test split of {images:,} images: its results compare only with others on the same split"
+    return known.get(images, own)

@@ -20,6 +20,8 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 
 Store: TypeAlias = Tensor | npt.NDArray[Any]
+Regions: TypeAlias = tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]
+"""Features of B images, and which of their M regions are real."""
 
 # Large enough that a disk delivers at its full speed, small beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20
@@ -36,12 +38,10 @@ class Features(ABC):
         """(I, M, F); M is the most regions an image has, images with fewer are padded."""
 
     @abstractmethod
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         """Features and mask of some images in the precision of the store, on its device."""
 
-    def gather(
-        self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32
-    ) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def gather(self, rows: Int[Tensor, " B"], dtype: torch.dtype | None = torch.float32) -> Regions:
         """Features and mask of some images, on the device of the store; None keeps its precision."""
         regions, mask = self.read(rows)
         return (regions if dtype is None else regions.to(dtype)), mask
@@ -79,11 +79,6 @@ def take(store: Store, rows: Int[Tensor, " *shape"]) -> Shaped[Tensor, "..."]:
     if taken.dtype not in KEPT_DTYPES:
         taken = taken.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(taken))
-
-
-def bytes_of(store: Store) -> int:
-    """Size of a store."""
-    return store.numel() * store.element_size() if isinstance(store, Tensor) else store.nbytes
 
 
 def blocks(num_rows: int, row_bytes: int, budget: int = BLOCK_BYTES) -> Iterator[slice]:
@@ -126,7 +121,7 @@ class DenseFeatures(Features):
         images = len(self.store if self.rows is None else self.rows)
         return images, 1 if self.store.ndim == 2 else self.store.shape[1], self.store.shape[-1]
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         if self.rows is not None:
             rows = self.rows[rows.to(self.rows.device)]
         regions = take(self.store, rows)
@@ -149,7 +144,7 @@ class DenseFeatures(Features):
 
     @property
     def num_bytes(self) -> int:
-        return self.num_images * (bytes_of(self.store) // max(1, len(self.store)))
+        return self.num_images * (self.store.nbytes // max(1, len(self.store)))
 
     def where(self, image: int) -> str:
         row = image if self.rows is None else int(self.rows[image])
@@ -182,7 +177,7 @@ class RaggedFeatures(Features):
     def shape(self) -> tuple[int, int, int]:
         return len(self.offsets) - 1, self.most_regions, self.store.shape[-1]
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         rows = rows.to(self.offsets.device)
         first, end = self.offsets[rows], self.offsets[rows + 1]
         position = first[:, None] + torch.arange(self.most_regions, device=rows.device)
@@ -204,7 +199,7 @@ class RaggedFeatures(Features):
 
     @property
     def num_bytes(self) -> int:
-        return bytes_of(self.store)
+        return self.store.nbytes
 
     def where(self, image: int) -> str:
         first, end = self.offsets[image : image + 2].tolist()
@@ -218,7 +213,7 @@ class ImageByImage(Features):
     def images(self, rows: Sequence[int]) -> Sequence[Float[Tensor, "_ F"]]:
         """The regions of some images, each with as many as it has."""
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         found = self.images(rows.tolist())
         regions = torch.zeros(len(found), *self.shape[1:])
         mask = torch.zeros(regions.shape[:2], dtype=torch.bool)
@@ -239,7 +234,7 @@ class SomeImages(Features):
     def shape(self) -> tuple[int, int, int]:
         return len(self.rows), *self.features.shape[1:]
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Shaped[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         return self.features.read(self.rows[rows.to(self.rows.device)])
 
     def to(self, device: torch.device | str) -> "SomeImages":

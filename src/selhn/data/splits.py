@@ -1,18 +1,24 @@
 """What a data set is once it is read: images with features, texts, and which text belongs to which image."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.data.features import Features, SomeImages
+from selhn.base.int8_rows import to_int8
+from selhn.base.types import FeaturePrecision
+from selhn.data.features import DenseFeatures, Features, SomeImages, blocks
+from selhn.data.steps import seed_for
 
+SPLITS = ("train", "dev", "test")
 COCO_FOLDS = 5
 """COCO 1K is the mean over this many folds of the 5,000 test images."""
+NOISE = 2  # keeps this random stream apart from those of order and augmentation
 
 
 def require_folds(num_images: int, folds: int) -> None:
@@ -93,7 +99,75 @@ class Data:
         return self.train.features.width
 
     def __getitem__(self, name: str) -> Split:
-        splits = {"train": self.train, "dev": self.dev, "test": self.test}
-        if name not in splits:
+        if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
-        return splits[name]
+        split: Split = getattr(self, name)
+        return split
+
+
+def with_noise(data: Data, rate: float, seed: int) -> Data:
+    """Noisy correspondence (Huang et al., NCR, NeurIPS 2021): some training texts swap their images.
+
+    None of them keeps its image, every image keeps its number of texts, and dev and test do not change.
+    """
+    # Official: images are shuffled among the chosen texts: some keep theirs, so the rate is a little lower.
+    if not 0 <= rate < 1:
+        raise SelhnError(f"noise is {rate}: give the share of training texts with a wrong image, 0 <= noise < 1")
+    if rate == 0:
+        return data
+    split = data.train
+    generator = torch.Generator().manual_seed(seed_for(seed, NOISE))
+    chosen = torch.randperm(split.num_texts, generator=generator)[: round(rate * split.num_texts)]
+    own = split.image_of_text[chosen]
+    if not len(chosen) or 2 * int(own.unique(return_counts=True)[1].max()) > len(chosen):
+        raise SelhnError(
+            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to change "
+            "their images among themselves: raise noise"
+        )
+    images = own[torch.randperm(len(own), generator=generator)]
+    while len(kept := (images == own).nonzero().flatten()):
+        for place in kept.tolist():
+            other = int(torch.randint(len(own), (), generator=generator))
+            images[[place, other]] = images[[other, place]]
+    image_of_text = split.image_of_text.clone()
+    image_of_text[chosen] = images
+    return replace(data, train=replace(split, image_of_text=image_of_text))
+
+
+def resident_bytes(features: Features, precision: FeaturePrecision) -> int:
+    """How much memory `make_resident` takes."""
+    per_region = features.width * getattr(torch, precision).itemsize + 1 + (4 if precision == "int8" else 0)
+    return features.num_images * features.num_regions * per_region
+
+
+def make_resident(split: Split, device: torch.device, precision: FeaturePrecision) -> Split:
+    """The split with its features on a device, each read or computed once; int8 has one scale per region."""
+    if precision not in get_args(FeaturePrecision):
+        raise SelhnError(f"feature_precision={precision!r}: choose {', '.join(get_args(FeaturePrecision))}")
+    features = split.features
+    if 2 * features.num_bytes < resident_bytes(features, precision):
+        features = features.to(device)  # packed or computed features are small, and a device unpacks faster
+    store = torch.empty(features.shape, dtype=getattr(torch, precision), device=device)
+    mask = torch.empty(features.shape[:2], dtype=torch.bool, device=device)
+    scale = torch.empty(features.shape[:2], device=device) if precision == "int8" else None
+    for block in blocks(features.num_images, 4 * math.prod(features.shape[1:])):
+        rows = torch.arange(block.start, block.stop)
+        regions, mask[block] = (tensor.to(device) for tensor in features.gather(rows))
+        refuse_not_finite(split, rows, regions)
+        if scale is not None:
+            store[block], scale[block] = to_int8(regions)
+        else:
+            store[block] = regions.to(store.dtype)
+    some_masked = not bool(mask.all())
+    return replace(split, features=DenseFeatures(store, mask=mask if some_masked else None, scale=scale))
+
+
+def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"]) -> None:
+    """Name the first image whose features are NaN or infinite: it would spoil every score of its batch."""
+    bad = (~regions.flatten(1).isfinite().all(dim=1)).nonzero()
+    if len(bad):
+        image = int(rows[int(bad[0, 0])])
+        raise SelhnError(
+            f"features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
+            "`selhn data check` on the folder lists all such rows; fix or remove them"
+        )

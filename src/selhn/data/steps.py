@@ -1,4 +1,4 @@
-"""What the batch of a step is made of, and its copy to a device while the step before is computed."""
+"""What the batch of a step is made of, its seed, and its copy to a device while the step before is computed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -36,6 +37,11 @@ class Step(NamedTuple):
     """N: as many as the longest text of the batch has, or a few more."""
     seed: int
     """Of everything that is changed at random."""
+
+
+def seed_for(*numbers: int) -> int:
+    """A seed that depends on these whole numbers and nothing else."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 @cache

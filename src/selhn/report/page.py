@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.base.version import __version__
-from selhn.data.formats import SPLITS
+from selhn.data.splits import SPLITS
 from selhn.report.curves import panel_data, panels
 from selhn.report.pictures import imported_from, picture_source
 from selhn.report.records import RunRecord, read_runs

@@ -13,10 +13,8 @@ from selhn.data.formats.native import NativePrecision, read_native, write_native
 from selhn.data.formats.pocket import read_pocket
 from selhn.data.formats.precomp import precomp_folder, read_precomp
 from selhn.data.formats.tsv import read_tsv
-from selhn.data.splits import Data
+from selhn.data.splits import SPLITS, Data
 from selhn.data.world import make_world
-
-SPLITS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import read_archive
-from selhn.data.features import DenseFeatures, Features
+from selhn.data.features import DenseFeatures, Features, Regions
 from selhn.data.formats.data_report import Found, Report
 from selhn.data.formats.precomp import SplitFiles, open_split
+from selhn.data.splits import SPLITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class PocketFeatures(Features):
         width = len(self.projection.mean if self.form == "full" else self.projection.scale)
         return *self.codes.shape[:2], width
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         codes, mask = self.codes.gather(rows)
         coordinates = codes * self.projection.scale
         if self.form == "pca":
@@ -67,11 +68,7 @@ class PocketFeatures(Features):
 
 
 def read_pocket(
-    path: Path,
-    report: Report,
-    *,
-    form: Literal["full", "pca"] = "full",
-    regions: int | None = None,
+    path: Path, report: Report, *, form: Literal["full", "pca"] = "full", regions: int | None = None
 ) -> Found:
     """The splits of a pocket folder.
 
@@ -94,7 +91,7 @@ def read_pocket(
         return PocketFeatures(DenseFeatures(array[:, :regions], rows, path=path), projection, form)
 
     splits = {}
-    for name in ("train", "dev", "test"):
+    for name in SPLITS:
         with report.collecting():
             splits[name] = open_split(SplitFiles(path, name), name, report, unpacked, kinds="i")
     return path.name, splits

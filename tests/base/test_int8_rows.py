@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.base.int8_rows import to_int8
+from selhn.base.types import to_int8
 
 
 @pytest.mark.parametrize("shape", [(50, 32), (4, 6, 32), (0, 32)])

@@ -4,7 +4,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from selhn.base.plugins import load_plugins
+from selhn.base.names import load_plugins
 from selhn.cli import app
 from selhn.models import MODELS
 

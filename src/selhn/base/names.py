@@ -1,8 +1,10 @@
-"""Names and settings that people type: what to say to one that is not known, or whose value does not fit."""
+"""Names and settings that people type: what to say if one is unknown, or if its value does not fit."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -14,6 +16,13 @@ NAMED_MODELS: dict[str, str] = {}
 
 `selhn/__init__.py` fills it, so that no room below has to import the one that ships the model.
 """
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules that other packages name in their entry points "selhn.plugins" to register their own."""
+    for entry in entry_points(group="selhn.plugins"):
+        entry.load()
 
 
 def _is_list(value: Any) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float32, Int, Int8
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
@@ -29,7 +29,14 @@ FeaturePrecision = Literal["float32", "float16", "bfloat16", "int8"]
 """How features are kept on a device; int8 has one scale per region."""
 
 StoredPrecision = Literal["float32", "float16", "int8"]
-"""How vectors and features are kept in a file; int8 has one scale per row."""
+"""How vectors and features are kept in a file; int8 has one scale per row: `row = codes * scale`."""
+
+
+def to_int8(rows: Float[Tensor, "*n d"]) -> tuple[Int8[Tensor, "*n d"], Float32[Tensor, "*n"]]:
+    """Codes and scales; each entry is off by at most 1/254 of the largest of its row, whose code is 127."""
+    rows = rows.float()
+    scale = (rows.abs().amax(-1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    return (rows / scale[..., None]).round().to(torch.int8), scale
 
 
 @dataclass(frozen=True)

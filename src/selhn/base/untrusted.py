@@ -3,12 +3,12 @@
 import io
 import json
 import math
-import tokenize
 import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,11 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 # Captions of COCO are 30 MB, its Karpathy file 140 MB; a projection is under 10 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_PROJECTION_BYTES = 256 * 2**20
+# numpy evaluates the header of an array as a Python literal, and raises what that raises.
+_BAD_LITERAL = (
+    *(ValueError, TypeError, KeyError, SyntaxError, EOFError),
+    *(RecursionError, MemoryError, TokenError),
+)
 
 
 def require_file(path: Path) -> None:
@@ -42,17 +47,7 @@ def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], 
             version = np.lib.format.read_magic(file)
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             shape, fortran, dtype = readers[version](file)
-    # numpy's parser evaluates the header as a Python literal, and raises what that raises.
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        SyntaxError,
-        EOFError,
-        RecursionError,
-        MemoryError,
-        tokenize.TokenError,
-    ) as broken:
+    except _BAD_LITERAL as broken:
         raise Damaged(
             f"{path} is not a .npy array ({type(broken).__name__}: {str(broken)[:120]}): "
             "write it with numpy.save, or copy it again"

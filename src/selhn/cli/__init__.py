@@ -8,7 +8,7 @@ import typer
 from typer import Argument, Option
 
 from selhn.base.errors import SelhnError
-from selhn.base.plugins import load_plugins
+from selhn.base.names import load_plugins
 from selhn.cli import index, lab, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app

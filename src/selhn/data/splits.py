@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.int8_rows import to_int8
-from selhn.base.types import FeaturePrecision
+from selhn.base.types import FeaturePrecision, to_int8
 from selhn.data.features import DenseFeatures, Features, SomeImages, blocks
 from selhn.data.steps import seed_for
 

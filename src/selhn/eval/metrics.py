@@ -17,14 +17,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_kind
-from selhn.eval.scoring import (
-    DEFAULT_BYTE_BUDGET,
-    Array,
-    Indices,
-    Matching,
-    precision_queries,
-    rank_queries,
-)
+from selhn.eval.scoring import DEFAULT_BYTE_BUDGET, Array, Indices, Matching, precision_queries, rank_queries
 
 DEFAULT_KS = (1, 5, 10)
 
@@ -57,11 +50,7 @@ class DirectionMetrics:
     def to_dict(self) -> dict[str, float]:
         """A flat JSON object with the names used in papers; metrics that were not computed are left out."""
         named: dict[str, float] = {f"R@{k}": value for k, value in self.recalls.items()}
-        named |= {
-            "median_rank": self.median_rank,
-            "mean_rank": self.mean_rank,
-            "num_queries": self.num_queries,
-        }
+        named |= {name: getattr(self, name) for name in ("median_rank", "mean_rank", "num_queries")}
         if self.r_precision is not None and self.map_at_r is not None:
             named |= {"R-Precision": self.r_precision, "mAP@R": self.map_at_r}
         return named

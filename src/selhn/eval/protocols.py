@@ -1,6 +1,7 @@
 """Evaluation protocols of the image-text matching literature, on top of one score matrix."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data.splits import COCO_FOLDS, require_folds
 from selhn.eval.metrics import DEFAULT_KS, Metrics, recall
-from selhn.eval.scoring import Array, Indices, at_least_float32, checked_image_of_text, checked_scores
+from selhn.eval.scoring import Array, Indices, checked_image_of_text, checked_scores
 
 
 def folds(
@@ -62,9 +63,7 @@ def ensemble(*score_matrices: Array, weights: Sequence[float] | None = None) -> 
             f"weights is {tuple(weights)}: give {len(matrices)} numbers, one for each matrix, "
             "none negative and not all zero"
         )
-    dtype = at_least_float32(matrices[0]).dtype
-    for matrix in matrices:
-        dtype = torch.promote_types(dtype, matrix.dtype)
+    dtype = reduce(torch.promote_types, (matrix.dtype for matrix in matrices), torch.float32)
     total = torch.zeros(matrices[0].shape, dtype=dtype, device=matrices[0].device)
     for matrix, weight in zip(matrices, weights):
         total.add_(matrix, alpha=weight / sum(weights))

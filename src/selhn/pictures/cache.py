@@ -24,8 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.int8_rows import to_int8
-from selhn.base.types import StoredPrecision
+from selhn.base.types import StoredPrecision, to_int8
 from selhn.data import ImageByImage
 
 FORMAT = 2

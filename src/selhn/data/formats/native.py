@@ -106,16 +106,10 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
         rows = (len(number), int(number[0])) if dense else (int(number.sum()),)
         # Only now is it known which shape the file has.
         file.seek(0)
-        file.write(_npy_header((*rows, features.width), precision))
+        header = {"descr": np.dtype(precision).newbyteorder("<").str, "fortran_order": False}
+        np.lib.format.write_array_header_1_0(file, header | {"shape": (*rows, features.width)})
+        assert file.tell() == HEADER_BYTES  # numpy leaves space for the longest first axis
     return np.concatenate(masks)
-
-
-def _npy_header(shape: tuple[int, ...], precision: str) -> bytes:
-    """The head of a .npy file of version 1.0, always of the same length."""
-    descr = np.dtype(precision).newbyteorder("<").str
-    content = repr({"descr": descr, "fortran_order": False, "shape": shape})
-    text = content.encode().ljust(HEADER_BYTES - 11) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
 def read_native(path: Path, report: Report) -> Found:

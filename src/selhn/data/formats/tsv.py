@@ -11,13 +11,13 @@ import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import require_file
@@ -109,7 +109,7 @@ def read_tsv(
             chosen = [images[number] for number in numbers]
             rows = _rows_of_images(chosen, lines, path, name)
             features = TsvFeatures(rows, _read_features(rows[0]).shape[1])
-            boxes = _padded_boxes(rows, features.num_regions)
+            boxes = pad_sequence([torch.from_numpy(row.boxes) for row in rows], batch_first=True)
             splits[name] = make_split(name, features, chosen, json_path, boxes)
     return json_path.stem.removeprefix("dataset_"), splits
 
@@ -197,11 +197,3 @@ def _rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], 
             f"{images[missing[0]].filename!r}: add the files of the other parts to the folder"
         )
     return [lines[name] for name in best]
-
-
-def _padded_boxes(rows: Sequence[TsvRow], num_regions: int) -> Float[Tensor, "I M 4"]:
-    """Boxes of all images, zero if an image has fewer."""
-    boxes: npt.NDArray[Any] = np.zeros((len(rows), num_regions, 4), np.float32)
-    for n, row in enumerate(rows):
-        boxes[n, : len(row.boxes)] = row.boxes
-    return torch.from_numpy(boxes)

@@ -19,51 +19,26 @@ NUM_CAPTIONS = 5
 MOST_WORDS = 20
 _BLOCK = 2000 * NUM_CAPTIONS
 
-# One row per meaning, in the order of the tables in scenes.py; a row lists phrases of the same meaning.
-SHAPE_NAMES = (
-    ("ball", "sphere"),
-    ("cube", "box"),
-    ("cone",),
-    ("cylinder", "can"),
-    ("pyramid",),
-    ("ring", "hoop"),
-    ("star",),
-    ("heart",),
-    ("moon", "crescent"),
-    ("gem", "diamond"),
+
+def _table(meanings: str) -> Table:
+    """One row per meaning, in the order of the tables in scenes.py; bars separate synonyms."""
+    return tuple(tuple(meaning.split("|")) for meaning in meanings.split(", "))
+
+
+SHAPE_NAMES = _table(
+    "ball|sphere, cube|box, cone, cylinder|can, pyramid, ring|hoop, star, heart, moon|crescent, gem|diamond"
 )
-COLOUR_NAMES = (
-    ("red", "scarlet"),
-    ("orange",),
-    ("yellow", "golden"),
-    ("green",),
-    ("blue",),
-    ("purple", "violet"),
-    ("pink",),
-    ("brown",),
-    ("white",),
-    ("black", "dark"),
-)
+COLOUR_NAMES = _table("red|scarlet, orange, yellow|golden, green, blue, purple|violet, pink, brown, white, black|dark")
 SIZE_NAMES = (("small", "little", "tiny"), ("",), ("large", "big", "huge"))
-MATERIAL_NAMES = (("metal", "shiny"), ("wooden",), ("glass", "transparent"), ("rubber", "soft"))
-SETTING_NAMES = (
-    ("on the beach", "on the sand"),
-    ("in a meadow", "on the grass"),
-    ("in the snow", "on snowy ground"),
-    ("in the desert", "among sand dunes"),
-    ("at night", "under the stars"),
-    ("on the street", "on the road"),
-    ("in a room", "on the floor"),
-    ("by a lake", "near the water"),
+MATERIAL_NAMES = _table("metal|shiny, wooden, glass|transparent, rubber|soft")
+SETTING_NAMES = _table(
+    "on the beach|on the sand, in a meadow|on the grass, in the snow|on snowy ground, "
+    "in the desert|among sand dunes, at night|under the stars, on the street|on the road, "
+    "in a room|on the floor, by a lake|near the water"
 )
-RELATION_NAMES = (
-    ("left of", "to the left of"),
-    ("right of", "to the right of"),
-    ("above", "over", "higher than"),
-    ("below", "under", "lower than"),
-    ("in front of",),
-    ("behind",),
-    ("next to", "beside", "close to"),
+RELATION_NAMES = _table(
+    "left of|to the left of, right of|to the right of, above|over|higher than, below|under|lower than, "
+    "in front of, behind, next to|beside|close to"
 )
 OPENERS = (("there is", "a picture of", "we see", "i can see", "this shows", "look at"),)
 DETERMINERS = (("a", "a", "the"),)

@@ -13,6 +13,7 @@ COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown"
 SIZES = ("small", "medium", "large")
 MATERIALS = ("metal", "wood", "glass", "rubber")
 SETTINGS = ("beach", "meadow", "snow", "desert", "night", "street", "room", "lake")
+KINDS = {"shape": SHAPES, "colour": COLOURS, "size": SIZES, "material": MATERIALS}
 RELATIONS = ("left of", "right of", "above", "below", "in front of", "behind", "next to")
 
 MOST_THINGS = 8
@@ -80,20 +81,11 @@ class Scenes:
         return Scenes(self.setting, *chosen)
 
     def scene(self, row: int, name: str) -> Scene:
-        things = [
-            Thing(
-                shape=SHAPES[int(self.shape[row, k])],
-                colour=COLOURS[int(self.colour[row, k])],
-                size=SIZES[int(self.size[row, k])],
-                material=MATERIALS[int(self.material[row, k])],
-                x=float(self.x[row, k]),
-                y=float(self.y[row, k]),
-                foot=float(self.foot[row, k]),
-                depth=float(self.depth[row, k]),
-                radius=float(self.radius[row, k]),
-            )
-            for k in range(int(self.present[row].sum()))
-        ]
+        things = []
+        for k in range(int(self.present[row].sum())):
+            numbers = {f.name: getattr(self, f.name)[row, k].item() for f in fields(Thing)}
+            words = {kind: table[numbers[kind]] for kind, table in KINDS.items()}
+            things.append(Thing(**numbers | words))
         return Scene(name, SETTINGS[int(self.setting[row])], tuple(things))
 
 
@@ -128,11 +120,10 @@ class SceneSource:
         base = torch.where(is_twin, rows - 1, rows)
         few, many = self.objects
         count = few + draws.integers("count", base, below=many - few + 1)
-        kinds = {"shape": SHAPES, "colour": COLOURS, "size": SIZES, "material": MATERIALS}
-        looks = {key: draws.integers(key, base, many, below=len(table)) for key, table in kinds.items()}
+        looks = {key: draws.integers(key, base, many, below=len(table)) for key, table in KINDS.items()}
         changed_thing = draws.integers("changed thing", rows, 1, below=2**20) % count[:, None]
-        changed_kind = draws.integers("changed kind", rows, 1, below=len(kinds))
-        for number, (key, table) in enumerate(kinds.items()):
+        changed_kind = draws.integers("changed kind", rows, 1, below=len(KINDS))
+        for number, (key, table) in enumerate(KINDS.items()):
             changes = is_twin[:, None] & (changed_kind == number)
             changes = changes & (torch.arange(many, device=rows.device) == changed_thing)
             step = 1 + draws.integers(f"new {key}", rows, 1, below=len(table) - 1)

@@ -9,8 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.int8_rows import to_int8
-from selhn.base.types import StoredPrecision
+from selhn.base.types import StoredPrecision, to_int8
 from selhn.data.features import BLOCK_BYTES, blocks
 
 DTYPES: Mapping[StoredPrecision, torch.dtype] = {

@@ -54,15 +54,12 @@ class Tokenizer(Protocol):
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         """Ids and mask (True = token), padded to the longest text."""
-        ...
 
     def spell(self, ids: list[int]) -> list[str]:
         """The token of each id, for people."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write the files that `load_tokenizer` reads."""
-        ...
 
 
 # Near the Penn Treebank rules that NLTK follows, so that published vocabularies fit: hyphens and slashes
@@ -145,21 +142,16 @@ class Vocabulary:
         Path(path).write_text(json.dumps(content), encoding="utf-8")
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        """Ids and mask of `<start> words <end>`, padded to the longest."""
         _check_texts(texts)
         kept = None if self.max_length is None else self.max_length - 2
         start, end, unknown, ids = 1, 2, 3, self.ids
-        return _pad(
-            [[start, *(ids.get(word, unknown) for word in split_words(text)[:kept]), end] for text in texts],
-            self.pad_id,
-        )
+        words = (split_words(text)[:kept] for text in texts)
+        return _pad([[start, *(ids.get(word, unknown) for word in own), end] for own in words], self.pad_id)
 
     def spell(self, ids: list[int]) -> list[str]:
-        """The word of each id."""
         return [self.words[i] for i in ids]
 
     def save(self, folder: Path) -> None:
-        """Write `vocabulary.json`."""
         self.to_json(Path(folder) / VOCABULARY_FILE)
 
 
@@ -215,18 +207,15 @@ class WordPiece:
         return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        """Ids and mask of `[CLS] pieces [SEP]`, padded to the longest."""
         _check_texts(texts)
         # Half a character, which JSON files may contain, is none to the library.
         whole = [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         return _pad([row.ids for row in self.tokenizer.encode_batch_fast(whole)], self.pad_id)
 
     def spell(self, ids: list[int]) -> list[str]:
-        """The piece of each id."""
         return [self.tokenizer.id_to_token(i) for i in ids]
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json`."""
         (Path(folder) / PIECES_FILE).write_text(self.tokenizer.to_str(), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 import torch
 
-from selhn.layers.ragged import is_ragged
+from selhn.layers import is_ragged
 
 
 def test_on_a_cpu_in_full_precision():

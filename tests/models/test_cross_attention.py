@@ -77,7 +77,7 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
     assert len({width for count, width in widths if count <= like_texts}) > 1, "some blocks are shorter than others"
-    monkeypatch.setattr("selhn.layers.ragged.DEVICES", ())
+    monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11, msg="with all the padding, as on a GPU")
 
@@ -112,7 +112,7 @@ def test_pairs_alone_score_as_among_all(name, training):
 def test_shapes_do_not_depend_on_values(name, monkeypatch):
     # A fake tensor has no values: whatever asks for one, or for a shape that depends on one, raises. On a CPU shapes
     # are free, but not where it stands for a GPU.
-    monkeypatch.setattr("selhn.layers.ragged.DEVICES", ())
+    monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
     batch = make_batch()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = create_model(name, **CASES[name]).train()

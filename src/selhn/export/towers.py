@@ -49,11 +49,9 @@ class Tower:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
         return f"{self.side}_tower.onnx"
 
     def encode(self, model: AbstractMatcher, values: Tensor, mask: Tensor) -> Tensor:
-        """What the model gives for this side."""
         return model.encode_images(values, mask) if self.side == "image" else model.encode_texts(values, mask)
 
 

@@ -11,12 +11,10 @@ from selhn.layers.fragment_attention import (
     turned,
     unit_attention,
 )
-from selhn.layers.fragments import Fragments, joined, score_in_blocks
+from selhn.layers.fragments import Fragments, is_ragged, joined, score_in_blocks, unit
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
-from selhn.layers.norm import unit
-from selhn.layers.ragged import is_ragged
 
 __all__ = [
     "GPO",

@@ -40,7 +40,8 @@ class Bert(nn.Module):
         super().__init__()
         if not isinstance(source, (str, Path, Mapping)):
             raise SelhnError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
-        folder, config = (None, source) if isinstance(source, Mapping) else _read_folder(source)
+        folder = None if isinstance(source, Mapping) else bert_folder(source)
+        config: Any = source if folder is None else json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.bert = BertEncoder(BertConfig.read(config))
         if folder is not None:
             _load_weights(self.bert, folder / "model.safetensors")
@@ -51,7 +52,6 @@ class Bert(nn.Module):
 
     @property
     def width(self) -> int:
-        """h, the width of a hidden state."""
         return self.bert.config.hidden_size
 
     @property
@@ -65,7 +65,6 @@ class Bert(nn.Module):
         return self
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
-        """The hidden state of every token."""
         positions = self.bert.config.max_position_embeddings
         if tokens.shape[1] > positions:
             raise SelhnError(
@@ -117,8 +116,3 @@ def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
     """The tokenizer beside the weights; None for a BERT that is only a configuration."""
     return None if isinstance(source, Mapping) else WordPiece.load(bert_folder(source))
-
-
-def _read_folder(source: str | Path) -> tuple[Path, dict[str, Any]]:
-    folder = bert_folder(source)
-    return folder, json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -62,7 +62,6 @@ class BertConfig:
         return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, which `read` takes."""
         return {"model_type": "bert", **asdict(self)}
 
 
@@ -77,7 +76,6 @@ class BertEncoder(nn.Module):
         self.apply(self._initialise)
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
-        """The hidden state of every token after the last layer."""
         config, training = self.config, self.training
         settings = LayerSettings(
             heads=config.num_attention_heads,
@@ -131,7 +129,6 @@ class _Layer(nn.Module):
         self.output = _dense_and_norm(inner, width, eps)
 
     def weights(self) -> LayerWeights:
-        """In the order of the computation."""
         return LayerWeights(*(self.get_parameter(f"{name}.{kind}") for name in _ORDER for kind in ("weight", "bias")))
 
 

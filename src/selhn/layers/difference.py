@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from selhn.layers.ragged import is_ragged
+from selhn.layers.fragments import is_ragged
 
 # The differences of so many bytes stay in the cache of a CPU's core, about.
 CHUNK_BYTES = 2**22

@@ -102,7 +102,6 @@ def unit_attention(
 
 
 def _lengths(queries: Fragments) -> Float[Tensor, "Q L"]:
-    """The lengths of all vectors."""
     if queries.gram is None:
         return torch.linalg.vector_norm(queries.vectors, dim=2)
     return queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()

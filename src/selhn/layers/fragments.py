@@ -12,13 +12,27 @@ from torch import Tensor
 from torch.nn.functional import embedding
 from torch.utils.checkpoint import checkpoint
 
-from selhn.layers.ragged import is_ragged
-
+RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
-# Texts that a CPU scores at a time: of a batch sorted by length so many are nearly of one length, and vectors
-# are full.
+# Texts that a CPU scores at a time: so many of a sorted batch have nearly one length, and vectors are full.
 CPU_TEXTS = 32
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
+
+
+def unit(vectors: Float[Tensor, "*K d"], epsilon: float = 1e-8) -> Float[Tensor, "*K d"]:
+    """`x / (|x| + epsilon)`, in float32 or wider; a zero vector stays zero, with finite gradients."""
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + epsilon)
+
+
+def is_ragged(tensor: Tensor) -> bool:
+    """Whether padding is left out: on a CPU, in full precision, in a program that runs and is not exported.
+
+    A GPU would wait for the host, and a step of which the shapes change cannot be recorded, nor exported.
+    Half precision on a CPU is for checking what a GPU does.
+    """
+    kind = tensor.device.type
+    return kind in RAGGED_DEVICES and not torch.is_autocast_enabled(kind) and not torch.compiler.is_exporting()
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,6 @@ class Fragments:
     def of(
         cls, vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], whole: Float[Tensor, "n d"] | None = None
     ) -> "Fragments":
-        """Fragments with zeros for padding."""
         return cls(vectors.masked_fill(~mask[:, :, None], 0), mask, whole)
 
     @classmethod
@@ -74,7 +87,6 @@ class Fragments:
         return self._each(lambda rows: _selected(rows, items))
 
     def split(self, size: int) -> list["Fragments"]:
-        """Blocks of `size` items; the last may be smaller."""
         return [self[first : first + size] for first in range(0, len(self), size)]
 
     def trimmed(self) -> "Fragments":
@@ -84,7 +96,6 @@ class Fragments:
         return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None)
 
     def to(self, device: torch.device | str) -> "Fragments":
-        """The same on a device."""
         return self._each(lambda rows: rows.to(device))
 
     def with_gram(self) -> "Fragments":

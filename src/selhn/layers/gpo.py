@@ -17,9 +17,8 @@ class GPO(nn.Module):
 
     pooled_c = sum_k w_k * (k-th largest value of channel c),   w = softmax(linear(BiGRU(positions 0 .. L-1)) / 0.1)
 
-    The weights know the number L of features and nothing else, so they are computed once per length, not
-    per sample. The mask may have holes: what counts is how many features are left. An empty set is pooled
-    to zeros.
+    The weights depend on the number L of features only, so they are computed once per length, not per sample.
+    The mask may have holes: what counts is how many features are left. An empty set is pooled to zeros.
     """
 
     def __init__(self, position_dim: int = 32, hidden_dim: int = 32, temperature: float = 0.1):
@@ -30,7 +29,6 @@ class GPO(nn.Module):
         self.temperature = temperature
 
     def forward(self, features: Float[Tensor, "B M d"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B d"]:
-        """One vector for every set of features."""
         return self.pool(lambda: features, mask)
 
     def pool(
@@ -61,7 +59,8 @@ class GPO(nn.Module):
         back = back.gather(1, mirror[:, :, None].expand_as(back))
         scores = self.linear((ahead + back) / 2).squeeze(2)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / self.temperature
-        return scores.masked_fill(~first_positions(lengths, size), -torch.inf).softmax(dim=1)
+        padding = torch.arange(size, device=lengths.device) >= lengths[:, None]
+        return scores.masked_fill(padding, -torch.inf).softmax(dim=1)
 
 
 @lru_cache(maxsize=64)
@@ -77,8 +76,3 @@ def _positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) ->
     frequencies = torch.exp(-math.log(10000.0) * exponents)
     angles = torch.arange(size, device=device)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(dtype)
-
-
-def first_positions(lengths: Int[Tensor, " B"], size: int) -> Bool[Tensor, "B M"]:
-    """True at the first `length` of `size` positions."""
-    return torch.arange(size, device=lengths.device) < lengths[:, None]

@@ -5,8 +5,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.kernels import can_scan, gru_scan
+from selhn.layers.fragments import is_ragged
 from selhn.layers.packed_gru import packed_gru, packed_order
-from selhn.layers.ragged import is_ragged
 
 
 class BiGRU(nn.Module):
@@ -24,7 +24,6 @@ class BiGRU(nn.Module):
         self.back = nn.GRU(input_dim, hidden_dim, batch_first=True)
 
     def forward(self, sequences: Float[Tensor, "B N e"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N h"]:
-        """The states of every position."""
         if is_ragged(sequences):
             return self._without_padding(sequences, mask.sum(1))
         mirror = mirror_positions(mask.sum(1), mask.shape[1])[:, :, None]
@@ -59,7 +58,6 @@ class WordGRU(nn.Module):
         self.rnn = BiGRU(word_dim, hidden_dim)
 
     def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
-        """A state for every word."""
         return self.rnn(self.dropout(look_up(self.embed, tokens)), mask)
 
 

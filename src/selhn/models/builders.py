@@ -1,4 +1,4 @@
-"""Settings that many models share, written once: a builder takes one of these groups and adds its own."""
+"""What many models share: groups of settings, to which a builder adds its own, and a way to draw weights."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
+
+from torch import nn
 
 from selhn.base.errors import SelhnError
 from selhn.models.matcher import AbstractMatcher
@@ -26,7 +28,6 @@ class WordSettings:
 
     @property
     def num_words(self) -> int:
-        """The size of the vocabulary, from whichever of the two is given."""
         if self.tokenizer is None:
             if self.vocab_size is None:
                 raise SelhnError("pass tokenizer=Vocabulary.build(captions), or vocab_size=")
@@ -63,3 +64,11 @@ def builder(build: Callable[..., MatcherT]) -> Callable[..., MatcherT]:
     parameters = [*inspect.signature(group).parameters.values(), *own]
     built.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return built
+
+
+def xavier(input_dim: int, output_dim: int) -> nn.Linear:
+    """A linear layer with weights drawn as all these models draw them, and a bias of zeros."""
+    linear = nn.Linear(input_dim, output_dim)
+    nn.init.xavier_uniform_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -3,14 +3,14 @@
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
-from selhn.models.builders import WordSettings
-from selhn.models.matcher import AbstractMatcher, all_real
+from selhn.models.builders import WordSettings, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.text import Tokenizer
 
 
@@ -19,11 +19,10 @@ class RegionEncoder(nn.Module):
 
     def __init__(self, feature_dim: int, dim: int, pool: nn.Module | None = None):
         super().__init__()
-        self.fc = xavier(nn.Linear(feature_dim, dim))
+        self.fc = xavier(feature_dim, dim)
         self.pool = pool
 
-    def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Fragments:
-        """The regions of every image."""
+    def forward(self, regions: Regions, mask: RegionMask) -> Fragments:
         fragments = Fragments.of(unit(self.fc(regions)), mask)
         return fragments if self.pool is None else self.pool(fragments)
 
@@ -36,8 +35,7 @@ class WordEncoder(nn.Module):
         self.words = WordGRU(vocab_size, word_dim, dim, dropout)
         self.pool = pool
 
-    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Fragments:
-        """The words of every text."""
+    def forward(self, tokens: Tokens, mask: TokenMask) -> Fragments:
         fragments = Fragments.of(unit(self.words(tokens, mask)), mask)
         return fragments if self.pool is None else self.pool(fragments)
 
@@ -70,18 +68,13 @@ class CrossAttention(AbstractMatcher):
         self.settings = {"vocab_size": text.words.embed.num_embeddings}
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
-    def encode_images(
-        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
-    ) -> Fragments:
-        """The regions of every image."""
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Fragments:
         return self.image(regions, all_real(regions, region_mask))
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Fragments:
-        """The words of every text."""
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Fragments:
         return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
-        """The head's logits, or their sigmoids."""
         return self.activation(self.logits(images, texts))
 
     def logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
@@ -89,7 +82,6 @@ class CrossAttention(AbstractMatcher):
         return self.head(images, texts, aligned)
 
     def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
-        """The logits themselves, or their sigmoids."""
         return logits.sigmoid() if self.sigmoid else logits
 
     @property
@@ -121,13 +113,6 @@ def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:
     """A matcher with plain encoders, as SCAN and BFAN have them."""
     text = WordEncoder(common.num_words, common.word_dim, common.dim)
     return CrossAttention(RegionEncoder(common.feature_dim, common.dim), text, head, tokenizer=common.tokenizer)
-
-
-def xavier(linear: nn.Linear) -> nn.Linear:
-    """The layer with weights drawn as all these models draw them, and no bias."""
-    nn.init.xavier_uniform_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 def in_full_precision(fragments: Fragments) -> torch.autocast:

@@ -17,6 +17,11 @@ from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
 from selhn.text import Tokenizer
 
+Regions = Float[Tensor, "I M F"]
+RegionMask = Bool[Tensor, "I M"]
+Tokens = Int[Tensor, "T N"]
+TokenMask = Bool[Tensor, "T N"]
+
 ITEMS_AT_ONCE = 512
 """Images, or texts, that are embedded at a time."""
 
@@ -42,11 +47,11 @@ class AbstractMatcher(nn.Module, ABC):
         """Parts whose gradient norms are logged: both encoders, the image FC, the last text layer."""
 
     @abstractmethod
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None) -> Any:
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
         """Every image once; without a mask all regions are real."""
 
     @abstractmethod
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Any:
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
         """Every text once; without a mask all tokens are real."""
 
     @abstractmethod
@@ -75,7 +80,7 @@ class AbstractMatcher(nn.Module, ABC):
         images, texts = encode_batch(self, batch)
         return Match(self.score(images, texts), self.auxiliary(batch, images, texts))
 
-    def tokenize(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+    def tokenize(self, texts: list[str]) -> tuple[Tokens, TokenMask]:
         """Token ids and mask of some sentences, as `encode_texts` takes them."""
         if self.tokenizer is None:
             raise SelhnError(
@@ -98,19 +103,14 @@ class AbstractMatcher(nn.Module, ABC):
                 vectors.append(self._vectors(self.encode_texts(tokens.to(device), mask.to(device))))
         return torch.cat(vectors)[torch.tensor(order, device=device).argsort()]
 
-    def embed_images(
-        self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"] | None = None
-    ) -> Float[Tensor, "I d"]:
+    def embed_images(self, regions: Regions, mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         """One vector per image, on the model's device, in evaluation mode and without gradients."""
-        weight = next(self.parameters())
+        weight, vectors = next(self.parameters()), []
         mask = all_real(regions, mask)
         with in_eval_mode(self):
-            return torch.cat(
-                [
-                    self._vectors(self.encode_images(own.to(weight), own_mask.to(weight.device)))
-                    for own, own_mask in zip(regions.split(ITEMS_AT_ONCE), mask.split(ITEMS_AT_ONCE), strict=True)
-                ]
-            )
+            for own, own_mask in zip(regions.split(ITEMS_AT_ONCE), mask.split(ITEMS_AT_ONCE), strict=True):
+                vectors.append(self._vectors(self.encode_images(own.to(weight), own_mask.to(weight.device))))
+        return torch.cat(vectors)
 
     def _vectors(self, encoded: Any) -> Float[Tensor, "n d"]:
         if not isinstance(encoded, Tensor) or encoded.ndim != 2:

@@ -106,19 +106,25 @@ def load_official(
         where, state, options = "the state dict", _flat(source), {}
     theirs = {option for each in LAYOUTS.values() for option in (*each.fixed, *each.options)} - {"lambda_lse"}
     options.update({key: settings.pop(key) for key in theirs if key in settings})
-    own_bert = "bert" in settings
-    sizes, ours = layout.sizes(state), _our_settings(name, layout, options)
-    model = create_model(name, **{**sizes, **ours, **_with_bert(sizes, settings)})
-    _fill(model, state, layout, where, own_bert)
+    own_bert, sizes = settings.get("bert"), layout.sizes(state)
+    if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
+        settings["bert"] = {**sizes["bert"], **own_bert}
+    model = create_model(name, **{**sizes, **_our_settings(name, layout, options), **settings})
+    _fill(model, state, layout, where, "bert" in settings)
     return model.eval()
 
 
 def _fill(model: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool) -> None:
     wanted = model.state_dict()
-    found = {_our_name(key, layout.names): value for key, value in state.items()}
+    found = {}
+    for key, value in state.items():
+        for pattern, replacement in layout.names:
+            key = re.sub(pattern, replacement, key)
+        found[key] = value
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
     found.update({_BERT + key: value for key, value in bert.items()})
-    absent = _absent_side(model, found)
+    sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
+    absent = sides[0] if isinstance(model, VSE) and len(sides) == 1 else None
     spared = [key for key in wanted if (absent and key.startswith(absent)) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
     model.load_state_dict({**{key: wanted[key] for key in spared}, **found})
@@ -128,30 +134,10 @@ def _fill(model: AbstractMatcher, state: State, layout: AuthorsLayout, where: st
         model.name = None
 
 
-def _absent_side(model: AbstractMatcher, found: State) -> str | None:
-    sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
-    return sides[0] if isinstance(model, VSE) and len(sides) == 1 else None
-
-
-def _with_bert(sizes: Settings, settings: Settings) -> Settings:
-    """The settings, where a `bert` of a few values adds to what the shapes tell."""
-    bert = settings.get("bert")
-    return (
-        {**settings, "bert": {**sizes["bert"], **bert}} if isinstance(bert, Mapping) and "bert" in sizes else settings
-    )
-
-
-def _our_name(key: str, names: list[tuple[str, str]]) -> str:
-    for pattern, replacement in names:
-        key = re.sub(pattern, replacement, key)
-    return key
-
-
 class _Absent(nn.Module):
     """Stands where the weights had nothing."""
 
     def forward(self, *inputs: Any) -> Any:
-        """Refuse."""
         raise SelhnError("the weights this model was made from had no such encoder: load both sides")
 
 
@@ -173,14 +159,9 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
         raise Damaged(f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again") from error
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
-    if (
-        isinstance(content, (list, tuple))
-        and len(content) == len(parts)
-        and all(isinstance(state, Mapping) for state in content)
-    ):
-        content = {
-            part + key: value for part, state in zip(parts, content, strict=True) for key, value in state.items()
-        }
+    several = isinstance(content, (list, tuple)) and all(isinstance(state, Mapping) for state in content)
+    if several and len(content) == len(parts):
+        content = {part + key: value for part, state in zip(parts, content) for key, value in state.items()}
     if not isinstance(content, Mapping):
         raise Damaged(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
     return _flat(content), vars(options) if isinstance(options, Namespace) else {}

@@ -5,8 +5,7 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
     x_0 = unit(W_g (v - t)^2)       of the two pooled vectors
     x_n = unit(W_l (a_n - w_n)^2)   of word n and what it attends to, as in SCAN t2i
 
-SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes
-out.
+SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes out.
 """
 
 from functools import partial
@@ -29,16 +28,16 @@ from selhn.layers import (
     unit,
     unit_attention,
 )
-from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision, xavier
+from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision
+
+Nodes = Float[Tensor, "I T X s"]
+NodeMask = Bool[Tensor, "T X"]
+Statistics = Float[Tensor, "r T"]
+"""Mean and variance of each text (r = 2), or none (r = 0)."""
 
 # Nodes of so many bytes are reasoned about at a time, so that the passes over them stay near a CPU's core.
 CPU_CHUNK_BYTES = 2**23
-
-
-def _unseen(bias: nn.Parameter) -> None:
-    """Leave out of training what adds the same to all logits of a softmax; published weights have it."""
-    bias.requires_grad_(False)
 
 
 class SelfAttentionPool(nn.Module):
@@ -54,15 +53,15 @@ class SelfAttentionPool(nn.Module):
 
         def branch(channels: int | None) -> nn.Sequential:
             norm = [] if channels is None else [nn.BatchNorm1d(channels)]
-            return nn.Sequential(xavier(nn.Linear(dim, dim)), *norm, nn.Tanh(), nn.Dropout(dropout))
+            return nn.Sequential(xavier(dim, dim), *norm, nn.Tanh(), nn.Dropout(dropout))
 
         self.local = branch(num_regions)
         self.mean = branch(None if num_regions is None else dim)
-        self.common = xavier(nn.Linear(dim, 1))
-        _unseen(self.common.bias)
+        self.common = xavier(dim, 1)
+        # It adds the same to all logits of a softmax; published weights have it.
+        self.common.bias.requires_grad_(False)
 
     def forward(self, fragments: Fragments) -> Fragments:
-        """The fragments with their pooled vector as `whole`."""
         vectors, mask = fragments.vectors, fragments.mask
         missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
         if missing < 0:
@@ -84,13 +83,10 @@ class GraphStep(nn.Module):
 
     def __init__(self, sim_dim: int):
         super().__init__()
-        self.query, self.key, self.value = (xavier(nn.Linear(sim_dim, sim_dim)) for _ in range(3))
-        _unseen(self.key.bias)
+        self.query, self.key, self.value = (xavier(sim_dim, sim_dim) for _ in range(3))
+        self.key.bias.requires_grad_(False)  # it too adds the same to all logits
 
-    def forward(
-        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"], first: int
-    ) -> Float[Tensor, "I T {first} s"]:
-        """The first nodes after a look at all of them."""
+    def forward(self, nodes: Nodes, mask: NodeMask, first: int) -> Float[Tensor, "I T {first} s"]:
         # (W_q x)' (W_k y) = (W_k' W_q x)' y: one product with a matrix for two.
         mixed, bias = self.key.weight.T @ self.query.weight, self.key.weight.T @ self.query.bias
         logits = linear(nodes[:, :, :first], mixed, bias) @ nodes.transpose(2, 3)
@@ -106,10 +102,7 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(sim_dim) for _ in range(steps))
 
-    def forward(
-        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
-    ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "0 T"]]:
-        """One vector per pair, and no statistics."""
+    def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
         for step in self.steps:
             nodes = step(nodes, mask, 1 if step is self.steps[-1] else len(mask.T))
         return nodes[:, :, 0], nodes.new_empty(0, len(mask))
@@ -120,20 +113,15 @@ class AttentionFiltration(nn.Module):
 
     def __init__(self, sim_dim: int):
         super().__init__()
-        self.attention = xavier(nn.Linear(sim_dim, 1))
+        self.attention = xavier(sim_dim, 1)
         self.norm = nn.BatchNorm1d(1)
 
-    def forward(
-        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
-    ) -> tuple[Float[Tensor, "I T s"], Float[Tensor, "r T"]]:
-        """One vector per pair, and in training mean and variance of each text for `remember`."""
+    def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
+        """One vector per pair, and in training the statistics for `remember`."""
         weights, statistics = self.weigh(nodes, mask)
         return unit((weights.to(nodes.dtype)[:, :, None] @ nodes).squeeze(2)), statistics
 
-    def weigh(
-        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
-    ) -> tuple[Float[Tensor, "I T X"], Float[Tensor, "r T"]]:
-        """b, and the statistics."""
+    def weigh(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T X"], Statistics]:
         weights = self.attention(nodes).squeeze(3)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         statistics = weights.new_empty(0, len(mask))
@@ -175,10 +163,10 @@ class SimilarityHead(nn.Module):
     def __init__(self, dim: int, sim_dim: int, smooth: float, reasoning: GraphReasoning | AttentionFiltration):
         super().__init__()
         self.smooth = smooth
-        self.local = xavier(nn.Linear(dim, sim_dim))
-        self.whole = xavier(nn.Linear(dim, sim_dim))
+        self.local = xavier(dim, sim_dim)
+        self.whole = xavier(dim, sim_dim)
         self.reasoning = reasoning
-        self.last = xavier(nn.Linear(sim_dim, 1))
+        self.last = xavier(sim_dim, 1)
 
     @property
     def pairs_apart(self) -> bool:
@@ -186,7 +174,6 @@ class SimilarityHead(nn.Module):
         return isinstance(self.reasoning, GraphReasoning)
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        """Every image against every text, or with its own."""
         if aligned:
             if self.training and not self.pairs_apart:
                 raise SelhnError(
@@ -194,9 +181,8 @@ class SimilarityHead(nn.Module):
                 )
             return self._logits(images, texts, aligned=True)[0][0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
-        # Passes over products of regions and words, over differences as wide as the embedding, and over
-        # nodes. A CPU keeps the projected differences, and makes the nodes again; the kernels of a GPU make
-        # no differences, except in the backward pass.
+        # Passes over products of regions and words, differences as wide as the embedding, and nodes. A CPU keeps
+        # the projected differences and makes the nodes again; kernels make differences in the backward pass only.
         wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
@@ -217,15 +203,18 @@ class SimilarityHead(nn.Module):
 
     def _logits(
         self, images: Fragments, texts: Fragments, aligned: bool = False
-    ) -> tuple[Float[Tensor, "i T"], Float[Tensor, "r T"]]:
-        """The logits, and the statistics of each text: `remember` must not run where blocks are computed twice.
+    ) -> tuple[Float[Tensor, "i T"], Statistics]:
+        """The logits, if `aligned` of each image with its own text (i = 1), and the statistics of each text.
 
-        If images and texts are `aligned`, i = 1: each image with its own text.
+        `remember` must not run here, where blocks are computed twice.
         """
         mask = pad(texts.mask, (1, 0), value=True)
         half = None if aligned else self._precision(images, texts)
         if half is not None:
-            nodes = self._compared(images, texts, half)
+            assert images.whole is not None
+            assert texts.whole is not None
+            wholes, layers = (images.whole, texts.whole), (_projection(self.local), _projection(self.whole))
+            nodes = compared_nodes(images.vectors, images.mask, texts.vectors, wholes, *layers, self.smooth, half)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
         local, whole = self._differences(images, texts, aligned)
@@ -253,24 +242,15 @@ class SimilarityHead(nn.Module):
         return local, self.whole((whole - texts.whole).square())
 
     def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
-        """That of the nodes, where they are made by kernels."""
+        """The precision of nodes made by kernels; None if they are not."""
         return node_precision(images.vectors, texts.vectors, _projection(self.local))
 
-    def _compared(self, images: Fragments, texts: Fragments, half: torch.dtype) -> Float[Tensor, "I T X s"]:
-        """The nodes, by kernels."""
-        assert images.whole is not None
-        assert texts.whole is not None
-        wholes, layers = (images.whole, texts.whole), (_projection(self.local), _projection(self.whole))
-        return compared_nodes(images.vectors, images.mask, texts.vectors, wholes, *layers, self.smooth, half)
-
     def _reasoned(
-        self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: Bool[Tensor, "T X"]
-    ) -> tuple[Float[Tensor, "I T"], Float[Tensor, "r T"]]:
+        self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: NodeMask
+    ) -> tuple[Float[Tensor, "I T"], Statistics]:
         return self._of_nodes(_nodes(local, whole), mask)
 
-    def _of_nodes(
-        self, nodes: Float[Tensor, "I T X s"], mask: Bool[Tensor, "T X"]
-    ) -> tuple[Float[Tensor, "I T"], Float[Tensor, "r T"]]:
+    def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
         with torch.autocast(nodes.device.type, enabled=False):
             return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
@@ -280,20 +260,16 @@ def _projection(layer: nn.Linear) -> LinearWeights:
     return LinearWeights(layer.weight, layer.bias)
 
 
-def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Float[Tensor, "I T X s"]:
+def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Nodes:
     """X = 1 + N nodes: that of the whole, then those of the words."""
     return unit(torch.cat([whole[:, :, None], local], 2))
 
 
 @builder
 def sgr(
-    common: WordSettings,
-    sim_dim: int = 256,
-    num_regions: int = 36,
-    steps: int = 3,
-    smooth: float = 9.0,
-    dropout: float = 0.4,
-) -> CrossAttention:
+    common: WordSettings, sim_dim: int = 256, num_regions: int = 36, steps: int = 3,
+    smooth: float = 9.0, dropout: float = 0.4,
+) -> CrossAttention:  # fmt: skip
     """SGR: similarity graph reasoning."""
     head = SimilarityHead(common.dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
     return _with_pooling(head, common, num_regions, dropout)
@@ -301,11 +277,7 @@ def sgr(
 
 @builder
 def saf(
-    common: WordSettings,
-    sim_dim: int = 256,
-    num_regions: int = 36,
-    smooth: float = 9.0,
-    dropout: float = 0.4,
+    common: WordSettings, sim_dim: int = 256, num_regions: int = 36, smooth: float = 9.0, dropout: float = 0.4
 ) -> CrossAttention:
     """SAF: similarity attention filtration."""
     head = SimilarityHead(common.dim, sim_dim, smooth, AttentionFiltration(sim_dim))

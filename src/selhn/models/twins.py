@@ -1,11 +1,12 @@
 """Two networks of one architecture as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
@@ -13,7 +14,7 @@ from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
 from selhn.layers import Fragments
 from selhn.models.cross_attention import CrossAttention
-from selhn.models.matcher import AbstractMatcher
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens
 from selhn.models.vse import dot_scores
 
 
@@ -21,8 +22,7 @@ class Twins(AbstractMatcher):
     """Two matchers that differ in their weights only: a batch gets (2, B, B) scores, all else the mean of both.
 
     `create_model(name, networks=2)` makes them. What they encode is one vector or one set of fragments that
-    is twice as wide, one network's beside the other's, so that evaluation, saving and search know nothing of
-    it.
+    is twice as wide, one network's beside the other's: evaluation, saving and search know nothing of it.
     """
 
     def __init__(self, first: AbstractMatcher, second: AbstractMatcher):
@@ -34,22 +34,18 @@ class Twins(AbstractMatcher):
 
     @property
     def both(self) -> tuple[AbstractMatcher, AbstractMatcher]:
-        """The networks."""
         first, second = self.networks
         assert isinstance(first, AbstractMatcher)
         assert isinstance(second, AbstractMatcher)
         return first, second
 
-    def encode_images(self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None) -> Any:
-        """Every image once by each network."""
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
         return self._join(*(network.encode_images(regions, region_mask) for network in self.both))
 
-    def encode_texts(self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None) -> Any:
-        """Every text once by each network."""
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
         return self._join(*(network.encode_texts(tokens, token_mask) for network in self.both))
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
-        """The mean of both networks' scores."""
         return self.activation(self.logits(images, texts))
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
@@ -60,7 +56,8 @@ class Twins(AbstractMatcher):
             return dot_scores(images, texts)
         parts = zip(self.both, self._parts(images), self._parts(texts))
         first, second = (network.logits(own_images, own_texts) for network, own_images, own_texts in parts)
-        if not self._sigmoid:
+        network = self.both[0]
+        if not isinstance(network, CrossAttention) or not network.sigmoid:
             return (first + second) / 2
         # log of p1 + p2 less that of (1 - p1) + (1 - p2): nothing is lost where both are near 0 or 1.
         return torch.logaddexp(logsigmoid(first), logsigmoid(second)) - torch.logaddexp(
@@ -68,7 +65,6 @@ class Twins(AbstractMatcher):
         )
 
     def activation(self, logits: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
-        """That of each network."""
         return self.both[0].activation(logits)
 
     def forward(self, batch: Batch) -> Match:
@@ -77,11 +73,6 @@ class Twins(AbstractMatcher):
         matches = side_by_side(lambda: first(batch), lambda: second(batch))
         aux = {name: matches[0].aux[name] + matches[1].aux[name] for name in matches[0].aux}
         return Match(torch.stack([match.scores for match in matches]), aux)
-
-    @property
-    def _sigmoid(self) -> bool:
-        network = self.both[0]
-        return isinstance(network, CrossAttention) and network.sigmoid
 
     def _join(self, first: Any, second: Any) -> Any:
         if isinstance(first, Fragments):
@@ -94,13 +85,9 @@ class Twins(AbstractMatcher):
         scale = math.sqrt(0.5) if self.is_embedding else 1.0
         return torch.cat([first, second], -1) * scale
 
-    def _parts(self, joined: Any) -> tuple[Any, Any]:
-        if isinstance(joined, Fragments):
-            vectors = joined.vectors.chunk(2, -1)
-            wholes = (None, None) if joined.whole is None else joined.whole.chunk(2, -1)
-            first, second = (
-                replace(joined, vectors=own, whole=whole, gram=None) for own, whole in zip(vectors, wholes)
-            )
-            return first, second
-        first, second = joined.chunk(2, -1)
-        return first, second
+    def _parts(self, joined: Any) -> Sequence[Any]:
+        if not isinstance(joined, Fragments):
+            return joined.chunk(2, -1)
+        wholes = (None, None) if joined.whole is None else joined.whole.chunk(2, -1)
+        both = zip(joined.vectors.chunk(2, -1), wholes)
+        return [replace(joined, vectors=own, whole=whole, gram=None) for own, whole in both]

@@ -1,19 +1,21 @@
-"""VSE (FC), VSE (MLP), RVSE and RVSE++: Li et al., Selectively Hard Negative Mining, 2023, section on the base models.
+"""VSE (FC), VSE (MLP), RVSE and RVSE++: Li et al., Selectively Hard Negative Mining, 2023, the base models; and
+VSE-infinity on regions: Chen et al., Learning the Best Pooling Strategy for VSE, CVPR 2021.
 
 regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vector;  score = dot product.
 The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
+That of VSE-infinity is f + mlp(x): its MLP is parallel to the FC, on the raw features x.
 """
 
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.layers import GPO, MLP, Bert, MLPOrder, WordGRU, bert_tokenizer, unit
-from selhn.models.builders import BertSettings, WordSettings, builder
-from selhn.models.matcher import AbstractMatcher, all_real
+from selhn.models.builders import BertSettings, WordSettings, builder, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.text import Tokenizer
 
 Body = Literal["fc", "mlp", "residual", "parallel"]
@@ -26,26 +28,20 @@ class ImageEncoder(nn.Module):
     def __init__(self, feature_dim: int, dim: int, body: Body, mlp_order: MLPOrder, mask_bn: bool):
         super().__init__()
         self.body = body
-        self.fc = nn.Linear(feature_dim, dim)
-        nn.init.xavier_uniform_(self.fc.weight)
-        nn.init.zeros_(self.fc.bias)
+        self.fc = xavier(feature_dim, dim)
         if body != "fc":
             self.mlp = MLP(feature_dim if body == "parallel" else dim, dim // 2, dim, mlp_order, mask_bn)
         self.gpo = GPO()
 
-    def forward(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I d"]:
-        """One unit vector per image."""
+    def forward(self, regions: Regions, mask: RegionMask) -> Float[Tensor, "I d"]:
         return unit(self.gpo.pool(lambda: self._features(regions, mask), mask))
 
-    def _features(self, regions: Float[Tensor, "I M F"], mask: Bool[Tensor, "I M"]) -> Float[Tensor, "I M d"]:
+    def _features(self, regions: Regions, mask: RegionMask) -> Float[Tensor, "I M d"]:
         features = self.fc(regions)
-        if self.body == "mlp":
-            return self.mlp(features, mask)
-        if self.body == "residual":
-            return features + self.mlp(features, mask)
-        if self.body == "parallel":
-            return features + self.mlp(regions, mask)
-        return features
+        if self.body == "fc":
+            return features
+        further = self.mlp(regions if self.body == "parallel" else features, mask)
+        return further if self.body == "mlp" else features + further
 
 
 class TextEncoder(nn.Module):
@@ -54,18 +50,11 @@ class TextEncoder(nn.Module):
     def __init__(self, words: WordGRU | Bert, dim: int):
         super().__init__()
         self.words = words
-        self.fc: nn.Module = nn.Identity()
-        if isinstance(words, Bert):
-            self.fc = nn.Linear(words.width, dim)
+        self.fc = nn.Linear(words.width, dim) if isinstance(words, Bert) else nn.Identity()
         self.gpo = GPO()
 
-    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
-        """One unit vector per text."""
+    def forward(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
         return unit(self.gpo.pool(lambda: self.fc(self.words(tokens, mask)), mask))
-
-    def head(self, states: Float[Tensor, "T N h"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T d"]:
-        """From the states of the words to the text."""
-        return unit(self.gpo(self.fc(states), mask))
 
 
 class VSE(AbstractMatcher):
@@ -85,20 +74,13 @@ class VSE(AbstractMatcher):
             self.watched["text_last"] = text.words.rnn
             self.settings = {"vocab_size": text.words.embed.num_embeddings}
 
-    def encode_images(
-        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
-    ) -> Float[Tensor, "I d"]:
-        """One unit vector per image."""
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         return self.image(regions, all_real(regions, region_mask))
 
-    def encode_texts(
-        self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
-    ) -> Float[Tensor, "T d"]:
-        """One unit vector per text."""
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         return self.text(tokens, all_real(tokens, token_mask))
 
     def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
-        """Cosines."""
         return dot_scores(images, texts)
 
 
@@ -108,21 +90,16 @@ def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Flo
         return images @ texts.T
 
 
-def with_gru(
-    body: Body,
-    common: WordSettings,
-    word_dropout: float = 0.0,
-    mlp_order: MLPOrder = "fc-bn-relu-fc",
-    mask_bn: bool = False,
-) -> VSE:
-    """A VSE that reads words with a BiGRU."""
+def _with_gru(
+    body: Body, common: WordSettings, word_dropout: float = 0.0,
+    mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False,
+) -> VSE:  # fmt: skip
     words = WordGRU(common.num_words, common.word_dim, common.dim, word_dropout)
     image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
     return VSE(image, TextEncoder(words, common.dim), common.tokenizer)
 
 
-def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False) -> VSE:
-    """A VSE that reads word pieces with a BERT."""
+def _with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False) -> VSE:
     words = Bert(common.bert, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
@@ -135,33 +112,39 @@ def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder = "fc-bn-rel
 @builder
 def vse_fc(common: WordSettings, word_dropout: float = 0.0) -> VSE:
     """VSE (FC): the features of a region go through one linear layer."""
-    return with_gru("fc", common, word_dropout)
+    return _with_gru("fc", common, word_dropout)
 
 
 @builder
 def vse_mlp(
-    common: WordSettings,
-    mlp_order: MLPOrder = "fc-bn-relu-fc",
-    mask_bn: bool = False,
-    word_dropout: float = 0.0,
+    common: WordSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
     """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
-    return with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
+    return _with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
 
 
 @builder
 def rvse(
-    common: WordSettings,
-    mlp_order: MLPOrder = "fc-bn-relu-fc",
-    mask_bn: bool = False,
-    word_dropout: float = 0.0,
+    common: WordSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
     """RVSE (MLP): FC(x) + mlp(FC(x))."""
-    return with_gru("residual", common, word_dropout, mlp_order, mask_bn)
+    return _with_gru("residual", common, word_dropout, mlp_order, mask_bn)
 
 
 @builder
 def rvsepp(common: BertSettings, mlp_order: MLPOrder = "fc-bn-relu-fc", mask_bn: bool = False) -> VSE:
     """RVSE++: FC(x) + mlp(FC(x)) for regions; BERT, FC for words."""
     # Paper: it does not say which BERT, and the released code has the BiGRU only, so it is a setting.
-    return with_bert("residual", common, mlp_order, mask_bn)
+    return _with_bert("residual", common, mlp_order, mask_bn)
+
+
+@builder
+def vse_infty(common: WordSettings, mask_bn: bool = False) -> VSE:
+    """VSE-infinity with a BiGRU: FC(x) + mlp(x)."""
+    return _with_gru("parallel", common, mask_bn=mask_bn)
+
+
+@builder
+def vse_infty_bert(common: BertSettings, mask_bn: bool = False) -> VSE:
+    """VSE-infinity with a BERT; the authors used bert-base-uncased."""
+    return _with_bert("parallel", common, mask_bn=mask_bn)

@@ -5,12 +5,12 @@ have several regions, whose projections are averaged.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.layers import last_states, unit, word_embedding
-from selhn.models.builders import WordSettings, builder
-from selhn.models.matcher import AbstractMatcher, all_real
+from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.vse import dot_scores
 
 _NUMBERS_AT_ONCE = 2**26
@@ -33,18 +33,14 @@ class VSEpp(AbstractMatcher):
         self.order = order
         self.normalise_images = normalise_images
         self.is_embedding = not order
-        self.fc = nn.Linear(common.feature_dim, common.dim)
-        nn.init.xavier_uniform_(self.fc.weight)
-        nn.init.zeros_(self.fc.bias)
+        self.fc = xavier(common.feature_dim, common.dim)
         self.embed = word_embedding(common.num_words, common.word_dim)
         self.rnn = nn.GRU(common.word_dim, common.dim, batch_first=True)
         self.settings = {"vocab_size": common.num_words}
         text = nn.ModuleList([self.embed, self.rnn])
         self.watched = {"image": self.fc, "text": text, "image_fc": self.fc, "text_last": self.rnn}
 
-    def encode_images(
-        self, regions: Float[Tensor, "I M F"], region_mask: Bool[Tensor, "I M"] | None = None
-    ) -> Float[Tensor, "I d"]:
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         """One vector per image; usually M = 1, otherwise the mean over the regions."""
         region_mask = all_real(regions, region_mask)
         features = self.fc(regions).masked_fill(~region_mask[:, :, None], 0).sum(1)
@@ -54,10 +50,7 @@ class VSEpp(AbstractMatcher):
             features = unit(features)
         return features.abs() if self.order else features
 
-    def encode_texts(
-        self, tokens: Int[Tensor, "T N"], token_mask: Bool[Tensor, "T N"] | None = None
-    ) -> Float[Tensor, "T d"]:
-        """One unit vector per text."""
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
         states, _ = self.rnn(self.embed(tokens))
         text = unit(last_states(states, all_real(tokens, token_mask)))
         return text.abs() if self.order else text

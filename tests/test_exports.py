@@ -40,8 +40,8 @@ EXPORTS = {
     "selhn.report": "write_report",
     "selhn.serve": "serve",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
-        LinearWeights Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics gru_scan
-        node_precision pool_sorted side_by_side tiled_statistics transformer_layers""",
+        LinearWeights PerAnchor Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics
+        gru_scan node_precision pool_sorted side_by_side tiled_statistics transformer_layers""",
 }
 
 

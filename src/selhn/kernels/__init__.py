@@ -4,7 +4,7 @@ from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_
 from selhn.kernels.differences import LinearWeights, compared_nodes, node_precision
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
-from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Statistic, Terms, dense_statistics
+from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, PerAnchor, Statistic, Terms, dense_statistics
 from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
@@ -17,6 +17,7 @@ __all__ = [
     "LayerSettings",
     "LayerWeights",
     "LinearWeights",
+    "PerAnchor",
     "Statistic",
     "Terms",
     "attention_scores",

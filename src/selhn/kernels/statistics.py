@@ -6,12 +6,15 @@ are reduced by the same function of "rows", so a loss is written once and for bo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
+
+PerAnchor: TypeAlias = Float[Tensor, "*K 2 B"]
+"""One number per anchor of a batch: image anchors, then text anchors."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,11 @@ class AnchorStatistics:
 
     positive: Float[Tensor, "*K 1 B"]
     num_negatives: Int[Tensor, " B"]
-    values: Mapping[str, Float[Tensor, "*K 2 B"]]
+    values: Mapping[str, PerAnchor]
     given: Any = None
     raw: "AnchorStatistics | None" = None
 
-    def __getitem__(self, name: str) -> Float[Tensor, "*K 2 B"]:
+    def __getitem__(self, name: str) -> PerAnchor:
         return self.values[name]
 
 

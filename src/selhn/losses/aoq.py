@@ -4,15 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics
-from selhn.losses.base import AbstractLoss, hinge
+from selhn.kernels import AnchorStatistics, PerAnchor
+from selhn.losses.base import AbstractLoss, TakesGiven, hinge
 from selhn.losses.checks import check_finite, check_floats, require_number
-from selhn.losses.roles import TakesGiven
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,8 @@ class OfflineScores:
     caption of V-.
     """
 
-    negative: Float[Tensor, "*K 2 B"]
-    pair: Float[Tensor, "*K 2 B"]
+    negative: PerAnchor
+    pair: PerAnchor
 
 
 class AOQ(TakesGiven, AbstractLoss):
@@ -79,18 +76,13 @@ class AOQ(TakesGiven, AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        require_number("offline_margin", offline_margin)
-        require_number("alpha", alpha, above=0)
-        require_number("beta", beta)
-        require_number("depth", depth, above=0)
-        require_number("refresh", refresh, above=0)
-        self.offline_margin = offline_margin
-        self.alpha = alpha
-        self.beta = beta
+        self.offline_margin = require_number("offline_margin", offline_margin)
+        self.alpha = require_number("alpha", alpha, above=0)
+        self.beta = require_number("beta", beta)
         self.weight_gradient = weight_gradient
         self.negative_weight = negative_weight
-        self.depth = depth
-        self.refresh = refresh
+        self.depth = require_number("depth", depth, above=0)
+        self.refresh = require_number("refresh", refresh, above=0)
 
     @classmethod
     def official(cls, **settings: Any) -> "AOQ":
@@ -102,7 +94,6 @@ class AOQ(TakesGiven, AbstractLoss):
         return self.beta * self.margin + 2 * self.offline_margin
 
     def check_given(self, given: Any, batch: int) -> OfflineScores:
-        """Refuse anything but `OfflineScores` of this batch."""
         if not isinstance(given, OfflineScores):
             raise SelhnError(
                 f"AOQ takes the scores of offline negatives, got {type(given).__name__}: pass given=OfflineScores(...)"
@@ -118,8 +109,7 @@ class AOQ(TakesGiven, AbstractLoss):
             check_finite(name, value)
         return given
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         positive = anchors.positive
         if anchors.given is None:
             return hinge(anchors["hardest"], positive, self.margin)
@@ -131,5 +121,5 @@ class AOQ(TakesGiven, AbstractLoss):
         weight = weight if self.weight_gradient else weight.detach()
         weight = weight if self.negative_weight else weight.clamp(min=0)
         online = torch.where(has_negative, weight * hinge(hardest, positive, self.margin), 0.0)
-        offline = [hinge(scores, positive, self.offline_margin) for scores in (negative, pair)]
-        return online + offline[0] + offline[1]
+        of_negative, of_pair = (hinge(scores, positive, self.offline_margin) for scores in (negative, pair))
+        return online + of_negative + of_pair

@@ -2,6 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import MAXIMA, AnchorStatistics, Terms, dense_statistics, tiled_statistics
+from selhn.kernels import MAXIMA, AnchorStatistics, PerAnchor, Terms, dense_statistics, tiled_statistics
 from selhn.losses.checks import (
     ImageIds,
     Scores,
@@ -21,7 +22,6 @@ from selhn.losses.checks import (
     require_choice,
     require_number,
 )
-from selhn.losses.roles import TakesGiven
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
 AverageOver = Literal["negatives", "batch"]
@@ -33,7 +33,7 @@ class AbstractLoss(nn.Module, ABC):
 
     A loss says which statistics of an anchor it `needs` (`selhn.kernels.STATISTICS`), and turns them into one
     number per anchor; it never sees which direction it works in. Everything else is here. A loss with a
-    schedule, with learnt parameters, or with a further input also has one of the `roles`.
+    schedule, learnt parameters or a further input also inherits `Scheduled`, `Learns` or `TakesGiven`.
 
     Args:
         margin: the paper's lambda, by how much a positive should beat its negatives; 0 in a loss without one.
@@ -43,10 +43,8 @@ class AbstractLoss(nn.Module, ABC):
 
     def __init__(self, margin: float = 0.2, reduction: Reduction = "mean"):
         super().__init__()
-        require_number("margin", margin)
-        require_choice("reduction", reduction, get_args(Reduction))
-        self.margin = margin
-        self.reduction = reduction
+        self.margin = require_number("margin", margin)
+        self.reduction = require_choice("reduction", reduction, get_args(Reduction))
 
     @classmethod
     def paper(cls: type[LossT], **settings: Any) -> LossT:
@@ -59,7 +57,7 @@ class AbstractLoss(nn.Module, ABC):
         """The statistics that `anchor_loss` reads."""
 
     @abstractmethod
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         """The loss of every anchor, from the statistics of its row or column."""
 
     def terms(self, given: Any = None) -> Terms:
@@ -95,7 +93,7 @@ class AbstractLoss(nn.Module, ABC):
         """
         return self.reduce(self.statistics(scores, image_ids, given=given))
 
-    def per_anchor(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> Float[Tensor, "*K 2 B"]:
+    def per_anchor(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> PerAnchor:
         """The loss of every anchor before the reduction: image anchors, then text anchors."""
         return self.reduce(self.statistics(scores, image_ids, given=given), "none")
 
@@ -155,8 +153,52 @@ class AbstractLoss(nn.Module, ABC):
         return self.check_given(given, batch)
 
     def extra_repr(self) -> str:
-        """The settings, for printing; of a learnt one, its present value."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in loss_settings(self))
+
+
+class Scheduled:
+    """A loss that differs in its first epochs: call `set_epoch` at the start of every epoch."""
+
+    warmup_epochs: int
+    _epoch = 0
+
+    def warm_up_for(self, epochs: int) -> None:
+        """Set the number of epochs; 0 for no warm-up."""
+        self.warmup_epochs = require_number("warmup_epochs", epochs)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loss that epoch number `epoch` (from 0) begins."""
+        self._epoch = epoch
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether this is one of the first `warmup_epochs` epochs."""
+        return self._epoch < self.warmup_epochs
+
+    @property
+    def phase(self) -> Hashable:
+        """What the loss computes now: steps recorded in one phase are not replayed in another."""
+        return self.warming_up if self.warmup_epochs else None
+
+
+class Learns:
+    """A loss with parameters that are trained with the model, by the same optimiser."""
+
+    @abstractmethod
+    def learnt(self) -> list[nn.Parameter]:
+        """The parameters that the optimiser of the model trains too."""
+
+    def numbers(self) -> dict[str, Tensor]:
+        """What a log records of them after each step."""
+        return {}
+
+
+class TakesGiven:
+    """A loss that may be `given` more than scores; it sees what its `check_given` returns."""
+
+    @abstractmethod
+    def check_given(self, given: Any, batch: int) -> Any:
+        """Refuse what does not fit a batch of that many pairs."""
 
 
 def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
@@ -166,15 +208,15 @@ def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
 
 
 def hinge(
-    negative: Float[Tensor, "*K 2 B"],
+    negative: PerAnchor,
     positive: Float[Tensor, "*K 1 B"],
     margin: float | Float[Tensor, "*L 1 B"],
-) -> Float[Tensor, "*K 2 B"]:
+) -> PerAnchor:
     """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
     return (negative - positive + margin).relu()
 
 
-def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> Float[Tensor, "*K 2 B"]:
+def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> PerAnchor:
     """The mean of `[s_n - s_p + margin]+` over an anchor's negatives; 0 if it has none."""
     batch = anchors.num_negatives.shape[-1]
     return anchors["hinge_sum"] / (batch if over == "batch" else anchors.num_negatives.clamp(min=1))
@@ -185,9 +227,7 @@ def mean_hinge_plateau(margin: float, batch: int, over: AverageOver) -> float:
     return margin * (batch - 1) / batch if over == "batch" else margin
 
 
-def softmax_triplet(
-    negative: Float[Tensor, "*K 2 B"], positive: Float[Tensor, "*K 1 B"], temperature: float
-) -> Float[Tensor, "*K 2 B"]:
+def softmax_triplet(negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], temperature: float) -> PerAnchor:
     """`-log(e^(s_p/t) / (e^(s_p/t) + e^(s_n/t)))`, Xuan et al. (2020); 0 for a negative at -inf."""
     # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
     return -nn.functional.logsigmoid((positive - negative) / temperature)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,20 +14,24 @@ Scores: TypeAlias = Float[Tensor, "*K B B"]
 """`scores[image, text]` of B pairs, positives on the diagonal; leading axes are further matrices of them."""
 ImageIds: TypeAlias = Int[Tensor, " B"] | Sequence[int] | None
 """The image of every pair. Pairs of one image are not negatives of each other."""
+NumberT = TypeVar("NumberT", bound=float)
+WordT = TypeVar("WordT", bound=str)
 
 
-def require_number(name: str, value: float, *, above: float | None = None, signed: bool = False) -> None:
-    """Refuse a setting that is not a number of at least 0 (any number if `signed`), or not above `above`."""
+def require_number(name: str, value: NumberT, *, above: float | None = None, signed: bool = False) -> NumberT:
+    """The value of a setting: a number of at least 0 (any number if `signed`), or above `above`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
         limit = "" if signed else " >= 0" if above is None else f" > {above}"
         raise SelhnError(f"{name} must be a number{limit}, got {value!r}")
+    return value
 
 
-def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a setting that is not one of a few words."""
+def require_choice(name: str, value: WordT, choices: tuple[str, ...]) -> WordT:
+    """The value of a setting that is one of a few words."""
     if value not in choices:
         raise SelhnError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
 
 
 def check_floats(name: str, value: object) -> None:

@@ -1,12 +1,11 @@
 """A small learnt network that weighs every anchor: our reading of Wei et al., Meta-SPN, 2021."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics
+from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import ImageIds, Scores, require_number
 
@@ -46,10 +45,8 @@ class MetaSPN(AbstractLoss):
 
     def __init__(self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
-        require_number("hidden", hidden, above=0)
-        require_number("weight_lr", weight_lr, above=0)
-        self.hidden = hidden
-        self.weight_lr = weight_lr
+        self.hidden = require_number("hidden", hidden, above=0)
+        self.weight_lr = require_number("weight_lr", weight_lr, above=0)
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay
             torch.manual_seed(0)
             first, last = nn.Linear(3, hidden), nn.Linear(hidden, 1)
@@ -61,11 +58,10 @@ class MetaSPN(AbstractLoss):
         """The margin: anchors that score alike weigh alike."""
         return self.margin
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return self._weights(anchors).detach() * hinge(anchors["hardest"], anchors.positive, self.margin)
 
-    def weights(self, scores: Scores, image_ids: ImageIds = None) -> Float[Tensor, "*K 2 B"]:
+    def weights(self, scores: Scores, image_ids: ImageIds = None) -> PerAnchor:
         """The weights of all anchors, with gradient into the network and none into the scores."""
         return self._weights(self.statistics(scores.detach(), image_ids))
 

@@ -10,16 +10,9 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Terms
-from selhn.losses.base import (
-    AbstractLoss,
-    AverageOver,
-    hinge,
-    mean_hinge,
-    mean_hinge_plateau,
-)
+from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.losses.base import AbstractLoss, AverageOver, Scheduled, TakesGiven, hinge, mean_hinge, mean_hinge_plateau
 from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice
-from selhn.losses.roles import Scheduled, TakesGiven
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -83,12 +76,9 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
     ):
         super().__init__(margin, reduction)
         self.warm_up_for(warmup_epochs)
-        require_choice("softness", softness, get_args(Softness))
-        require_choice("average_over", average_over, get_args(AverageOver))
-        require_choice("margin_of", margin_of, get_args(MarginOf))
-        self.softness = softness
-        self.average_over = average_over
-        self.margin_of = margin_of
+        self.softness = require_choice("softness", softness, get_args(Softness))
+        self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
+        self.margin_of = require_choice("margin_of", margin_of, get_args(MarginOf))
 
     @classmethod
     def official(cls, **settings: Any) -> "NCR":
@@ -97,11 +87,9 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The sum of hinges while warming up, then the hardest negative."""
         return ("hinge_sum",) if self.warming_up else ("hardest",)
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         if self.warming_up:
             return mean_hinge(anchors, self.average_over)
         if anchors.given is None:
@@ -113,7 +101,6 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         return losses if trained is None else torch.where(trained, losses, 0.0)
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
-        """Both anchors of the pairs that are trained on."""
         if self.warming_up or anchors.given is None or anchors.given.trained is None:
             return None
         return anchors.given.trained[..., None, :].expand_as(anchors["hardest"])

@@ -3,13 +3,13 @@
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction, Variant
-from selhn.kernels import AnchorStatistics
+from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
-from selhn.losses.variant import VariantLoss
+from selhn.losses.hardest import VariantLoss
 
 
 class SCT(VariantLoss):
@@ -48,18 +48,15 @@ class SCT(VariantLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, variant, temperature, reduction)
-        require_number("hard_threshold", hard_threshold)
-        require_number("weight", weight)
-        self.hard_threshold = hard_threshold
-        self.weight = weight
+        self.hard_threshold = require_number("hard_threshold", hard_threshold)
+        self.weight = require_number("weight", weight)
 
     @classmethod
     def official(cls, **settings: Any) -> "SCT":
         """As in the public code of Xuan et al.: "nca", mean. For the hinge form no public code exists."""
         return cls(**{"variant": "nca", **settings})
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """Equation 15, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         negative, positive = anchors["hardest"], anchors.positive
         triplet = self.triplet(negative, positive)
         if self.variant == "hinge":

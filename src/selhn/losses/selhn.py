@@ -3,11 +3,11 @@
 from typing import Any, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics
+from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, AverageOver, hinge, mean_hinge, mean_hinge_plateau
 from selhn.losses.checks import ImageIds, Scores, require_choice, require_number
 
@@ -54,10 +54,8 @@ class TripletSelHN(AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        require_number("epsilon", epsilon)
-        require_choice("average_over", average_over, get_args(AverageOver))
-        self.epsilon = epsilon
-        self.average_over = average_over
+        self.epsilon = require_number("epsilon", epsilon)
+        self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
         self.mine_at_epsilon = mine_at_epsilon
 
     @classmethod
@@ -70,8 +68,7 @@ class TripletSelHN(AbstractLoss):
         """The authors' released code: a mean, averages over B - 1, and delta_s = epsilon mines."""
         return cls(**{"mine_at_epsilon": True, **settings})
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """Equation 9, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         hardest = hinge(anchors["hardest"], anchors.positive, self.margin)
         return torch.where(self._mines(anchors), hardest, mean_hinge(anchors, self.average_over))
 

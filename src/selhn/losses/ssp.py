@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Terms
+from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.kernels.statistics import is_mined, penalty
 from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice, require_number
@@ -62,15 +60,12 @@ class SSP(AbstractLoss):
         for name, coefficients in (("positive", positive), ("negative", negative)):
             for coefficient in coefficients:
                 require_number(f"a coefficient of {name}", coefficient, signed=True)
-        require_choice("mining", mining, get_args(Mining))
-        require_number("positive_below", positive_below, signed=True)
-        require_number("weight", weight)
         self.positive = tuple(positive)
         self.negative = tuple(negative)
-        self.mining = mining
+        self.mining = require_choice("mining", mining, get_args(Mining))
         self.one_way = one_way
-        self.positive_below = positive_below
-        self.weight = weight
+        self.positive_below = require_number("positive_below", positive_below, signed=True)
+        self.weight = require_number("weight", weight)
 
     @classmethod
     def official(cls, **settings: Any) -> "SSP":
@@ -79,15 +74,12 @@ class SSP(AbstractLoss):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The hardest negative, or count and sum over all that are mined."""
         return ("hardest",) if self.mining == "hardest" else ("mined_count", "mined_sum")
 
     def terms(self, given: Any = None) -> Terms:
-        """The margin, and the polynomial of a negative."""
         return Terms(margin=self.margin, polynomial=self.negative, one_way=self.one_way)
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         # Official: no condition on the slope, neither here nor for a positive above 1.
         direction = int(self.one_way)
         if self.mining == "hardest":

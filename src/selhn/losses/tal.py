@@ -3,11 +3,8 @@
 import math
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, Terms
+from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import require_number
 
@@ -40,8 +37,7 @@ class TAL(AbstractLoss):
 
     def __init__(self, margin: float = 0.1, temperature: float = 0.02, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
-        require_number("temperature", temperature, above=0)
-        self.temperature = temperature
+        self.temperature = require_number("temperature", temperature, above=0)
 
     @classmethod
     def official(cls, **settings: Any) -> "TAL":
@@ -52,8 +48,7 @@ class TAL(AbstractLoss):
         """Only the temperature: the margin is outside of the sum."""
         return Terms(temperature=self.temperature)
 
-    def anchor_loss(self, anchors: AnchorStatistics) -> Float[Tensor, "*K 2 B"]:
-        """The equation, one anchor."""
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return hinge(self.temperature * anchors["log_sum_exp"], anchors.positive, self.margin)
 
     def plateau(self, batch: int) -> float | None:

@@ -13,21 +13,32 @@ from the pictures themselves.
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from selhn.data import DenseFeatures, Split, load_data
+from selhn.data import DenseFeatures, Projection, Split, load_data
 from selhn.data.formats.pocket import read_projection
 from selhn.eval import Metrics, evaluate, recall_from_embeddings
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model, load_model
 from selhn.pictures import extract_pictures, load_extractor
-from selhn.pictures.ready.loader import load_ready_model, load_ready_projection, write_ready
+from selhn.pictures.ready import (
+    CONFIG_FILE,
+    HEADS_FILE,
+    PROJECTION_FILE,
+    head_weights,
+    load_ready_model,
+    load_ready_projection,
+    tower_sample,
+)
 
 REGIONS = 10
 BATCH, RATE, CLIP, DROPPED = 128, 5e-4, 2.0, 0.2
@@ -126,6 +137,23 @@ def train(arguments: argparse.Namespace) -> None:
             best = dev.rsum
             model.save(arguments.out)
     (arguments.out.parent / f"{arguments.out.name}.json").write_text(json.dumps(log, indent=1))
+
+
+def write_ready(model: VSE, projection: Projection, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write the heads of a trained model in float16, its projection, and what is known about it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = model.state_dict()
+    heads = {key: value.contiguous() for key, value in head_weights(state).items()}
+    halves = {key: value.half() if value.is_floating_point() else value for key, value in heads.items()}
+    save_file(halves, folder / HEADS_FILE)
+    packed = {"mean": projection.mean, "components": projection.components.half(), "scale": projection.scale}
+    save_file({key: value.contiguous() for key, value in packed.items()}, folder / PROJECTION_FILE)
+    settings = {key: value for key, value in model.settings.items() if key not in ("bert", "freeze_bert")}
+    sample = tower_sample(state).tolist()
+    content = {"name": model.name, "settings": settings, "tower_sample": sample, **facts}
+    (folder / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for file in (HEADS_FILE, PROJECTION_FILE):  # safetensors makes them readable for their owner alone
+        (folder / file).chmod((folder / CONFIG_FILE).stat().st_mode)
 
 
 def pack(arguments: argparse.Namespace) -> None:

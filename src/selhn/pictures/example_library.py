@@ -13,7 +13,7 @@ from selhn.pictures.dataset import picture_split
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.ready.loader import READY
+from selhn.pictures.ready import READY
 from selhn.search import Index
 from selhn.search.items import split_items
 

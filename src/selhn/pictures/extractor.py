@@ -13,7 +13,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
-from selhn.pictures.ready.loader import READY, load_ready_projection
+from selhn.pictures.ready import READY, load_ready_projection
 from selhn.pictures.regions import grid_boxes, pool_boxes
 
 Form = Literal["raw", "full", "pca"]

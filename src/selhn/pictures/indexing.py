@@ -13,7 +13,7 @@ from selhn.pictures.library import Library
 from selhn.pictures.picture_files import Found
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
-from selhn.pictures.ready.loader import READY
+from selhn.pictures.ready import READY
 from selhn.search import Index, is_milvus
 
 

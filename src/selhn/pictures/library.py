@@ -26,7 +26,7 @@ from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
 from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
-from selhn.pictures.ready.loader import READY
+from selhn.pictures.ready import READY
 from selhn.search import Index, Item, Query, is_milvus
 
 TEXT_WEIGHT = 2.0

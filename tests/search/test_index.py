@@ -13,8 +13,8 @@ from selhn.data import load_data
 from selhn.eval import score_split
 from selhn.models import create_model
 from selhn.search import Index, Item
-from selhn.search import adding as adding_module
 from selhn.search.stores import segments as segments_module
+from selhn.search.stores import store as store_module
 from selhn.text import Vocabulary
 
 
@@ -133,8 +133,8 @@ def test_a_build_replaces_what_was_there_in_one_step(tmp_path, model, split):
 
 def test_a_build_that_stopped_goes_on_where_it_was(tmp_path, model, split, monkeypatch):
     monkeypatch.setattr(segments_module, "SEGMENT_ITEMS", 30)
-    monkeypatch.setattr(adding_module, "ENCODED_AT_ONCE", 10)
-    encode, encoded = adding_module.encode_items, []
+    monkeypatch.setattr(store_module, "ENCODED_AT_ONCE", 10)
+    encode, encoded = store_module.encode_items, []
 
     def stopped(model, items, *rest):
         if len(encoded) == 7:
@@ -142,11 +142,11 @@ def test_a_build_that_stopped_goes_on_where_it_was(tmp_path, model, split, monke
         encoded.append(len(items))
         return encode(model, items, *rest)
 
-    monkeypatch.setattr(adding_module, "encode_items", stopped)
+    monkeypatch.setattr(store_module, "encode_items", stopped)
     with pytest.raises(KeyboardInterrupt):
         Index.build(model, split, path=tmp_path / "i")
     assert len(Index.load(tmp_path / "i")) == 60
-    monkeypatch.setattr(adding_module, "encode_items", lambda *args: (encoded.append(10), encode(*args))[1])
+    monkeypatch.setattr(store_module, "encode_items", lambda *args: (encoded.append(10), encode(*args))[1])
     again = Index.build(model, split, path=tmp_path / "i")
     assert sum(encoded) == 70 + 40, "only what was lost is encoded again"
     assert again.ids() == Index.build(model, split).ids()

@@ -1,6 +1,6 @@
 import pytest
 
-from selhn.search.scripts import can_read, known_scripts, scripts_of
+from selhn.search.encoding import can_read, known_scripts, scripts_of
 from selhn.text import Vocabulary, WordPiece
 
 LETTERS = ["а", "б", "в", "##а", "##б", "犬", "雪", "##雪"]

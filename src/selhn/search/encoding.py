@@ -2,21 +2,28 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.eval.stored import identity_of_model
 from selhn.models import AbstractMatcher
 from selhn.search.items import Item, Record
-from selhn.search.scripts import can_read
+from selhn.text import Tokenizer
 
 LONGEST_QUERY = 10_000
 """Characters: three pages of text; longer queries are refused, so that memory stays bounded."""
+FEWEST, SHARE = 1000, 0.02
+"""So many words of a tokenizer, or such a share of all, make a script one that it knows."""
+_KNOWN_SCRIPTS: "WeakKeyDictionary[Tokenizer, frozenset[str]]" = WeakKeyDictionary()
 
 
 def width_of(model: AbstractMatcher) -> int:
@@ -33,16 +40,7 @@ def encode_items(
     model: AbstractMatcher, items: Sequence[Item], records: Sequence[Record], width: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "t d"]]:
     """The vectors of images and of all their captions in order, on the CPU; NaN and infinity are refused."""
-    by_regions = [row for row, item in enumerate(items) if item.vector is None]
-    for row in by_regions:
-        if items[row].regions is None:
-            raise SelhnError(f"{items[row].id!r} has neither regions nor a vector: give one of them")
-    captions = [text for record in records for text in record.captions]
-    images, texts = torch.empty(len(items), width), model.embed_texts(captions).float().cpu()
-    if by_regions:
-        regions = [own for row in by_regions if (own := items[row].regions) is not None]
-        together = padded(regions, [items[row].id for row in by_regions])
-        images[by_regions] = model.embed_images(*together).float().cpu()
+    images, regions = torch.empty(len(items), width), dict[int, Tensor]()
     for row, item in enumerate(items):
         if item.vector is not None:
             if item.vector.shape != (width,):
@@ -51,6 +49,15 @@ def encode_items(
                     f"({width},): use the model of the index"
                 )
             images[row] = item.vector
+        elif item.regions is not None:
+            regions[row] = item.regions
+        else:
+            raise SelhnError(f"{item.id!r} has neither regions nor a vector: give one of them")
+    if regions:
+        together = padded(list(regions.values()), [items[row].id for row in regions])
+        images[list(regions)] = model.embed_images(*together).float().cpu()
+    captions = [text for record in records for text in record.captions]
+    texts = model.embed_texts(captions).float().cpu()
     _refuse_not_finite(images, [item.id for item in items], "image")
     _refuse_not_finite(texts, captions, "text")
     return images, texts
@@ -65,12 +72,9 @@ def padded(
             raise SelhnError(
                 f"the regions of {name!r} have shape {tuple(own.shape)}: give (M, F), with the same F for all"
             )
-    longest = max(len(own) for own in images)
-    regions = images[0].new_zeros(len(images), longest, images[0].shape[1], dtype=torch.float32)
-    mask = torch.zeros(len(images), longest, dtype=torch.bool)
-    for row, own in enumerate(images):
-        regions[row, : len(own)], mask[row, : len(own)] = own, True
-    return regions, mask.to(regions.device)
+    regions = pad_sequence([own.float() for own in images], batch_first=True)
+    lengths = torch.tensor([[len(own)] for own in images])
+    return regions, (torch.arange(regions.shape[1]) < lengths).to(regions.device)
 
 
 def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
@@ -115,6 +119,34 @@ def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tens
     encoded = model.encode_images(together.to(weight), mask.to(weight.device)).float()
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")
     return encoded
+
+
+def scripts_of(text: str) -> frozenset[str]:
+    """The scripts of the letters in a text, by the names Unicode gives them: LATIN, CYRILLIC, CJK."""
+    letters = {letter for letter in unicodedata.normalize("NFKC", text) if letter.isalpha()}
+    return frozenset(unicodedata.name(letter, "UNKNOWN").split()[0] for letter in letters)
+
+
+def known_scripts(words: Iterable[str]) -> frozenset[str]:
+    """The scripts of enough words: a BERT for English has the single letters of many others too."""
+    counts = Counter(script for word in words for script in scripts_of(word))
+    enough = min(FEWEST, SHARE * counts.total())
+    return frozenset(script for script, number in counts.items() if number >= enough)
+
+
+def can_read(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether a text has a letter of a script that the tokenizer has words in, or no letters at all.
+
+    A tokenizer without word pieces spells nothing: a word is known to it, or it is not.
+    """
+    kinds = tokenizer.kinds
+    if not bool(kinds.inner.any()):
+        return True
+    if tokenizer not in _KNOWN_SCRIPTS:
+        whole = kinds.ordinary[~kinds.inner[kinds.ordinary]].tolist()
+        _KNOWN_SCRIPTS[tokenizer] = known_scripts(tokenizer.spell(whole))
+    own = scripts_of(text)
+    return not own or bool(own & _KNOWN_SCRIPTS[tokenizer])
 
 
 def _refuse_not_finite(vectors: Float[Tensor, "n d"], names: Sequence[str], what: str) -> None:

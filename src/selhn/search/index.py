@@ -16,19 +16,11 @@ from selhn.base.names import NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model
-from selhn.search.adding import OnExisting, encoded_batches
 from selhn.search.encoding import digest_of, width_of
 from selhn.search.items import Hit, Item, Kind, Record, digest_of_split, split_items
 from selhn.search.query import Query, encode_queries
-from selhn.search.stores import (
-    ApproximateKind,
-    Encoded,
-    Identity,
-    SegmentStore,
-    Store,
-    is_milvus,
-    store_for,
-)
+from selhn.search.stores import SegmentStore, is_milvus, store_for
+from selhn.search.stores.store import ApproximateKind, Encoded, Identity, OnExisting, Store, encoded_batches
 from selhn.search.stores.vectors import check_precision
 from selhn.search.where import Where, read_filter
 
@@ -130,17 +122,14 @@ class Index:
 
     @property
     def location(self) -> str:
-        """The path in words, for messages."""
         return "memory" if self.path is None else str(self.path)
 
     @property
     def identity(self) -> Identity:
-        """What the index is, whatever it contains."""
         return self.store.identity
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """The notes of whoever made the index."""
         return self.identity.about
 
     @property
@@ -150,7 +139,6 @@ class Index:
 
     @property
     def num_texts(self) -> int:
-        """Number of captions."""
         return self.store.count("text")
 
     @property
@@ -169,7 +157,6 @@ class Index:
         return self.store.ids()
 
     def get(self, name: str) -> Record:
-        """Captions and metadata of an item."""
         return self._known([name])[0].record
 
     def records(self, where: Where | None = None) -> Iterator[Record]:
@@ -177,7 +164,6 @@ class Index:
         return self.store.scan(None if where is None else read_filter(where))
 
     def count(self, where: Where | None = None) -> int:
-        """Number of items that match a filter."""
         return self.store.count("image", None if where is None else read_filter(where))
 
     def search(
@@ -287,7 +273,6 @@ class Index:
         self.store.approximate(kind if self.model.is_embedding else "exact")
 
     def compact(self) -> None:
-        """Write everything into one segment, and free the space of deleted items."""
         self.store.compact()
 
     def check(self) -> None:
@@ -308,10 +293,9 @@ class Index:
         return self.store
 
     def refresh(self) -> None:
-        """See what other processes have written since the index was opened."""
         self.store.refresh()
 
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[object]:
         """Hold the lock over several changes, so that no other process writes to the folder between them."""
         return self.store.writing()
 
@@ -323,7 +307,6 @@ class Index:
         return self
 
     def _known(self, names: Sequence[str], vectors: bool = False) -> list[Any]:
-        """Stored items, all of which must exist."""
         found = self.store.get(names, vectors)
         for name in names:
             if name not in found:

@@ -75,12 +75,11 @@ class Record:
             raise SelhnError(f"the captions of {item.id!r} are {captions!r}: give texts, none of them empty")
         if not isinstance(item.metadata, Mapping):
             raise SelhnError(f"the metadata of {item.id!r} must be a mapping of names to values")
-        if _depth(item.metadata) > DEEPEST:
+        if _is_deeper(item.metadata, DEEPEST):
             raise SelhnError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: flatten them")
         return cls(item.id, captions, dict(item.metadata))
 
     def to_line(self) -> bytes:
-        """The line, with its end."""
         content = {"id": self.id, "captions": self.captions, "metadata": self.metadata}
         try:
             return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
@@ -101,19 +100,12 @@ class Record:
         return cls(name, captions, metadata)
 
 
-def _depth(value: Any) -> int:
-    """How deep lists and mappings are nested; not more than one more than is allowed."""
-    level, depth = [value], 0
-    while depth <= DEEPEST:
-        inner = [
-            one.values() if isinstance(one, Mapping) else one
-            for one in level
-            if isinstance(one, Mapping | list | tuple)
-        ]
-        if not inner:
-            break
-        level, depth = [value for values in inner for value in values], depth + 1
-    return depth
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and mappings are nested more than so many levels deep."""
+    if not isinstance(value, Mapping | list | tuple):
+        return False
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels == 0 or any(_is_deeper(one, levels - 1) for one in inner)
 
 
 def split_items(split: Split, skip: frozenset[str] = frozenset()) -> Iterator[Item]:

@@ -35,7 +35,6 @@ class Comparison:
     value: Any
 
     def __call__(self, record: Record) -> bool:
-        """Whether it holds for an item."""
         return OPERATORS[self.operator](look_up(record, self.field), self.value)
 
 
@@ -46,7 +45,6 @@ class Not:
     inner: "Filter"
 
     def __call__(self, record: Record) -> bool:
-        """Whether it holds for an item."""
         return not self.inner(record)
 
 
@@ -58,7 +56,6 @@ class Several:
     every: bool = True
 
     def __call__(self, record: Record) -> bool:
-        """Whether it holds for an item."""
         return (all if self.every else any)(one(record) for one in self.filters)
 
 

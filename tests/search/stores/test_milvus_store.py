@@ -8,11 +8,11 @@ from index_cases import make_item
 from model_cases import make_model
 
 from selhn.search import Index, Record
-from selhn.search.adding import encoded_batches
 from selhn.search.query import QueryVectors
-from selhn.search.stores import Identity, milvus
+from selhn.search.stores import milvus
 from selhn.search.stores.milvus import CLOCK, MilvusStore, hit_of, key_of, ordered, record_of
 from selhn.search.stores.milvus_rows import MilvusRows, Row
+from selhn.search.stores.store import Identity, encoded_batches
 from selhn.search.where import read_filter
 
 

@@ -30,9 +30,9 @@ import torch
 torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[3])
 from model_cases import FEATURE_DIM, make_model
-from selhn.search import Index, Item, adding
-from selhn.search.stores import segments
-segments.SEGMENT_ITEMS, adding.ENCODED_AT_ONCE, segments.SMALL_SEGMENTS = 4, 4, 3
+from selhn.search import Index, Item
+from selhn.search.stores import segments, store
+segments.SEGMENT_ITEMS, store.ENCODED_AT_ONCE, segments.SMALL_SEGMENTS = 4, 4, 3
 model, path, number = make_model("rvse"), Path(sys.argv[1]), 30
 
 def item(n):

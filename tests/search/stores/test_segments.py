@@ -1,7 +1,7 @@
 import pytest
 
-from selhn.search import Index, adding
-from selhn.search.stores import segments
+from selhn.search import Index
+from selhn.search.stores import segments, store
 
 
 def test_small_segments_are_put_together_and_stay_in_order(model, make_item, tmp_path, monkeypatch):
@@ -16,7 +16,7 @@ def test_small_segments_are_put_together_and_stay_in_order(model, make_item, tmp
 
 def test_large_segments_are_left_alone(model, make_item, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_ITEMS", 3)
-    monkeypatch.setattr(adding, "ENCODED_AT_ONCE", 3)
+    monkeypatch.setattr(store, "ENCODED_AT_ONCE", 3)
     monkeypatch.setattr(segments, "SMALL_SEGMENTS", 2)
     index = Index.create(model, tmp_path / "i")
     index.add(make_item(number) for number in range(10))
@@ -25,7 +25,7 @@ def test_large_segments_are_left_alone(model, make_item, tmp_path, monkeypatch):
 
 def test_items_are_taken_as_they_are_needed(model, make_item, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_ITEMS", 4)
-    monkeypatch.setattr(adding, "ENCODED_AT_ONCE", 2)
+    monkeypatch.setattr(store, "ENCODED_AT_ONCE", 2)
 
     def items():
         for number in range(9):

@@ -4,12 +4,12 @@ from selhn.search.where import read_filter
 def test_rows_names_and_hits(index):
     index.delete(["item2", "item13"])
     snapshot = index.store.snapshot
-    assert len(snapshot) == snapshot.count() == 18
-    assert snapshot.count("text") == 36
-    assert snapshot.count("text", read_filter("year < 2004")) == 6
+    assert len(snapshot) == index.store.count() == 18
+    assert index.store.count("text") == 36
+    assert index.store.count("text", read_filter("year < 2004")) == 6
     assert snapshot.first_rows["image"] == [0, 12, 20]
     assert snapshot.first_rows["text"] == [0, 24, 40]
-    assert [record.id for record in snapshot.records()] == list(snapshot.row_of_id) == index.ids()
+    assert [record.id for record in index.store.scan()] == list(snapshot.row_of_id) == index.ids()
     hit = snapshot.hit("image", 14, 0.5)
     assert (hit.id, hit.name, hit.kind) == ("item14", "item14", "image")
     assert hit.metadata == {"year": 2014, "even": True}

@@ -3,9 +3,8 @@
 from selhn.search.stores.milvus import MilvusStore
 from selhn.search.stores.milvus_rows import is_milvus
 from selhn.search.stores.segments import SegmentStore
-from selhn.search.stores.store import ApproximateKind, Encoded, Identity, Store, Stored
 
-__all__ = ["ApproximateKind", "Encoded", "Identity", "SegmentStore", "Store", "Stored", "is_milvus", "store_for"]
+__all__ = ["MilvusStore", "SegmentStore", "is_milvus", "store_for"]
 
 
 def store_for(path: object) -> type[SegmentStore] | type[MilvusStore]:

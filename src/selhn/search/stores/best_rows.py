@@ -30,7 +30,6 @@ class Best(NamedTuple):
 
     @classmethod
     def nothing(cls, num_queries: int) -> "Best":
-        """Before anything was looked at."""
         return cls(torch.empty(num_queries, 0), torch.empty(num_queries, 0, dtype=torch.int64))
 
     def joined(self, other: "Best", k: int) -> "Best":
@@ -94,9 +93,9 @@ def nearest(
     room: Float[Tensor, "r d"] | None = None
     for first, vectors, mask in places:
         room = vectors.room() if room is None else room
-        for rows, block in _chosen_blocks(vectors, mask):
+        for rows, block in _chosen_blocks(vectors, mask, first):
             allowed = mask[block] if isinstance(block, slice) and mask is not None else None
-            waiting.append(_Looked(score(vectors.take(block, room)), rows, first, allowed))
+            waiting.append(_Looked(score(vectors.take(block, room)), rows, allowed))
             number += waiting[-1].scores.numel()
             if number > SCORES_AT_ONCE:
                 best, waiting, number = best.joined(_best_of(waiting, k), k), [], 0
@@ -106,11 +105,10 @@ def nearest(
 
 
 class _Looked(NamedTuple):
-    """Scores of some rows of a place, and which of them are allowed where not all are."""
+    """Scores of some rows, and which of them are allowed where not all are."""
 
     scores: Float[Tensor, "Q n"]
     rows: range | Int[Tensor, " n"]
-    first: int
     allowed: Bool[Tensor, " n"] | None
 
 
@@ -123,19 +121,11 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
         allowed = [_all(one.scores.shape[1]) if one.allowed is None else one.allowed for one in looked]
         scores = scores.masked_fill(~torch.cat(allowed).to(scores.device), -torch.inf)
     found = top(scores, k)
-    return Best(found.scores.cpu(), _rows(looked, found.rows.cpu()))
-
-
-def _rows(looked: Sequence[_Looked], columns: Int[Tensor, "Q k"]) -> Int[Tensor, "Q k"]:
-    """The rows that stand in some columns of the scores."""
+    columns = found.rows.cpu()
     spans = [one.rows for one in looked if isinstance(one.rows, range)]
-    if len(spans) == len(looked):
-        starts, stops = [one.start for one in spans], [one.stop for one in spans]
-        firsts = [one.first for one in looked]
-        if all(a + stop == b + start for a, stop, b, start in zip(firsts, stops, firsts[1:], starts[1:])):
-            return columns + firsts[0] + starts[0]  # nothing was left out, as is usual
-    rows = (torch.tensor(one.rows) if isinstance(one.rows, range) else one.rows for one in looked)
-    return torch.cat([own + one.first for own, one in zip(rows, looked)])[columns]
+    if len(spans) == len(looked) and all(a.stop == b.start for a, b in zip(spans, spans[1:])):
+        return Best(found.scores.cpu(), columns + spans[0].start)  # nothing was left out, as is usual
+    return Best(found.scores.cpu(), torch.cat([torch.as_tensor(one.rows) for one in looked])[columns])
 
 
 def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
@@ -156,17 +146,17 @@ def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
 
 
 def _chosen_blocks(
-    vectors: Vectors, mask: Bool[Tensor, " n"] | None
+    vectors: Vectors, mask: Bool[Tensor, " n"] | None, first: int
 ) -> Iterator[tuple[range | Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
-    """Row numbers, and what to take of the vectors for them."""
+    """Row numbers, counted from `first`, and what to take of the vectors for them."""
     for block in vectors.blocks():
-        rows = range(block.start, block.stop)
+        rows = range(first + block.start, first + block.stop)
         if mask is not None:
             chosen = mask[block].nonzero()[:, 0]
             if len(chosen) == 0:
                 continue
             if len(chosen) < DENSE * len(rows):
                 chosen = chosen + block.start
-                yield chosen, chosen.to(vectors.rows.device)
+                yield chosen + first, chosen.to(vectors.rows.device)
                 continue
         yield rows, block

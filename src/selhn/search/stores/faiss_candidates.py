@@ -6,7 +6,7 @@ affect scores, and deleted items never come back. It needs vectors whose product
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -53,8 +53,7 @@ class FaissCandidates:
         if kind not in get_args(ApproximateKind):
             raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, FaissCandidates] = {}
-        sides: tuple[Kind, ...] = ("image", "text")
-        for side in sides:
+        for side in get_args(Kind):
             rows = _num_rows(parts, side)
             chosen = chosen_kind(rows) if kind == "auto" else kind
             if chosen != "exact" and rows > 0:
@@ -97,12 +96,6 @@ class FaissCandidates:
         """What the manifest says of it."""
         named = {"file": self.file, "kind": self.kind, "side": self.side, "parts": self.num_parts}
         return {**named, "written": list(self.written)}
-
-    @classmethod
-    def of_entry(cls, entry: Mapping[str, Any]) -> "FaissCandidates":
-        """The inverse of `entry`, not read yet."""
-        side: Kind = "image" if entry["side"] == "image" else "text"
-        return cls(entry["kind"], side, entry["parts"], None, entry["file"], entry["written"])
 
     def read(self, folder: Path, parts: Sequence[Part]) -> "FaissCandidates":
         """The same with the FAISS index, if usable. FAISS trusts what it reads: the checksum comes first."""

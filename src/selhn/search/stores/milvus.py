@@ -7,7 +7,7 @@ a filter that it understands (`milvus_expression.py`), and what comes back is fi
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identit
 from selhn.search.where import Filter
 
 IDENTITY, VERSION = "identity", 1
+IDENTITY_FIELDS = ("model", "model_name", "width", "about")
 SMALL = 50_000
 """Up to so many images `approximate("auto")` leaves search exact."""
 COLLECTIONS: Mapping[Kind, Which] = {"image": "images", "text": "texts"}
@@ -64,7 +65,6 @@ class MilvusStore(Store):
     def create(
         cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
     ) -> "MilvusStore":
-        """An empty store; the model is never kept."""
         uri = str(path)
         if not model.is_embedding:
             raise SelhnError(f"{model.name} does not score by products: keep its index in a folder")
@@ -75,20 +75,13 @@ class MilvusStore(Store):
             raise SelhnError(f"{uri} is an index already: open it, or choose another #NAME")
         rows.create(identity.width)
         _require_width(rows, identity.width)
-        content = {
-            "version": VERSION,
-            "selhn": __version__,
-            "model": identity.model,
-            "model_name": identity.model_name,
-            "width": identity.width,
-            "about": dict(identity.about),
-        }
+        content = {"version": VERSION, "selhn": __version__}
+        content.update({name: getattr(identity, name) for name in IDENTITY_FIELDS})
         rows.put("about", [Row(IDENTITY, IDENTITY, IDENTITY, 0, content, torch.tensor([1.0, 0.0]))])
         return cls(rows, identity)
 
     @classmethod
     def open(cls, path: Path | str) -> "MilvusStore":
-        """The store of an existing index."""
         uri = str(path)
         rows = MilvusRows(uri)
         content = _manifest(rows)
@@ -99,7 +92,7 @@ class MilvusStore(Store):
                 f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn "
                 f"reads {VERSION}: install another selhn, or choose another #NAME"
             )
-        identity = Identity(content["model"], content["model_name"], content["width"], about=content["about"])
+        identity = Identity(**{name: content[name] for name in IDENTITY_FIELDS})
         _require_width(rows, identity.width)
         return cls(rows, identity)
 
@@ -112,7 +105,6 @@ class MilvusStore(Store):
 
     @property
     def path(self) -> str:
-        """The URI."""
         return self.rows.uri
 
     @property
@@ -122,7 +114,6 @@ class MilvusStore(Store):
 
     @property
     def found_by(self) -> str:
-        """Either "exact" or "hnsw"."""
         return self._searching
 
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
@@ -146,7 +137,6 @@ class MilvusStore(Store):
         return number
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
-        """Items by their ids."""
         found = self.rows.get("images", map(key_of, ids), vectors).values()
         return {row.record["id"]: Stored(record_of(row), row.content, row.vector) for row in found}
 
@@ -169,13 +159,28 @@ class MilvusStore(Store):
         return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
-        """The best rows by products."""
+        """More rows are requested until k pass the filter, and no other can be equal to the last of them."""
         assert queries.products is not None
-        for rows in self._nearest_rows(queries.products.cpu(), kind, k, filter):
-            yield (hit_of(row, kind) for row in rows)
+        vectors, found = queries.products.cpu(), [list[Row]() for _ in range(len(queries))]
+        waiting, limit = list(range(len(queries))), min(k + 16, MOST_HITS)
+        which, expression = COLLECTIONS[kind], milvus_expression(filter)
+        while waiting:
+            answers = self.rows.nearest(which, vectors[waiting], limit, expression, self._searching)
+            left = []
+            for query, rows in zip(waiting, answers):
+                kept = self._passing(rows, kind, filter)
+                found[query] = kept[:k]
+                if len(rows) < limit or (len(kept) >= k and rows[-1].score < kept[k - 1].score):
+                    continue
+                if limit < MOST_HITS:
+                    left.append(query)
+                elif len(kept) < k:
+                    found[query] = self._best_of_all(vectors[query], kind, k, filter)
+            waiting, limit = left, min(4 * limit, MOST_HITS)
+        for best in found:
+            yield (hit_of(row, kind) for row in best)
 
     def approximate(self, kind: ApproximateKind) -> None:
-        """Have Milvus find the nearest by a graph (HNSW), or exactly again."""
         if kind not in ("auto", "exact", "hnsw"):
             raise SelhnError(f"in Milvus search is exact or hnsw, not {kind}: choose one of them, or auto")
         with self._changing:
@@ -188,36 +193,9 @@ class MilvusStore(Store):
         self._counted = self.count()
         self._searching = self.rows.searching()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self) -> AbstractContextManager[object]:
         """Hold off other threads; other processes may write, each item as a whole."""
-        with self._changing:
-            yield
-
-    def _nearest_rows(
-        self, queries: Float[Tensor, "Q d"], kind: Kind, k: int, filter: Filter | None
-    ) -> list[list[Row]]:
-        """The k best rows of every query, equal ones in the order in which they were added.
-
-        More are requested until k pass the filter, and no other row can be equal to the last of them.
-        """
-        found: list[list[Row]] = [[] for _ in queries]
-        waiting, limit = list(range(len(queries))), min(k + 16, MOST_HITS)
-        which, expression = COLLECTIONS[kind], milvus_expression(filter)
-        while waiting:
-            answers = self.rows.nearest(which, queries[waiting], limit, expression, self._searching)
-            left = []
-            for query, rows in zip(waiting, answers):
-                kept = self._passing(rows, kind, filter)
-                found[query] = kept[:k]
-                if len(rows) < limit or (len(kept) >= k and rows[-1].score < kept[k - 1].score):
-                    continue
-                if limit < MOST_HITS:
-                    left.append(query)
-                elif len(kept) < k:
-                    found[query] = self._best_of_all(queries[query], kind, k, filter)
-            waiting, limit = left, min(4 * limit, MOST_HITS)
-        return found
+        return self._changing
 
     def _best_of_all(self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None) -> list[Row]:
         """The same by reading every row: for a filter that none of the nearest passes."""

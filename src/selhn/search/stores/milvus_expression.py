@@ -13,8 +13,6 @@ from typing import Any
 
 from selhn.search.where import Comparison, Filter, Not
 
-RECORD = "record"
-"""The JSON field that holds {"id", "metadata"}."""
 NOTHING = 'key == ""'
 MOST_VALUES = 500
 """Of an `in`: longer lists are looked at here."""
@@ -37,13 +35,15 @@ def _wider(filter: Filter) -> str | None:
     if isinstance(filter, Comparison):
         return _comparison(filter)
     parts = [_wider(one) for one in filter.filters]
-    return _all_of(parts) if filter.every else _any_of(parts)
+    return _joined(" and ", parts) if filter.every else _any_of(parts)
 
 
 def _comparison(one: Comparison) -> str | None:
-    paths = _paths(one.field)
-    if paths is None:
+    if not _PLAIN_KEY.match(one.field):  # such as one that looks inside another
         return None
+    paths = [f'record["metadata"]["{one.field}"]']
+    if one.field == "id":
+        paths.append('record["id"]')
     if one.operator in _SIGNS:
         return _any_of(_compared(path, _SIGNS[one.operator], one.value) for path in paths)
     if one.operator == "in":
@@ -57,20 +57,9 @@ def _comparison(one: Comparison) -> str | None:
     return _any_of(_begins(path, str(one.value)) for path in paths) if one.operator == "like" else None
 
 
-def _paths(field: str) -> list[str] | None:
-    """Where the value may lie; None where the name is not plain, as one that looks inside of another."""
-    if not _PLAIN_KEY.match(field):
-        return None
-    return [f'{RECORD}["metadata"]["{field}"]', *([f'{RECORD}["id"]'] if field == "id" else [])]
-
-
 def _any_of(parts: Iterable[str | None]) -> str | None:
     several = list(parts)
     return None if None in several else _joined(" or ", several)
-
-
-def _all_of(parts: Iterable[str | None]) -> str | None:
-    return _joined(" and ", parts)
 
 
 def _joined(word: str, parts: Iterable[str | None]) -> str | None:

@@ -99,13 +99,12 @@ class MilvusRows:
             ) from None
 
     def exists(self) -> bool:
-        """Whether an index was made here."""
-        return bool(self._call("has_collection", self._named("about")))
+        return bool(self._call("has_collection", "about"))
 
     def create(self, width: int) -> None:
         """The collections, empty, searched exactly; those that exist after an interruption are used."""
         for which, own_width in (("images", width), ("texts", width), ("about", 2)):
-            if self._call("has_collection", self._named(which)):
+            if self._call("has_collection", which):
                 continue
             schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
             for name in ("key", "owner", "content"):
@@ -113,32 +112,23 @@ class MilvusRows:
             schema.add_field("added", self._types.INT64)
             schema.add_field("record", self._types.JSON)
             schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
-            self._call(
-                "create_collection",
-                self._named(which),
-                schema=schema,
-                index_params=self._index("exact"),
-                consistency_level="Strong",
-            )
+            index = self._index("exact")
+            self._call("create_collection", which, schema=schema, index_params=index, consistency_level="Strong")
 
     def width(self) -> int:
-        """d of the vectors that are there."""
-        fields = self._call("describe_collection", self._named("images"))["fields"]
+        fields = self._call("describe_collection", "images")["fields"]
         return int(next(field["params"]["dim"] for field in fields if field["name"] == "vector"))
 
     def searching(self) -> Searching:
-        """How the nearest are found."""
-        kind = self._call("describe_index", self._named("images"), index_name="vector")["index_type"]
+        kind = self._call("describe_index", "images", index_name="vector")["index_type"]
         return "exact" if kind == "FLAT" else "hnsw"
 
     def search_by(self, searching: Searching) -> None:
-        """Find the nearest exactly, or by a graph."""
         for which in ("images", "texts"):
-            name = self._named(which)
-            self._call("release_collection", name)
-            self._call("drop_index", name, index_name="vector")
-            self._call("create_index", name, index_params=self._index(searching))
-            self._call("load_collection", name)
+            self._call("release_collection", which)
+            self._call("drop_index", which, index_name="vector")
+            self._call("create_index", which, index_params=self._index(searching))
+            self._call("load_collection", which)
 
     def put(self, which: Which, rows: Iterable[Row]) -> None:
         """Write rows, over those of the same keys."""
@@ -150,36 +140,32 @@ class MilvusRows:
             batch.append({**{name: getattr(row, name) for name in _FIELDS}, "vector": vector})
             size += vector.nbytes + len(str(row.record))
             if size > BATCH_BYTES or len(batch) >= BATCH_ROWS:
-                self._call("upsert", self._named(which), batch)
+                self._call("upsert", which, batch)
                 batch, size = [], 0
         if batch:
-            self._call("upsert", self._named(which), batch)
+            self._call("upsert", which, batch)
 
     def get(self, which: Which, keys: Iterable[str], vectors: bool = False) -> dict[str, Row]:
         """Rows by their keys; those that are not there are left out."""
         found: dict[str, Row] = {}
         for some in _chunks(keys):
-            rows = self._call("get", self._named(which), ids=some, output_fields=_wanted(vectors))
+            rows = self._call("get", which, ids=some, output_fields=_wanted(vectors))
             found.update({row["key"]: _row(row) for row in rows})
         return found
 
     def remove(self, which: Which, keys: Iterable[str]) -> None:
-        """Remove rows by their keys."""
         for some in _chunks(keys):
-            self._call("delete", self._named(which), ids=some)
+            self._call("delete", which, ids=some)
 
     def remove_texts(self, owners: Iterable[str], but: Sequence[str] = ()) -> None:
         """Remove the texts of some images, but those of some contents."""
         kept = f" and content not in {_list(but)}" if but else ""
         for some in _chunks(owners):
-            self._call("delete", self._named("texts"), filter=f"owner in {_list(some)}{kept}")
+            self._call("delete", "texts", filter=f"owner in {_list(some)}{kept}")
 
     def scan(self, which: Which, expression: str = "", vectors: bool = False) -> Iterator[Row]:
-        """All rows for which an expression holds."""
         fields = _wanted(vectors)
-        walk = self._call(
-            "query_iterator", self._named(which), SCANNED_AT_ONCE, filter=expression, output_fields=fields
-        )
+        walk = self._call("query_iterator", which, SCANNED_AT_ONCE, filter=expression, output_fields=fields)
         with self._errors_explained():
             try:
                 while batch := walk.next():
@@ -188,18 +174,17 @@ class MilvusRows:
                 walk.close()
 
     def count(self, which: Which) -> int:
-        """How many rows there are."""
-        (found,) = self._call("query", self._named(which), filter="", output_fields=["count(*)"])
+        (found,) = self._call("query", which, filter="", output_fields=["count(*)"])
         return int(found["count(*)"])
 
     def nearest(
         self, which: Which, queries: Float[Tensor, "Q d"], limit: int, expression: str, searching: Searching
     ) -> list[list[Row]]:
-        """The rows of the highest products with each query, at most `MOST_HITS`."""
+        """The rows of the highest products with each query; `limit` is at most `MOST_HITS`."""
         params = {"ef": min(32_768, max(64, 2 * limit))} if searching == "hnsw" else {}
         found = self._call(
             "search",
-            self._named(which),
+            which,
             data=list(queries.detach().cpu().float().numpy().astype(np.float32)),
             anns_field="vector",
             limit=limit,
@@ -215,19 +200,17 @@ class MilvusRows:
         index.add_index("vector", index_type=kind, index_name="vector", metric_type="IP", params=params)
         return index
 
-    def _named(self, which: str) -> str:
-        return f"{self.name}_{which}"
-
-    def _call(self, method: str, *given: Any, **named: Any) -> Any:
+    def _call(self, method: str, which: str, *given: Any, **named: Any) -> Any:
+        """Call a method of the client that takes the name of a collection first."""
+        ask = partial(getattr(self._client, method), f"{self.name}_{which}", *given, **named, timeout=TIMEOUT)
         with self._errors_explained():
-            ask = partial(getattr(self._client, method), *given, **named, timeout=TIMEOUT)
             try:
                 return ask()
             except self._errors as wrong:
                 if not _UNLOADED.search(str(wrong)):
                     raise
-            for which in get_args(Which):  # a server that was started again
-                self._client.load_collection(self._named(which), timeout=TIMEOUT)
+            for one in get_args(Which):  # a server that was started again
+                self._client.load_collection(f"{self.name}_{one}", timeout=TIMEOUT)
             return ask()
 
     @contextmanager

@@ -61,7 +61,6 @@ class Lines:
         return len(self.ends)
 
     def raw(self, row: int) -> bytes:
-        """A line as it was written."""
         return self.content[self.ends[row - 1] if row else 0 : self.ends[row]].tobytes()
 
     def __getitem__(self, row: int) -> Record:
@@ -69,7 +68,6 @@ class Lines:
 
     @cached_property
     def ids(self) -> list[str]:
-        """The ids of all items; read once."""
         return [record.id for record in self]
 
     def __iter__(self) -> Iterator[Record]:
@@ -99,7 +97,6 @@ class Segment:
         return self._chosen[name]
 
     def vectors(self, kind: Kind) -> Vectors:
-        """Those of the images or of the captions."""
         return self.images if kind == "image" else self.texts
 
     def items_of(self, kind: Kind, mask: Bool[Tensor, " n"]) -> Bool[Tensor, " rows"]:
@@ -122,15 +119,13 @@ class Segment:
             raise Damaged(f"{LINES_FILE} has {len(lines)} lines and not {items}")
         arrays = layout(precision, items, texts, width)
         opened = {name: open_rows(folder / f"{name}.npy", *array) for name, array in arrays.items()}
-        owners = torch.empty(0, dtype=torch.int64)
-        if texts:
-            check_content(folder / "item_of_text.npy", files.get("item_of_text.npy"))
-            owners = opened["item_of_text"].long()
-            if not 0 <= int(owners[0]) <= int(owners[-1]) < items or bool((owners.diff() < 0).any()):
-                raise Damaged("item_of_text.npy names items that do not exist")
         images = Vectors(opened["images"], opened.get("images_scale"))
         if not texts:
-            return cls(images, images[:0], owners, lines)
+            return cls(images, images[:0], torch.empty(0, dtype=torch.int64), lines)
+        check_content(folder / "item_of_text.npy", files.get("item_of_text.npy"))
+        owners = opened["item_of_text"].long()
+        if not 0 <= int(owners[0]) <= int(owners[-1]) < items or bool((owners.diff() < 0).any()):
+            raise Damaged("item_of_text.npy names items that do not exist")
         return cls(images, Vectors(opened["texts"], opened.get("texts_scale")), owners, lines)
 
 
@@ -145,7 +140,6 @@ class Part:
 
     @classmethod
     def whole(cls, segment: Segment) -> "Part":
-        """All items of a segment."""
         return cls(segment, torch.ones(len(segment), dtype=torch.bool))
 
     def __len__(self) -> int:
@@ -161,8 +155,12 @@ class Part:
             return None if len(self) == len(self.alive) else self.segment.items_of(kind, self.alive)
         return self.segment.items_of(kind, self.alive & self.segment.chosen(filter))
 
+    def rows(self, filter: Filter | None = None) -> list[int]:
+        """The items that are there and match a filter."""
+        chosen = self.alive if filter is None else self.alive & self.segment.chosen(filter)
+        return chosen.nonzero()[:, 0].tolist()
+
     def to(self, device: torch.device) -> "Part":
-        """The same with its vectors on a device."""
         images, texts = self.segment.images.to(device), self.segment.texts.to(device)
         return replace(self, segment=replace(self.segment, images=images, texts=texts))
 
@@ -189,7 +187,6 @@ class Draft:
         return cls([Part.whole(segment)])
 
     def vectors(self, kind: Kind) -> Iterator[Vectors]:
-        """The vectors of what is there."""
         for part in self.parts:
             vectors, mask = part.segment.vectors(kind), part.mask(kind)
             for block in vectors.blocks():
@@ -206,13 +203,10 @@ class Draft:
         return torch.cat(owners)
 
     def line_chunks(self) -> Iterator[bytes]:
-        """The records of what is there."""
         for part in self.parts:
-            for row in part.alive.nonzero()[:, 0].tolist():
-                yield part.segment.lines.raw(row)
+            yield from map(part.segment.lines.raw, part.rows())
 
     def in_memory(self) -> Segment:
-        """The segment, without a file."""
         first = self.parts[0].segment
         images = Vectors.joined([first.images[:0], *self.vectors("image")])
         texts = Vectors.joined([first.texts[:0], *self.vectors("text")])

@@ -26,6 +26,7 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, writing
 from selhn.models import AbstractMatcher
+from selhn.search.items import Kind
 from selhn.search.stores.checked_files import (
     array_chunks,
     check_content,
@@ -35,9 +36,15 @@ from selhn.search.stores.checked_files import (
     write_file,
 )
 from selhn.search.stores.faiss_candidates import FaissCandidates
-from selhn.search.stores.manifest import MANIFEST, OtherVersion, manifest_of, read_manifest, require_plain
 from selhn.search.stores.segment import Draft, Part, Segment, check_files
-from selhn.search.stores.snapshot import Snapshot
+from selhn.search.stores.snapshot import (
+    MANIFEST,
+    OtherVersion,
+    Snapshot,
+    manifest_of,
+    read_manifest,
+    require_plain,
+)
 from selhn.search.stores.store import Identity
 
 FOLDERS = ("segments", "deleted", "models", "approximate")
@@ -105,15 +112,18 @@ class IndexFolder:
 
     def _open(self) -> Snapshot:
         content = read_manifest(self.path)
-        model, candidates = content["model"], map(FaissCandidates.of_entry, content["approximate"])
-        of_vectors = content["width"], content["precision"], content["about"]
+        model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
         identity = Identity(model["digest"], model["name"], *of_vectors)
+        candidates: dict[Kind, FaissCandidates] = {}
+        for one in content["approximate"]:
+            side: Kind = "image" if one["side"] == "image" else "text"
+            candidates[side] = FaissCandidates(one["kind"], side, one["parts"], None, one["file"], one["written"])
         return Snapshot(
             identity,
             [self._open_part(entry, identity) for entry in content["segments"]],
             content["generation"],
             content["unfinished"],
-            {one.side: one for one in candidates},
+            candidates,
             content["next"],
             model["kept"],
             str(content.get("born", "")),
@@ -135,11 +145,6 @@ class IndexFolder:
             alive[rows] = False
         return Part(segment, alive, entry)
 
-    @property
-    def model_folder(self) -> Path:
-        """Parent folder of saved models."""
-        return self.path / "models"
-
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the lock of the folder, which is created if needed; one with other things in it is refused."""
@@ -148,9 +153,10 @@ class IndexFolder:
         if self.path.exists() and not is_index(self.path):
             if self._has_segments():
                 raise self._damaged(f"it has segments but no {MANIFEST}")  # which is written before them
-            foreign = [name for name in self._names() if not _BEGUN.fullmatch(name)]
-            if foreign:
-                raise SelhnError(f"{self.path} is not an index (it has {foreign[0]!r}): choose another name")
+            inside = [f"{name}/{path.name}" for name in FOLDERS for path in (self.path / name).glob("*")]
+            for name in sorted([*os.listdir(self.path), *inside]):
+                if not _BEGUN.fullmatch(name):
+                    raise SelhnError(f"{self.path} is not an index (it has {name!r}): choose another name")
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
         with writing(self.path, "; searching works meanwhile"):
@@ -158,11 +164,6 @@ class IndexFolder:
 
     def _has_segments(self) -> bool:
         return any(_SEGMENT.fullmatch(path.name) for path in (self.path / "segments").glob("*"))
-
-    def _names(self) -> list[str]:
-        """What is in the folder, and in its folders that are named like ours."""
-        inside = [f"{name}/{path.name}" for name in FOLDERS for path in (self.path / name).glob("*")]
-        return sorted([*os.listdir(self.path), *inside])
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
@@ -204,7 +205,7 @@ class IndexFolder:
             )
             with self._errors_explained():
                 if model is not None:
-                    model.save(self.model_folder / now.identity.model)
+                    model.save(self.path / "models" / now.identity.model)
                 for name in FOLDERS:
                     if (self.path / name).is_dir():
                         sync_folder(self.path / name)
@@ -252,7 +253,6 @@ class IndexFolder:
                 check_content(self.path / "approximate" / one.file, one.written)
 
     def check_parts(self, parts: Iterable[Part]) -> None:
-        """Read every byte of some segments."""
         with self._damage_explained():
             for part in parts:
                 check_files(self.path / "segments" / part.entry["name"], part.entry)

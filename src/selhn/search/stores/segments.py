@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -49,7 +48,6 @@ class SegmentStore(Store):
     def create(
         cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
     ) -> "SegmentStore":
-        """An empty store; the model is saved in the folder if it is to be kept."""
         empty = Snapshot(identity)
         if path is None:
             return cls(empty)
@@ -77,58 +75,50 @@ class SegmentStore(Store):
         with folder.writing():
             before = folder.open() if is_index(path) else empty
             folder.sweep(before)
-            match _state_of(before, identity, source):
-                case "replace":  # write everything beside the old segments, then name it in one step
-                    drafts = (draft for _, draft in store._drafts(encode(store)))
-                    return cls(folder.commit(before, empty, drafts, model), folder)
-                case "resume":
-                    store = cls(before, folder)
-                case "new":
-                    store = cls(folder.commit(before, replace(empty, unfinished=source), model=model), folder)
+            if before.generation > 0 and before.unfinished is None:
+                # Write everything beside the old segments, then name it in one step.
+                drafts = (draft for _, draft in store._drafts(encode(store)))
+                return cls(folder.commit(before, empty, drafts, model), folder)
+            known = before.identity.model, before.identity.precision, before.unfinished
+            if source is None or known != (identity.model, identity.precision, source):
+                before = folder.commit(before, replace(empty, unfinished=source), model=model)
+            store = cls(before, folder)
             store.put(encode(store))
             store.snapshot = folder.commit(store.snapshot, replace(store.snapshot, unfinished=None))
         return store
 
     @classmethod
     def open(cls, path: Path | str) -> "SegmentStore":
-        """The store in a folder, with its vectors mapped into memory."""
         folder = IndexFolder(path)
         return cls(folder.open_with_faiss(), folder)
 
     @staticmethod
     def exists(path: Path | str) -> bool:
-        """Whether a folder has an index."""
         return is_index(path)
 
     @property
     def identity(self) -> Identity:  # type: ignore[override]
-        """What the index is."""
         return self.snapshot.identity
 
     @property
     def path(self) -> Path | None:
-        """The folder, if there is one."""
         return None if self.folder is None else self.folder.path
 
     @property
     def generation(self) -> int:
-        """Number of changes so far."""
         return self.snapshot.generation
 
     @property
     def found_by(self) -> str:
-        """The kinds of FAISS indices that propose answers, or "exact"."""
         used = {one.kind for one in self.snapshot.candidates.values() if one.faiss_index is not None}
         return ", ".join(sorted(used)) or "exact"
 
     def kept_model(self) -> AbstractMatcher | None:
-        """The model that was saved in the folder."""
         if self.folder is None or not self.snapshot.model_kept:
             return None
-        return load_model(self.folder.model_folder / self.identity.model)
+        return load_model(self.folder.path / "models" / self.identity.model)
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
-        """Items by their ids."""
         snapshot, found = self.snapshot, {}
         for name in ids:
             if name in snapshot.row_of_id:
@@ -139,19 +129,16 @@ class SegmentStore(Store):
         return found
 
     def scan(self, filter: Filter | None = None) -> Iterator[Record]:
-        """Records in the order in which the items were added."""
-        return self.snapshot.records(filter)
+        return (part.segment.lines[row] for part in self.snapshot.parts for row in part.rows(filter))
 
     def ids(self) -> list[str]:
-        """The ids of all items in the order in which they were added; they are read once."""
         return list(self.snapshot.row_of_id)
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        """Number of images, or of captions."""
-        return self.snapshot.count(kind, filter)
+        masked = [(part.segment.vectors(kind), part.mask(kind, filter)) for part in self.snapshot.parts]
+        return sum(len(vectors) if mask is None else int(mask.sum()) for vectors, mask in masked)
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
-        """The best answers by exact scores, among what FAISS proposes if `approximate` was called."""
         now = self.snapshot
         keep = queries.products is None and torch.is_autocast_enabled(self._device.type)
         with torch.autocast(self._device.type, enabled=keep):
@@ -177,12 +164,10 @@ class SegmentStore(Store):
         return number
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Mark items as deleted."""
         if ids:
             self._commit(self.snapshot.without([self.snapshot.row_of_id[name] for name in ids]), [])
 
     def compact(self) -> None:
-        """Write everything into one segment, and free the space of deleted items."""
         with self.writing():
             drafts = [Draft(self.snapshot.parts)] if len(self.snapshot) else []
             self._write(replace(self.snapshot, parts=(), candidates={}), drafts)
@@ -197,7 +182,6 @@ class SegmentStore(Store):
             self._write(replace(self.snapshot, candidates=found), [])
 
     def refresh(self) -> None:
-        """See what other processes have written."""
         if self.folder is None or self.folder.holds(self.snapshot):
             return
         opened = self.folder.open_with_faiss()
@@ -206,12 +190,10 @@ class SegmentStore(Store):
         self.snapshot = self._moved(opened)
 
     def check(self) -> None:
-        """Read every byte of the folder, and refuse it if it is not what was written."""
         if self.folder is not None:
             self.folder.check()
 
     def to(self, device: torch.device) -> None:
-        """Move the vectors to a device."""
         with self._changing:
             self._device = device
             self.snapshot = self._moved(self.snapshot)
@@ -284,11 +266,3 @@ class SegmentStore(Store):
     def _moved(self, snapshot: Snapshot) -> Snapshot:
         """With the vectors on the device of the store."""
         return replace(snapshot, parts=[part.to(self._device) for part in snapshot.parts])
-
-
-def _state_of(there: Snapshot, identity: Identity, source: str | None) -> Literal["new", "resume", "replace"]:
-    """What a build finds: no index, its own unfinished work, or an index to replace when it is done."""
-    if there.generation > 0 and there.unfinished is None:
-        return "replace"
-    own = there.identity.model == identity.model and there.identity.precision == identity.precision
-    return "resume" if own and source is not None and there.unfinished == source else "new"

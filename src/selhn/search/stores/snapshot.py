@@ -1,19 +1,44 @@
-"""An index at one moment: its segments, and which items of them are there. Never changed, only replaced."""
+"""An index at one moment: its segments, and which items of them are there. Never changed, only replaced.
+
+In a folder the manifest says the same: what the index is, and which files count.
+"""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from selhn.base.errors import Damaged
-from selhn.search.items import Hit, Kind, Record
+from selhn.base.version import __version__
+from selhn.search.items import Hit, Kind
+from selhn.search.stores.checked_files import read_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Part
 from selhn.search.stores.store import Identity
-from selhn.search.where import Filter
+from selhn.search.stores.vectors import DTYPES
+
+FORMAT, VERSION = "selhn-index", 2
+MANIFEST = "manifest.json"
+
+_MANIFEST_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "format": str, "version": int, "selhn": str, "generation": int, "model": dict, "width": int,
+    "precision": str, "about": dict, "unfinished": (str, type(None)), "next": int, "segments": list,
+    "approximate": list,
+}  # fmt: skip
+_MODEL_FIELDS = {"digest": str, "name": str, "kept": bool}
+_SEGMENT_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "name": str,
+    "items": int,
+    "texts": int,
+    "files": dict,
+    "deleted": (list, type(None)),
+}
+_APPROXIMATE_FIELDS = {"file": str, "kind": str, "side": str, "parts": int, "written": list}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,33 +64,19 @@ class Snapshot:
     def row_of_id(self) -> dict[str, tuple[int, int]]:
         """Part and row of every item that is there."""
         return {
-            part.segment.lines.ids[row]: (number, row)
-            for number, part in enumerate(self.parts)
-            for row in part.alive.nonzero()[:, 0].tolist()
+            part.segment.lines.ids[row]: (number, row) for number, part in enumerate(self.parts) for row in part.rows()
         }
-
-    def records(self, filter: Filter | None = None) -> Iterator[Record]:
-        """The records of all items that match a filter, in order."""
-        for part in self.parts:
-            mask = part.mask("image", filter)
-            for row in range(len(part)) if mask is None else mask.nonzero()[:, 0].tolist():
-                yield part.segment.lines[row]
-
-    def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        """Number of images, or of captions, whose items match a filter."""
-        sizes = [len(part.segment.vectors(kind)) for part in self.parts]
-        masks = [part.mask(kind, filter) for part in self.parts]
-        return sum(size if mask is None else int(mask.sum()) for size, mask in zip(sizes, masks))
 
     @cached_property
     def first_rows(self) -> dict[Kind, list[int]]:
         """For images and texts the first row of each part, and after the last part the number of rows."""
         segments = [part.segment for part in self.parts]
-        images = [0, *accumulate(len(segment.images) for segment in segments)]
-        return {"image": images, "text": [0, *accumulate(len(segment.texts) for segment in segments)]}
+        return {
+            "image": [0, *accumulate(len(segment.images) for segment in segments)],
+            "text": [0, *accumulate(len(segment.texts) for segment in segments)],
+        }
 
     def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
-        """The parts without some items."""
         alive = {number: self.parts[number].alive.clone() for number, _ in places}
         for number, row in places:
             alive[number][row] = False
@@ -85,3 +96,63 @@ class Snapshot:
         if place >= len(record.captions):
             raise Damaged(f"{record.id!r} has more vectors than captions: build the index again")
         return Hit(score, kind, record.captions[place], (), record.id, record.metadata)
+
+
+class OtherVersion(Damaged):
+    """An index that another version of selhn wrote."""
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a folder; every field has the type that was written."""
+    if not (folder / MANIFEST).is_file():
+        raise Damaged(f"it has no {MANIFEST}")
+    content = read_checked_json(folder / MANIFEST)
+    _require(content, _MANIFEST_FIELDS)
+    if content["format"] != FORMAT or content["version"] != VERSION:
+        raise OtherVersion(
+            f"{folder} has version {content['version']} of {content['format']} (selhn {content['selhn']}), "
+            f"this selhn reads version {VERSION}: install another selhn, or remove it and build it again"
+        )
+    if content["precision"] not in DTYPES:
+        raise Damaged(f"it has vectors in {content['precision']!r}")
+    _require(content["model"], _MODEL_FIELDS)
+    for entry in content["segments"]:
+        _require(entry, _SEGMENT_FIELDS)
+        require_plain(entry["name"])
+    for entry in content["approximate"]:
+        _require(entry, _APPROXIMATE_FIELDS)
+        require_plain(entry["file"])
+    return content
+
+
+def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
+    """The manifest of a snapshot whose files are written."""
+    identity = snapshot.identity
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "selhn": __version__,
+        "generation": snapshot.generation,
+        "born": snapshot.born,
+        "model": {"digest": identity.model, "name": identity.model_name, "kept": snapshot.model_kept},
+        "width": identity.width,
+        "precision": identity.precision,
+        "about": dict(identity.about),
+        "unfinished": snapshot.unfinished,
+        "next": snapshot.next_name,
+        "segments": [dict(part.entry) for part in snapshot.parts],
+        "approximate": [one.entry for one in snapshot.candidates.values()],
+    }
+
+
+def _require(content: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:
+    for name, kind in fields.items():
+        if not isinstance(content, dict) or not isinstance(content.get(name), kind):
+            raise Damaged(f"{MANIFEST} has no {name!r} that could have been written")
+
+
+def require_plain(name: Any) -> str:
+    """Refuse the name of a file that could lead out of its folder."""
+    if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
+        raise Damaged(f"it names the file {name!r}")
+    return name

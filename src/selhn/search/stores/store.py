@@ -1,9 +1,10 @@
-"""What an index needs of the place that keeps its vectors: a few verbs."""
+"""What an index needs of the place that keeps its vectors: a few verbs, and items encoded for it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,11 +15,14 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
+from selhn.search.encoding import encode_items
 from selhn.search.items import Hit, Item, Kind, Record
 from selhn.search.query import QueryVectors
 from selhn.search.where import Filter
 
+ENCODED_AT_ONCE = 512
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
+OnExisting = Literal["refuse", "skip", "replace"]
 Answers: TypeAlias = Iterator[Iterable[Hit]]
 """Hits for each of several queries."""
 
@@ -113,7 +117,7 @@ class Store(ABC):
         """See what others have written."""
 
     @abstractmethod
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[object]:
         """Hold off other writers over several changes."""
 
     def kept_model(self) -> AbstractMatcher | None:
@@ -130,3 +134,39 @@ class Store(ABC):
     def check(self) -> None:
         """Read everything, and refuse what is not as it was written."""
         raise SelhnError(f"only an index in a folder is checked: {self.path} does this by itself")
+
+
+def encoded_batches(
+    model: AbstractMatcher, store: Store, items: Iterable[Item], existing: OnExisting
+) -> Iterator[list[Encoded]]:
+    """The items that a store is to write; what it has with the same content is left out."""
+    walk, seen = iter(items), set[str]()
+    while batch := list(islice(walk, ENCODED_AT_ONCE)):
+        pairs = [(item, Record.of(item)) for item in batch]
+        there = store.get([record.id for _, record in pairs])
+        chosen: dict[str, tuple[Item, Record]] = {}
+        for item, record in pairs:
+            size = len(record.to_line())
+            if size > store.longest_record:
+                raise SelhnError(
+                    f"{record.id[:60]!r} has {size:,} bytes of metadata and captions: "
+                    f"at most {store.longest_record:,} are stored, keep the rest elsewhere"
+                )
+            if record.id in seen or record.id in there:
+                if existing == "skip":
+                    continue
+                if existing == "refuse":
+                    raise SelhnError(
+                        f"there is an item {record.id!r} already: update it, or add with existing='skip' or 'replace'"
+                    )
+            seen.add(record.id)
+            known = there[record.id].content if record.id in there else ""
+            if known and known == item.content(record):
+                chosen.pop(record.id, None)
+            else:
+                chosen[record.id] = item, record
+        if chosen:
+            some, records = zip(*chosen.values())
+            images, texts = encode_items(model, some, records, store.identity.width)
+            own_texts = texts.split([len(record.captions) for record in records])
+            yield [Encoded(*one) for one in zip(some, records, images, own_texts)]

@@ -30,19 +30,16 @@ class Vectors:
 
     @classmethod
     def of(cls, vectors: Float[Tensor, "n d"], precision: StoredPrecision) -> "Vectors":
-        """Vectors rounded to a precision."""
         vectors = vectors.detach().float().cpu().contiguous()
         return cls(*to_int8(vectors)) if precision == "int8" else cls(vectors.to(DTYPES[precision]))
 
     @classmethod
     def joined(cls, parts: Sequence["Vectors"]) -> "Vectors":
-        """Vectors of one precision after each other."""
         scales = [part.scale for part in parts if part.scale is not None]
         return cls(torch.cat([part.rows for part in parts]), torch.cat(scales) if scales else None)
 
     @property
     def precision(self) -> StoredPrecision:
-        """The number format of the rows."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.rows.dtype)
 
     def __len__(self) -> int:
@@ -76,7 +73,6 @@ class Vectors:
         return torch.empty(max(1, CONVERTED_BYTES // (4 * width)), width, device=self.rows.device)
 
     def to(self, device: torch.device | str) -> "Vectors":
-        """The same on a device."""
         return Vectors(self.rows.to(device), None if self.scale is None else self.scale.to(device))
 
 

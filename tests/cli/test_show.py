@@ -9,7 +9,7 @@ from PIL import Image
 
 from selhn.base.errors import NotFound
 from selhn.base.types import Attention
-from selhn.cli.show import attention_table, show_attention, show_verdict
+from selhn.cli.show import attention, attention_table, diagnose
 from selhn.data import load_data, write_native
 from selhn.models import create_model
 from selhn.runs import RunFolder
@@ -34,7 +34,7 @@ def test_a_table_and_a_picture(saved, tmp_path, capsys):
     sizes = []
     for picture in (None, photo):
         out = tmp_path / "out.png"
-        show_attention(saved / "bfan_equal", "test-scene-000002", None, str(saved / "data"), out=out, photo=picture)
+        attention(saved / "bfan_equal", "test-scene-000002", None, str(saved / "data"), out=out, photo=picture)
         with Image.open(out) as drawn:
             sizes.append(drawn.size)
     assert sizes[0][1] > sizes[1][1], "a wide photo has low panels"
@@ -46,19 +46,17 @@ def test_a_table_and_a_picture(saved, tmp_path, capsys):
 def test_mistakes(saved, tmp_path):
     data = str(saved / "data")
     with pytest.raises(ValueError, match="rvse makes one vector"):
-        show_attention(saved / "rvse", "0", "a ball", data)
+        attention(saved / "rvse", "0", "a ball", data)
     with pytest.raises(ValueError, match="dev has no image 'x'"):
-        show_attention(saved / "bfan_equal", "x", "a ball", data, split="dev")
+        attention(saved / "bfan_equal", "x", "a ball", data, split="dev")
     with pytest.raises(NotFound, match="nowhere.jpg"):
-        show_attention(
-            saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "nowhere.jpg"
-        )
+        attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "nowhere.jpg")
 
 
 def test_the_table_of_regions_that_look():
     weights, kept = torch.tensor([[0.1, 0.6], [0.9, 0.4]]), torch.tensor([0.25, 0.5])
-    attention = Attention(0.5, of_regions=weights, kept=kept, words=("a", "ball"), is_word=(True, True))
-    assert attention_table(attention).splitlines() == [
+    found = Attention(0.5, of_regions=weights, kept=kept, words=("a", "ball"), is_word=(True, True))
+    assert attention_table(found).splitlines() == [
         "  a     is looked at by  region  1  60%   region  0  10%   counts 25%",
         "  ball  is looked at by  region  0  90%   region  1  40%   counts 50%",
     ]
@@ -68,13 +66,13 @@ def test_a_photo_that_is_none_is_named(saved, tmp_path):
     (tmp_path / "text.jpg").write_text("no picture")
     data = str(saved / "data")
     with pytest.raises(ValueError, match=r"text.jpg cannot be read as a picture"):
-        show_attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "text.jpg")
+        attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "text.jpg")
 
 
 def test_the_verdict_on_a_run_is_kept_with_it(tmp_path, capsys):
     shutil.copytree(Path(__file__).parents[1] / "fixtures" / "before_the_house" / "run", tmp_path / "run")
-    show_verdict(tmp_path / "run", as_json=True)
+    diagnose(tmp_path / "run", as_json=True)
     assert RunFolder(tmp_path / "run").verdict == json.loads(capsys.readouterr().out)
     shutil.copy(tmp_path / "run" / "log.jsonl", tmp_path / "log.jsonl")
-    show_verdict(tmp_path / "log.jsonl")
+    diagnose(tmp_path / "log.jsonl")
     assert not (tmp_path / "verdict.json").exists()

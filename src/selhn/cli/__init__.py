@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from selhn.base.errors import SelhnError
 from selhn.base.names import load_plugins
-from selhn.cli import index, lab, train
+from selhn.cli import index, show, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 app.callback()(load_plugins)
 app.add_typer(data_app, name="data")
-app.add_typer(lab.show_app, name="show")
+app.add_typer(show.show_app, name="show")
 app.add_typer(export_app, name="export")
 
 
@@ -64,7 +64,7 @@ def losses(pattern: Annotated[str, Argument(help="A shell pattern such as '*hn'.
 
 app.command()(train.train)
 app.command("eval")(train.evaluate)
-for command in (index.index, index.search, index.serve, lab.reproduce, lab.diagnose, lab.report):
+for command in (index.index, index.search, index.serve, train.reproduce, show.diagnose, train.report):
     app.command()(command)
 
 

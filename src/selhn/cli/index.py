@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from selhn.cli.options import stoppable
+from selhn.cli.train import stoppable
 
 URI_HELP = (
     "Milvus URI instead of a folder: http://host:19530, or a Milvus Lite file such as pictures.db. "

@@ -3,39 +3,41 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import numpy.typing as npt
+import typer
+from typer import Argument, Option
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Attention
-from selhn.data import Split
-from selhn.data.world import WorldFeatures, world_scene
-from selhn.data.world.render import render
-from selhn.diagnose import attention_figure, diagnose, verdict_figure
-from selhn.eval import image_row, pair_attention
-from selhn.pictures import open_picture
-from selhn.runs import RunFolder
-from selhn.training import open_run
 
+if TYPE_CHECKING:
+    from selhn.base.types import Attention
+
+show_app = typer.Typer(help="Show what a model looks at.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN = 3
 """Regions that are printed for a word."""
 
 
-def show_attention(
-    run: Path,
-    image: str,
-    text: str | None,
-    data: str | None = None,
+@show_app.command("attention")
+def attention(
+    run: Annotated[Path, Argument(help="Folder of a run or a saved model with attention over regions.")],
+    image: Annotated[str, Option(help="Name or number of an image in the split.")] = "0",
+    text: Annotated[str | None, Option(help="A sentence; default is the first text of the image.")] = None,
+    data: Annotated[str | None, Option(help="Data to use; default is that of the run.")] = None,
     split: str = "test",
-    out: Path = Path("attention.png"),
-    photo: Path | None = None,
+    out: Annotated[Path, Option(help="File for the figure.")] = Path("attention.png"),
+    photo: Annotated[Path | None, Option(help="The image itself, to draw the boxes on.")] = None,
 ) -> None:
-    """Print and draw where each word of a sentence, by default the first of the image, looks in an image.
+    """Show which word looks at which region of an image."""
+    import numpy as np
 
-    The boxes are drawn on `photo`, on the scene of a generated world, or else on an empty canvas.
-    """
+    from selhn.data.world import WorldFeatures, world_scene
+    from selhn.data.world.render import render
+    from selhn.diagnose import attention_figure
+    from selhn.eval import image_row, pair_attention
+    from selhn.pictures import open_picture
+    from selhn.training import open_run
+
     model, dataset = open_run(run, data)
     items = dataset[split]
     row = image_row(items, image)
@@ -44,33 +46,17 @@ def show_attention(
         if not own:
             raise SelhnError(f"image {image} of {split} has no text: give one with --text")
         text = items.captions[own[0]]
-    attention = pair_attention(model, items, row, text)
-    print(f"{items.image_names[row]}  score {attention.score:.3f}\n{attention_table(attention)}")
-    print(f"Picture: {attention_figure(attention, out, _picture(items, row, photo))}")
+    found = pair_attention(model, items, row, text)
+    typer.echo(f"{items.image_names[row]}  score {found.score:.3f}\n{attention_table(found)}")
+    picture = None  # the boxes are then drawn on an empty canvas
+    if photo is not None:
+        picture = np.asarray(open_picture(photo).image)
+    elif isinstance(items.features, WorldFeatures):
+        picture = np.asarray(render(world_scene(items, row)))
+    typer.echo(f"Picture: {attention_figure(found, out, picture)}")
 
 
-def show_verdict(
-    log: Path,
-    column: str | None = None,
-    margin: float | None = None,
-    batch: int | None = None,
-    reduction: str | None = None,
-    figure: Path | None = None,
-    as_json: bool = False,
-) -> None:
-    """Print the verdict on a log, draw it if a file is given, and keep it if the log is that of a run of ours."""
-    found = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
-    if log.is_dir() and RunFolder(log).identity and column is None:
-        with suppress(PermissionError):  # someone else's run
-            RunFolder(log).write_verdict(found.verdict.to_dict())
-    if figure is not None:
-        verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)
-    print(json.dumps(found.verdict.to_dict(), indent=1) if as_json else found.verdict)
-    if figure is not None and not as_json:
-        print(f"Picture: {figure}")
-
-
-def attention_table(attention: Attention) -> str:
+def attention_table(attention: "Attention") -> str:
     """A line for every word: the regions with the largest weights, and how large these are."""
     width = max(map(len, attention.words))
     best = attention.weights.topk(min(SHOWN, attention.weights.shape[1]))
@@ -84,9 +70,25 @@ def attention_table(attention: Attention) -> str:
     return "\n".join(lines)
 
 
-def _picture(split: Split, row: int, photo: Path | None) -> npt.NDArray[Any] | None:
-    if photo is not None:
-        return np.asarray(open_picture(photo).image)
-    if isinstance(split.features, WorldFeatures):
-        return np.asarray(render(world_scene(split, row)))
-    return None
+def diagnose(
+    log: Annotated[Path, Argument(help="Folder of a run, or any log: CSV, JSON lines or TensorBoard.")],
+    column: Annotated[str | None, Option(help="Column of the training loss.")] = None,
+    margin: Annotated[float | None, Option(help="Margin of the loss; default 0.2.")] = None,
+    batch: Annotated[int | None, Option(help="Pairs per batch; guessed by default.")] = None,
+    reduction: Annotated[str | None, Option(help="mean or sum over a batch; guessed by default.")] = None,
+    figure: Annotated[Path | None, Option(help="File for a figure.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Say whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+    from selhn.diagnose import diagnose, verdict_figure
+    from selhn.runs import RunFolder
+
+    found = diagnose(log, column=column, margin=margin, batch=batch, reduction=reduction)
+    if log.is_dir() and RunFolder(log).identity and column is None:
+        with suppress(PermissionError):  # someone else's run
+            RunFolder(log).write_verdict(found.verdict.to_dict())
+    if figure is not None:
+        verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)
+    typer.echo(json.dumps(found.verdict.to_dict(), indent=1) if as_json else str(found.verdict))
+    if figure is not None and not as_json:
+        typer.echo(f"Picture: {figure}")

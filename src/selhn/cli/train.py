@@ -1,23 +1,27 @@
-"""`selhn train` and `selhn eval`."""
+"""`selhn train`, `selhn eval`, `selhn reproduce` and `selhn report`: runs are made, measured and shown."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
+from selhn.base.errors import SelhnError
 from selhn.cli.data import Settings
-from selhn.cli.options import seed_numbers, stoppable
 
 
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="A recipe such as rvse_selhn_world.")] = None,
+    recipe: Annotated[str | None, Argument(help="A recipe such as rvse_selhn_world.")] = None,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE.")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the run; default runs/RECIPE.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Continue the run in this folder; epochs=30 makes it longer.")
+        Path | None,
+        Option(help="Continue the run in this folder; epochs=30 makes it longer."),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
-    show: Annotated[bool, typer.Option("--list", help="List the recipes and the paper's numbers.")] = False,
+    seeds: Annotated[str, Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
+    show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
     from selhn.training import describe_recipes, get_recipe, override, resume_run, run_seeds
@@ -34,14 +38,14 @@ def train(
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Runs or saved models; several are averaged too.")],
-    data: Annotated[str | None, typer.Option(help="Data to measure on; default is that of the runs.")] = None,
+    runs: Annotated[list[Path], Argument(help="Runs or saved models; several are averaged too.")],
+    data: Annotated[str | None, Option(help="Data to measure on; default is that of the runs.")] = None,
     split: str = "test",
-    folds: Annotated[int | None, typer.Option(help="1 for COCO 5K; default 5 for COCO, else 1.")] = None,
+    folds: Annotated[int | None, Option(help="1 for COCO 5K; default 5 for COCO, else 1.")] = None,
     scores: Annotated[
-        Path | None, typer.Option(help="Folder that keeps the scores; the same command resumes from it.")
+        Path | None, Option(help="Folder that keeps the scores; the same command resumes from it.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Measure the best model of a run, or of several and their ensemble."""
     from selhn.training import measure_runs, run_names
@@ -51,3 +55,69 @@ def evaluate(
         measured = measure_runs(runs, data, split, folds=folds, scores=scores, device=device, quiet=False)
         for name, metrics in measured:
             typer.echo(str(metrics) if len(runs) == 1 else f"{name:{width}}  {metrics}")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, Argument(help="table1, fig1 and so on, or all; then key=value for every run.")
+    ] = None,
+    data: Annotated[str, Option(help="world, f8k, f30k, coco, or the folder of a data set.")] = "world",
+    tiny: Annotated[bool, Option("--tiny", help="Make every run short, to check that it works.")] = False,
+    seeds: Annotated[str, Option(help="Seeds, such as 0,1,2: one run for each.")] = "0",
+    out: Annotated[Path | None, Option(help="Folder; default runs/reproduce/DATA.")] = None,
+    jobs: Annotated[int, Option(min=0, help="Parallel runs; 0 means one, or with --tiny one per core.")] = 0,
+    show: Annotated[bool, Option("--list", help="List tables, figures and their runs.")] = False,
+) -> None:
+    """Make the paper's tables and figures: train missing runs, and compare our numbers with the paper's."""
+    from selhn.reproduce import describe, reproduce
+
+    if show or not names:
+        typer.echo(describe(data))
+        return
+    settings = [name for name in names if "=" in name]
+    wanted = [name for name in names if "=" not in name]
+    reproduce(wanted, data, out=out, small=tiny, seeds=seed_numbers(seeds), settings=settings, jobs=jobs)
+
+
+def report(
+    runs: Annotated[list[Path], Argument(help="Folders of runs; several are drawn together.")],
+    out: Annotated[
+        Path | None,
+        Option(help="File of the page; default report.html in the run, or beside several runs."),
+    ] = None,
+    data: Annotated[str | None, Option(help="Data for the examples; default is that of the runs.")] = None,
+    split: str = "test",
+    examples: Annotated[int, Option(help="Example queries of each kind; 0 for none.")] = 3,
+    pictures: Annotated[Path | None, Option(help="Folder with the images, found by name.")] = None,
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Write one page about one run or several: verdict, results, curves, example retrievals, settings."""
+    from selhn.report import write_report
+
+    page = write_report(
+        runs,
+        out,
+        data=data,
+        split=split,
+        examples=examples,
+        pictures=pictures,
+        device=device,
+    )
+    typer.echo(f"{page}: {page.stat().st_size / 1024:,.0f} kB")
+
+
+def seed_numbers(seeds: str) -> list[int]:
+    """The numbers in a list such as 0,1,2."""
+    if not all(seed.isdigit() and len(seed) < 19 for seed in seeds.split(",") if seed):
+        raise SelhnError(f"--seeds takes whole numbers such as 0,1,2, got {seeds!r}")
+    return [int(seed) for seed in seeds.split(",") if seed]
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Print the message of a KeyboardInterrupt, which typer would drop."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        typer.echo(f"\nselhn: {stop or 'stopped'}", err=True)
+        raise typer.Exit(130) from None

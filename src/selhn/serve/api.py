@@ -1,6 +1,7 @@
-"""The routes for search, items and the service itself."""
+"""The routes for search, items, training runs and the service itself."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -22,10 +23,14 @@ from selhn.serve.messages import (
     Items,
     LookMessage,
     ModelMessage,
+    RunLog,
+    RunMessage,
     SearchRequest,
+    VerdictMessage,
 )
 from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
+from selhn.serve.watched_runs import WatchedRuns
 
 PICTURE_BODY: dict[str, Any] = {
     "requestBody": {
@@ -40,7 +45,7 @@ MOST_CAPTIONS = 100
 
 
 def api_routes(service: Service) -> APIRouter:
-    """Search and items."""
+    """Everything below /api/v1."""
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 
     @router.get("/search", tags=["search"])
@@ -77,14 +82,11 @@ def api_routes(service: Service) -> APIRouter:
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
         """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
-        path = await service.read(service.searched().library.picture, id)
-        if path is None or service.thumbnails is None:
-            raise NotFound(f"there is no picture of {id[:80]!r}")
+        path = await _located(service, id)
+        assert service.thumbnails is not None
         found = await service.decode(service.thumbnails.get, path, size)
-        headers = {"ETag": f'"{found.tag}"', "Cache-Control": "private, max-age=600", "Vary": "Authorization"}
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(found.content, media_type="image/jpeg", headers=headers)
+        headers = {"Cache-Control": "private, max-age=600", "Vary": "Authorization"}
+        return await tagged(request, found.content, found.tag, "image/jpeg", headers)
 
     @router.get("/look", tags=["search"])
     async def look(id: str, text: str) -> LookMessage:
@@ -92,14 +94,20 @@ def api_routes(service: Service) -> APIRouter:
         if service.looking is None:
             raise NotFound("the model of this service cannot compare words with regions")
         _check_length(service, text, "the text")
-        path = await service.read(service.searched().library.picture, id)
-        if path is None:
-            raise NotFound(f"there is no picture of {id[:80]!r}")
-        return await service.queries.run(service.looking.look, path, text)
+        return await service.queries.run(service.looking.look, await _located(service, id), text)
 
     _about_routes(router, service)
     _writing_routes(router, service)
+    _run_routes(router, service)
     return router
+
+
+async def tagged(request: Request, content: bytes, tag: str, kind: str, headers: dict[str, str]) -> Response:
+    """The content, or 304 if the client has the one of this tag."""
+    headers = {"ETag": f'"{tag}"', **headers}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=kind, headers=headers)
 
 
 def _about_routes(router: APIRouter, service: Service) -> None:
@@ -162,9 +170,30 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Remove an item. The file of a picture that was added here is deleted; all other files stay."""
-        collection = _written(service)
-        await service.queries.run(collection.library.delete, id)
+        await service.queries.run(_written(service).library.delete, id)
         return Response(status_code=204)
+
+
+def _run_routes(router: APIRouter, service: Service) -> None:
+    def shown() -> WatchedRuns:
+        if service.runs is None:
+            raise NotFound("no runs are shown here: start the service with --runs DIR")
+        return service.runs
+
+    @router.get("/runs", tags=["runs"])
+    async def runs() -> list[RunMessage]:
+        """All runs, those written to last first."""
+        return await service.read(shown().all)
+
+    @router.get("/runs/log", tags=["runs"])
+    async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
+        """The log of a run from a byte on; ask again with the `after` of the answer."""
+        return await service.read(shown().read, run, after)
+
+    @router.get("/runs/verdict", tags=["runs"])
+    async def verdict(run: str) -> VerdictMessage:
+        """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+        return await service.read(shown().verdict, run)
 
 
 def _check_captions(service: Service, captions: Sequence[str]) -> None:
@@ -198,6 +227,13 @@ async def _answers(service: Service, asked: SearchRequest, content: bytes | None
     hits = await service.queries.ask(asked.query(regions))
     pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
     return Answers(answers=[HitMessage.of(*pair) for pair in zip(hits, pictures)])
+
+
+async def _located(service: Service, id: str) -> Path:
+    path = await service.read(service.searched().library.picture, id)
+    if path is None:
+        raise NotFound(f"there is no picture of {id[:80]!r}")
+    return path
 
 
 async def _item(service: Service, collection: Collection, id: str) -> ItemMessage:

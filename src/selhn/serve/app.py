@@ -2,19 +2,19 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 
 from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
-from selhn.serve.api import api_routes
+from selhn.serve.api import api_routes, tagged
 from selhn.serve.guard import Guard
 from selhn.serve.limits import Bounded
 from selhn.serve.problems import add_problems
 from selhn.serve.prometheus import CONTENT_TYPE, Measured
-from selhn.serve.run_routes import run_routes
 from selhn.serve.service import Service
 
 PAGES = {"/": "index.html", "/docs": "docs.html"}
@@ -46,12 +46,10 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
         lifespan=lifespan,
     )
     app.include_router(api_routes(service))
-    app.include_router(run_routes(service))
     _serve_page(app)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
-        """For Prometheus."""
         gauges = await service.read(service.gauges)
         return Response(service.metrics.text(gauges), media_type=CONTENT_TYPE)
 
@@ -69,14 +67,7 @@ def _serve_page(app: FastAPI) -> None:
     for file in (*pages.iterdir(), *charts.iterdir()):
         content = file.read_bytes()
         kind = KINDS[file.name.rpartition(".")[2]]
-        headers = {"ETag": f'"{sha256(content).hexdigest()[:16]}"', "Cache-Control": "no-cache"}
-
-        async def serve(
-            request: Request, content: bytes = content, kind: str = kind, headers: dict[str, str] = headers
-        ) -> Response:
-            if request.headers.get("if-none-match") == headers["ETag"]:
-                return Response(status_code=304, headers=headers)
-            return Response(content, media_type=kind, headers=headers)
-
+        tag = sha256(content).hexdigest()[:16]
+        page = partial(tagged, content=content, tag=tag, kind=kind, headers={"Cache-Control": "no-cache"})
         path = next((path for path, name in PAGES.items() if name == file.name), f"/{file.name}")
-        app.router.add_route(path, serve, include_in_schema=False)
+        app.router.add_route(path, page, include_in_schema=False)

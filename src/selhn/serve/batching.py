@@ -50,12 +50,11 @@ class Batcher(Generic[Question, Answer]):
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def finish(self) -> None:
-        """Answer the waiting questions."""
         if self._working is not None:
             await self._working
 
     async def close(self) -> None:
-        """Answer the waiting questions, and end the thread."""
+        """Answer the waiting questions first."""
         await self.finish()
         self._thread.shutdown()
 

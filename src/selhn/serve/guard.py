@@ -3,7 +3,7 @@
 import ipaddress
 import secrets
 from collections.abc import Iterable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -32,26 +32,20 @@ SECURITY_HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a service bound to this address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
+    address = _address(host.strip("[]"))
+    return host.lower() == "localhost" if address is None else address.is_loopback
 
 
 def host_name(header: str) -> str:
     """The name in a Host header, without its port; empty if the header is malformed."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    return _parts(f"//{header}").hostname or ""
 
 
-def origin_host(header: str) -> str:
-    """The host in an Origin header, with its port; empty if the header is malformed."""
+def _parts(address: str) -> SplitResult:
     try:
-        return urlsplit(header).netloc.lower()
-    except ValueError:
-        return ""
+        return urlsplit(address)
+    except ValueError:  # malformed
+        return urlsplit("")
 
 
 class Guard:
@@ -68,10 +62,8 @@ class Guard:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -81,15 +73,14 @@ class Guard:
                 out.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        app = self._refusal(scope, headers) or self.app
+        app = self._refusal(scope["method"], scope["path"], Headers(scope=scope)) or self.app
         return await app(scope, receive, secured)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        path = scope["path"]
-        if not self._known_host(headers.get("host", "")):
-            name = host_name(headers.get("host", ""))
+    def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
+        name = host_name(headers.get("host", ""))
+        if name not in self._hosts and _address(name) is None:
             return problem(421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE)
-        if not self._same_origin(scope["method"], path, headers):
+        if not _same_origin(method, path, headers):
             return problem(403, "this was sent by a page of another origin", CLOSE)
         if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
             kind, _, given = headers.get("authorization", "").partition(" ")
@@ -99,19 +90,19 @@ class Guard:
                 return problem(401, "this service needs its token: Authorization: Bearer TOKEN", ask)
         return None
 
-    def _known_host(self, header: str) -> bool:
-        name = host_name(header)
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in self._hosts
-        return True
 
-    def _same_origin(self, method: str, path: str, headers: Headers) -> bool:
-        if method in SAFE_METHODS:
-            # Foreign pages cannot read the answers, but computing them may already be expensive.
-            return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
-        origin = headers.get("origin")
-        if origin is not None and origin_host(origin) != headers.get("host", "").lower():
-            return False
-        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
+
+
+def _same_origin(method: str, path: str, headers: Headers) -> bool:
+    if method in SAFE_METHODS:
+        # Foreign pages cannot read the answers, but computing them may already be expensive.
+        return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
+    origin = headers.get("origin")
+    if origin is not None and _parts(origin).netloc.lower() != headers.get("host", "").lower():
+        return False
+    return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

@@ -1,13 +1,16 @@
 """Limits on requests: how large, how long, how slow, and how many at a time."""
 
+import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from selhn.serve.problems import problem
 
@@ -48,13 +51,12 @@ class Bounded:
         self.app, self.limits, self.answering, self.receiving = app, limits, 0, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or refuse it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        kind = Headers(scope=scope).get("content-type", "")
-        is_picture = kind.lower().startswith("image/")
+        headers = Headers(scope=scope)
+        is_picture = headers.get("content-type", "").lower().startswith("image/")
         limit = self.limits.body if is_picture else self.limits.text_body
-        refusal = self._refusal(Headers(scope=scope), is_picture, limit)
+        refusal = self._refusal(headers, is_picture, limit)
         if refusal is not None:
             return await refusal(scope, receive, send)
         started = False
@@ -121,3 +123,46 @@ def _busy(what: str) -> Response:
 
 def _too_large(limit: int) -> str:
     return f"the body is larger than {limit / 2**20:g} MiB: send a smaller one"
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's HTTP, which closes a connection if a head is not complete, or an answer not read, in time."""
+
+    seconds = Limits.head_seconds
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._start("head")
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop("head")
+        elif not self.transport.is_closing():
+            self._start("head")
+
+    def on_response_complete(self) -> None:
+        self._stop("head")  # uvicorn itself waits for the next head to begin
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("answer")
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop("answer")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop("head")
+        self._stop("answer")
+        super().connection_lost(exc)
+
+    def _start(self, timer: str) -> None:
+        if timer not in self._timers:
+            self._timers[timer] = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def _stop(self, timer: str) -> None:
+        if timer in self._timers:
+            self._timers.pop(timer).cancel()

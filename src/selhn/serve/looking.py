@@ -1,6 +1,6 @@
 """Which part of a picture each word of a question is about, as far as the model can say."""
 
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -15,8 +15,8 @@ from selhn.pictures.picture_folders import PictureFolders
 from selhn.serve.messages import LookMessage
 from selhn.text import split_words
 
-Regions = tuple[Float[Tensor, "M F"], Float[Tensor, "M 4"]]
-"""The features of regions, and their boxes."""
+Regions = Float[Tensor, "M F"]
+Boxes = Float[Tensor, "M 4"]
 KEPT = 32
 MOST_WORDS = 24
 FULL_FIT = 0.4
@@ -34,11 +34,10 @@ class Looking:
 
     def __init__(self, model: AbstractMatcher, extractor: Extractor, pictures: PictureFolders):
         self.model, self.extractor, self.pictures = model, extractor, pictures
-        self._kept: OrderedDict[tuple[Path, int], Regions] = OrderedDict()
+        self._regions = lru_cache(KEPT)(self._extract)
 
     @staticmethod
     def can(model: AbstractMatcher, extractor: Extractor | None) -> bool:
-        """Whether there is something to show."""
         if extractor is None or model.tokenizer is None:
             return False
         fits = model.settings.get("feature_dim", extractor.width) == extractor.width
@@ -46,15 +45,11 @@ class Looking:
 
     def look(self, path: Path, text: str) -> LookMessage:
         """Compare a located picture with a sentence."""
+        regions, boxes = self._regions(path, path.stat().st_mtime_ns)
         compare = self._attention if isinstance(self.model, CrossAttention) else self._fit
-        return compare(*self._regions(path), text)
+        return compare(regions, boxes, text)
 
-    def _attention(
-        self,
-        regions: Float[Tensor, "M F"],
-        boxes: Float[Tensor, "M 4"],
-        text: str,
-    ) -> LookMessage:
+    def _attention(self, regions: Regions, boxes: Boxes, text: str) -> LookMessage:
         found = region_attention(self.model, regions, text, boxes)
         rows = [row for row, is_word in enumerate(found.is_word) if is_word][:MOST_WORDS]
         weights = found.weights.cpu()[rows]
@@ -67,7 +62,7 @@ class Looking:
             full=full,
         )
 
-    def _fit(self, regions: Float[Tensor, "M F"], boxes: Float[Tensor, "M 4"], text: str) -> LookMessage:
+    def _fit(self, regions: Regions, boxes: Boxes, text: str) -> LookMessage:
         parts = ~torch.isclose(boxes, grid_boxes(1)[:1]).all(1)  # the whole picture says nothing about where
         words = [word for word in split_words(text) if any(map(str.isalnum, word))][:MOST_WORDS]
         if not words or not bool(parts.any()):
@@ -82,12 +77,7 @@ class Looking:
         weights = scores.tolist()
         return LookMessage(kind="fit", words=words, boxes=boxes[parts].tolist(), weights=weights, full=full)
 
-    def _regions(self, path: Path) -> Regions:
-        key = (path, path.stat().st_mtime_ns)
-        if key not in self._kept:
-            prepared = self.extractor.prepare(decode_picture(self.pictures.read(path), path.name).image)
-            self._kept[key] = (self.extractor.extract([prepared])[0], prepared.boxes)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+    def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
+        """Of the picture as it was changed at some time."""
+        prepared = self.extractor.prepare(decode_picture(self.pictures.read(path), path.name).image)
+        return self.extractor.extract([prepared])[0], prepared.boxes

@@ -66,7 +66,6 @@ class HitMessage(ItemMessage):
 
     @classmethod
     def of(cls, hit: Hit, picture: bool) -> "HitMessage":
-        """An answer of the index."""
         return cls(**vars(hit), picture=picture, text=hit.name if hit.kind == "text" else None)
 
 

@@ -45,10 +45,13 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def add_problems(app: FastAPI) -> None:
     """Map each kind of error to its answer; middleware that is added later sees all of them."""
-    app.add_middleware(ServerErrorMiddleware, handler=_bug)
+    # The server logs the traceback of a bug, since the exception is raised again after this answer.
+    bug = "this is a bug in selhn: the traceback is in the log of the service"
+    gone = "the client went away in the middle of its request"
+    app.add_middleware(ServerErrorMiddleware, handler=lambda request, wrong: problem(500, bug))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(ClientDisconnect, lambda request, wrong: problem(400, gone))
     app.add_exception_handler(SelhnError, _wrong)
     app.add_exception_handler(OSError, _failed)
 
@@ -70,10 +73,6 @@ def _refused(request: Request, wrong: Any) -> Response:
     return problem(wrong.status_code, str(wrong.detail), wrong.headers)
 
 
-def _gone(request: Request, wrong: Any) -> Response:
-    return problem(400, "the client went away in the middle of its request")
-
-
 def _wrong(request: Request, wrong: Any) -> Response:
     status = next(STATUSES[kind] for kind in type(wrong).__mro__ if kind in STATUSES)
     if status >= 500:
@@ -87,8 +86,3 @@ def _failed(request: Request, wrong: Any) -> Response:
         return problem(503, str(wrong), {"Retry-After": "5"})
     why = wrong.strerror or getattr(wrong.__cause__, "strerror", None) or "unknown"
     return problem(503, f"cannot access storage ({why}): try again later")
-
-
-def _bug(request: Request, wrong: Any) -> Response:
-    """The server logs the traceback, since the exception is raised again after this answer."""
-    return problem(500, "this is a bug in selhn: the traceback is in the log of the service")

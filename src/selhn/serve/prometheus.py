@@ -19,7 +19,6 @@ class Histogram:
         self.bounds, self.counts, self.total = tuple(bounds), [0] * (len(bounds) + 1), 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -45,7 +44,6 @@ class RequestMetrics:
         self.in_flight = 0
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
         self.requests[route, method, status] += 1
         self.seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
 
@@ -73,7 +71,6 @@ class Measured:
         self.app, self.metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request and count it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         status, start = 499, time.perf_counter()  # 499: the client went away before there was an answer

@@ -1,7 +1,7 @@
 """What the routes share: the collection, its thread, limits and metrics."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +19,7 @@ from selhn.pictures.extractor import Prepared
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
-from selhn.serve.batching import Batcher, Wanted
+from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection
 from selhn.serve.limits import Limits
 from selhn.serve.looking import Looking
@@ -61,10 +61,12 @@ class Service:
         self.looking: Looking | None = None
         thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self.queries: Batcher[Query, list[Hit]] = Batcher(
-            self._answer, observe=self.metrics.batches.observe, thread=thread
+            lambda queries, wanted: self.searched().answer(queries, wanted),
+            observe=self.metrics.batches.observe,
+            thread=thread,
         )
         self.extractions: Batcher[Prepared, Float[Tensor, "_ F"]] = Batcher(
-            self._extract, PICTURES_AT_ONCE, thread=thread
+            lambda pictures, wanted: self.searched().extract(pictures), PICTURES_AT_ONCE, thread=thread
         )
         if collection is not None and collection.pictures is not None:
             self.thumbnails = Thumbnails(collection.pictures)
@@ -113,7 +115,6 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The name shown to people."""
         return self.collection.library.name if self.collection is not None else "Training runs"
 
     def searched(self) -> Collection:
@@ -131,18 +132,16 @@ class Service:
         return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._decoders)
 
     def models(self) -> list[ModelMessage]:
-        """Describe the models in use."""
         if self.collection is None:
             return []
         identity, extractor = self.collection.index.identity, self.collection.extractor
-        known = None if extractor is None else extractor.identity
         message = ModelMessage(
             name=identity.model_name,
             role="search",
             digest=identity.model,
             width=identity.width,
             precision=identity.precision,
-            extractor=known,
+            extractor=None if extractor is None else extractor.identity,
         )
         if self.looking is None or self.looking.model is self.collection.index.model:
             return [message]
@@ -160,12 +159,5 @@ class Service:
         return found
 
     async def close(self) -> None:
-        """Answer the waiting questions, and end the thread of the model."""
         await self.extractions.finish()
         await self.queries.close()
-
-    def _answer(self, queries: Sequence[Query], wanted: Wanted) -> list[list[Hit] | SelhnError]:
-        return self.searched().answer(queries, wanted)
-
-    def _extract(self, pictures: Sequence[Prepared], wanted: Wanted) -> list[Float[Tensor, "_ F"]]:
-        return self.searched().extract(pictures)

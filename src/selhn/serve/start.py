@@ -85,7 +85,7 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
     """Answer on a socket until a signal comes; answers in progress are finished first."""
     import uvicorn
 
-    from selhn.serve.protocol import ImpatientProtocol
+    from selhn.serve.limits import ImpatientProtocol
 
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]

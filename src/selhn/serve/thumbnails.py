@@ -33,16 +33,12 @@ class Thumbnails:
         self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
         self._lock = Lock()
 
-    def tag(self, path: Path, size: int) -> str:
-        """What tells this copy of this file from others and from older ones."""
-        found = path.stat()
-        return f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}-{size}"
-
     def get(self, path: Path, size: int) -> Thumbnail:
         """The copy of a located file whose longer side has at most `size` pixels."""
         if size not in SIZES:
             raise SelhnError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
-        tag = self.tag(path, size)
+        found = path.stat()
+        tag = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}-{size}"
         with self._lock:
             if tag in self._kept:
                 self._kept.move_to_end(tag)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class WatchedRuns:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise NotFound(f"there is no folder {root}: name the one that holds runs with --runs")
-        self._verdicts: dict[str, tuple[int, VerdictMessage]] = {}
+        self._judged = lru_cache(MOST_VERDICTS)(self._judge)
 
     def all(self) -> list[RunMessage]:
         """All runs, by their paths in the folder; the one written to last comes first."""
@@ -65,20 +66,16 @@ class WatchedRuns:
 
     def verdict(self, name: str) -> VerdictMessage:
         """What `selhn diagnose` says of a run at this moment."""
-        run = self._run(name)
-        size = run.log_path.stat().st_size
-        known = self._verdicts.get(name)
-        if known is not None and known[0] == size:
-            return known[1]
+        path = self._run(name).log_path
+        found = path.stat()
+        return self._judged(path.parent, found.st_size, found.st_mtime_ns)
+
+    def _judge(self, run: Path, size: int, changed: int) -> VerdictMessage:
         try:
-            said = VerdictMessage(**diagnose(run.log_path.parent)[0].to_dict())
+            return VerdictMessage(**diagnose(run).verdict.to_dict())
         except (SelhnError, OSError) as wrong:
-            why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{run.path}/", "")
-            said = VerdictMessage(kind="unclear", since=None, why=why, evidence=[], remedy="")
-        if len(self._verdicts) >= MOST_VERDICTS:
-            self._verdicts.clear()
-        self._verdicts[name] = (size, said)
-        return said
+            why = "nothing has been logged yet" if size == 0 else str(wrong).replace(f"{run}/", "")
+            return VerdictMessage(kind="unclear", since=None, why=why, evidence=[], remedy="")
 
     def _run(self, name: str) -> RunFolder:
         try:

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from picture_cases import encoded, huge_png, photo
+from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS, small_model
 
 from selhn.base.errors import SelhnError
@@ -82,71 +82,6 @@ def test_fields_that_many_share(collection):
     assert dict(collection.fields()["colour"])["red"] == 2
 
 
-def test_a_picture_is_only_that_of_an_item(collection, tmp_path):
-    (tmp_path / "Pictures" / "unknown.png").write_bytes(encoded(photo(1), "PNG"))
-    assert collection.library.picture(str(tmp_path / "Pictures" / "unknown.png")) is None
-    collection.index.add([], existing="skip")
-    path = collection.library.picture(collection.index.ids()[0])
-    path.unlink()
-    path.symlink_to("/etc/hostname")
-    assert collection.library.picture(collection.index.ids()[0]) is None
-
-
-def test_adding_changing_deleting(collection, tmp_path):
-    content = encoded(photo(77))
-    name = collection.library.add(content, 10**6, ["a red dog"], {"own": 1})
-    assert collection.library.add(content, 10**6, ["a blue dog"], {}) == name
-    assert len(collection.index) == NUMBER + 1
-    path = collection.library.picture(name)
-    assert path.parent == tmp_path / "Pictures" / "uploads"
-    assert path.read_bytes() == content
-    record = collection.index.get(name)
-    assert record.captions == ("a blue dog",)
-    assert record.metadata["folder"] == "uploads"
-    collection.library.change(name, ["a grey dog"], {"stars": 5, "file": "../../elsewhere"})
-    record = collection.index.get(name)
-    assert record.captions == ("a grey dog",)
-    assert record.metadata["stars"] == 5
-    assert record.metadata["file"] == path.name, "what indexing wrote stays"
-    collection.library.change(name, None, None)
-    assert collection.index.get(name) == record
-    collection.library.delete(name)
-    assert name not in collection.index
-    assert not path.exists()
-    first = collection.index.ids()[0]
-    file = collection.library.picture(first)
-    collection.library.delete(first)
-    assert file.exists(), "people's own files are never deleted"
-
-
-def test_what_was_added_stays_when_the_folder_is_indexed_again(collection, tmp_path, monkeypatch):
-    from selhn.pictures import index_pictures
-
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor)
-    name = collection.library.add(encoded(photo(77)), 10**6, ["a red dog"], {"stars": 5})
-    collection.extractor.backbone.calls.clear()
-    again = index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
-    assert (again.added, again.changed, again.removed) == (0, 0, 0)
-    assert not collection.extractor.backbone.calls
-    assert again.index.get(name).metadata["stars"] == 5
-
-
-def test_uploads_that_would_leave_the_folder(collection, tmp_path):
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "Pictures" / "uploads").symlink_to(tmp_path / "outside")
-    with pytest.raises(SelhnError, match="is a link to another folder"):
-        collection.library.add(encoded(photo(1)), 10**6, [], {})
-    assert not list((tmp_path / "outside").iterdir())
-
-
-@pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
-def test_what_is_no_picture_is_kept_nowhere(collection, tmp_path, content):
-    with pytest.raises(SelhnError, match="the picture"):
-        collection.library.add(content, 10**6, [], {})
-    assert not (tmp_path / "Pictures" / "uploads").exists()
-    assert len(collection.index) == NUMBER
-
-
 def test_an_index_without_pictures(tmp_path):
     index = Index.create(small_model())
     index.add(Item(str(number), torch.rand(3, 4)) for number in range(4))
@@ -173,20 +108,6 @@ def test_an_index_that_is_taken_away_is_searched_on(collection):
     (collection.index.path / "manifest.json").write_text("nothing")
     assert len(collection.answer([Query(WORDS[0], k=NUMBER)])[0]) == NUMBER
     assert collection.stale
-
-
-def test_files_of_ones_own_in_a_folder_of_that_name_stay(collection, tmp_path, monkeypatch):
-    from selhn.pictures import index_pictures
-
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor)
-    own = tmp_path / "Pictures" / "uploads" / "wedding.png"
-    own.parent.mkdir()
-    own.write_bytes(encoded(photo(5)))
-    index_pictures(tmp_path / "Pictures", collection.index.path, quiet=True, cache=tmp_path / "cache")
-    collection.index.refresh()
-    collection.library.delete(str(own))
-    assert own.exists()
-    assert str(own) not in collection.index
 
 
 def test_a_filter_that_nobody_waits_for_is_not_evaluated(collection, monkeypatch):

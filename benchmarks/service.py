@@ -35,7 +35,7 @@ def serve_examples(most: int) -> None:
     """The server: says its port, then answers."""
     import torch
 
-    from selhn.pictures.example_library import open_examples
+    from selhn.pictures.indexing import open_examples
     from selhn.serve.app import create_app
     from selhn.serve.batching import Batcher
     from selhn.serve.collection import Collection
@@ -182,7 +182,7 @@ def bare_calls(texts: list[str], pictures: list[bytes]) -> dict[str, Callable[[i
     """The calls that a service makes, by a sentence and by a picture, each given a number that chooses."""
     import torch
 
-    from selhn.pictures.example_library import open_examples
+    from selhn.pictures.indexing import open_examples
     from selhn.search import Query
     from selhn.serve.collection import Collection
 

@@ -4,7 +4,7 @@ import torch
 
 from selhn.data import load_data
 from selhn.pictures import import_pictures, picture_split
-from selhn.pictures.region_files import collect_region_files, find_region_files, read_regions
+from selhn.pictures.dataset import collect_region_files, read_regions
 
 
 def write(folder, name, array, **more):
@@ -59,7 +59,7 @@ def test_a_folder_of_files_becomes_a_data_set(tmp_path):
 
 def test_folders_without_files(tmp_path):
     with pytest.raises(ValueError, match=r"holds no .npy or .npz files"):
-        find_region_files(tmp_path)
+        collect_region_files(tmp_path)
     (tmp_path / "a.npy").write_bytes(b"123")
     with pytest.raises(ValueError, match=r"no array in .* can be read; of the first, a.npy: "):
-        collect_region_files(find_region_files(tmp_path), root=tmp_path, cache=tmp_path / "c")
+        collect_region_files(tmp_path, cache=tmp_path / "c")

@@ -4,12 +4,11 @@ from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.cache import CachedFeatures, FeatureCache, default_cache
 from selhn.pictures.dataset import import_pictures, picture_split
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
-from selhn.pictures.extractor import Extractor, Form, load_extractor
+from selhn.pictures.extractor import Extractor, Form, grid_boxes, load_extractor, pool_boxes
 from selhn.pictures.indexing import index_pictures
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import Found, find_pictures, open_picture
 from selhn.pictures.plans import Indexed, Plan
-from selhn.pictures.regions import grid_boxes, pool_boxes
 
 __all__ = [
     "Backbone",

@@ -52,7 +52,6 @@ class Preprocessing:
         return cls((height, width), tuple(255.0 * x for x in mean), tuple(255.0 * x for x in deviation))
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        """The numbers of a picture."""
         height, width = self.size
         squashed = image.resize((width, height), Image.Resampling.BICUBIC)
         pixels = torch.from_numpy(np.array(squashed)).permute(2, 0, 1).float()
@@ -194,8 +193,8 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
 def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     """By name: efficientnet_lite0 to 2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS."""
     kind, _, model = name.partition(":")
-    if model and kind in ("timm", "transformers", "open_clip"):
-        builder: Any = {"timm": Timm, "transformers": Transformers, "open_clip": OpenClip}[kind]
+    builder: Any = {"timm": Timm, "transformers": Transformers, "open_clip": OpenClip}.get(kind)
+    if model and builder is not None:
         try:
             return builder(model, device)
         except (RuntimeError, OSError, KeyError, AttributeError, TypeError) as error:

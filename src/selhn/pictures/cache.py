@@ -89,25 +89,15 @@ class FeatureCache:
             self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
 
     def get(self, keys: Sequence[bytes]) -> list[Float[Tensor, "M F"]]:
-        """The features of some pictures in this order."""
-        return [self._unpacked(self._value(key)) for key in keys]
+        rows = (self._row("SELECT value FROM features WHERE key = ?", key) for key in keys)
+        return [self._unpacked(row) for row in rows]
 
     def close(self) -> None:
-        """Close the file."""
         self._base.close()
 
     def _row(self, statement: str, *values: bytes) -> Any:
         with self._errors(), self._lock:
             return self._base.execute(statement, values).fetchone()
-
-    def _value(self, key: bytes) -> bytes:
-        row = self._row("SELECT value FROM features WHERE key = ?", key)
-        if row is None:
-            raise NotFound(f"{self.path} has no features of this picture: extract them again")
-        value = row[0]
-        if not isinstance(value, bytes) or zlib.crc32(value[4:]).to_bytes(4, "big") != value[:4]:
-            raise Damaged(f"{self.path} is damaged: remove it, and the features are computed again")
-        return value[4:]
 
     def _packed(self, features: Float[Tensor, "M F"]) -> bytes:
         values = features.cpu().numpy().astype(np.float32)
@@ -119,9 +109,12 @@ class FeatureCache:
         codes, scale = to_int8(features.cpu())
         return scale.numpy().tobytes() + codes.numpy().tobytes()
 
-    def _unpacked(self, value: bytes) -> Float[Tensor, "M F"]:
+    def _unpacked(self, row: tuple[Any] | None) -> Float[Tensor, "M F"]:
+        if row is None:
+            raise NotFound(f"{self.path} has no features of this picture: extract them again")
+        value = row[0][4:] if isinstance(row[0], bytes) else b""
         size = self.width * np.dtype(self.precision).itemsize + (4 if self.precision == "int8" else 0)
-        if not value or len(value) % size:
+        if not value or len(value) % size or zlib.crc32(value).to_bytes(4, "big") != row[0][:4]:
             raise Damaged(f"{self.path} is damaged: remove it, and the features are computed again")
         regions = len(value) // size
         scale: npt.NDArray[np.float32] | float = 1.0
@@ -151,14 +144,11 @@ class CachedFeatures(ImageByImage):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F)."""
         return len(self.keys), self.most_regions, self.cache.width
 
     def images(self, rows: Sequence[int]) -> list[Float[Tensor, "_ F"]]:
-        """The regions of some pictures."""
         return self.cache.get([self.keys[row] for row in rows])
 
     @property
     def num_bytes(self) -> int:
-        """Size of the features of these images in the file."""
         return math.prod(self.shape) * np.dtype(self.cache.precision).itemsize

@@ -1,22 +1,29 @@
-"""A folder of pictures as a data set: extracted, joined with captions, written in our own format."""
+"""A folder of pictures, or of their features, as a data set: joined with captions, in our own format."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
+from selhn.base.untrusted import open_array, read_archive
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
 from selhn.data.formats.native import NativePrecision
+from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
-from selhn.pictures.extractor import Extractor
-from selhn.pictures.picture_files import Found, find_pictures
-from selhn.pictures.region_files import collect_region_files, find_region_files
-from selhn.pictures.regions import grid_boxes
+from selhn.pictures.extractor import Extractor, grid_boxes
+from selhn.pictures.picture_files import Found, find_pictures, read_bytes, writable
+
+ARRAYS = ("features", "x", "feat")
+"""Names under which a `.npz` file may hold its features."""
 
 
 def picture_split(
@@ -113,7 +120,7 @@ def _read_folder(
     if extractor is None:
         root = folder.folder if isinstance(folder, Found) else Path(folder)
         found = Found(root, [], [], [])
-        extracted = collect_region_files(find_region_files(root), cache=cache, precision=precision, root=root)
+        extracted = collect_region_files(root, cache=cache, precision=precision)
     else:
         found = folder if isinstance(folder, Found) else find_pictures(folder)
         if not found.pictures:
@@ -133,11 +140,63 @@ def _read_folder(
         )
     own = None if captions is None else Path(captions).resolve()
     refused = extracted.report.refused
-    refused += [(found.name(path), why) for path, why in found.closed]
-    refused += [(found.name(path), "is not a picture") for path in found.others if path.resolve() != own]
+    unused = found.closed + [(path, "is not a picture") for path in found.others if path.resolve() != own]
+    refused += [(writable(path, found.folder), why) for path, why in unused]
     refused += [(name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched]
     cells = None if extractor is None or extractor.detector is not None else extractor.cells
     return _Pictures(found.folder, extracted, names, texts, cells)
+
+
+def collect_region_files(
+    folder: Path, *, cache: Path | None = None, precision: StoredPrecision = "float16"
+) -> Extracted:
+    """Features that another program wrote, one `.npy` or `.npz` file per picture.
+
+    Files that cannot be read, or are not as wide as the first, are left out and named in the report.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in (".npy", ".npz") and path.is_file())
+    if not paths:
+        raise NotFound(f"{folder} holds no .npy or .npz files: give a folder with one per picture")
+    store: FeatureCache | None = None
+    used: dict[Path, bytes] = {}
+    most, report = 0, PictureReport()
+    for path in paths:
+        try:
+            key, regions = content_key(read_bytes(path)), read_regions(path)
+            width = regions.shape[1]
+            if store is None:
+                store = FeatureCache(cache or default_cache(), f"files, {width}", width, precision)
+            if width != store.width:
+                raise SelhnError(f"its features are {width} wide, those before it {store.width}")
+        except SelhnError as error:
+            report.refused.append((path.relative_to(folder).as_posix(), str(error)))
+            continue
+        if key not in store:
+            store.put({key: regions})
+        used[path], most = key, max(most, len(regions))
+    if store is None:
+        name, why = report.refused[0]
+        raise SelhnError(f"no array in {folder} can be read; of the first, {name}: {why}")
+    report.used = len(used)
+    return Extracted(list(used), CachedFeatures(store, list(used.values()), most), report)
+
+
+def read_regions(path: Path) -> Float[Tensor, "M F"]:
+    """Regions of one picture; one vector is one region."""
+    if path.suffix == ".npy":
+        array = np.asarray(open_array(path, dims=(1, 2)), dtype=np.float32)
+    else:
+        array = _from_archive(path)
+    if array.ndim not in (1, 2) or not np.isfinite(array).all():
+        raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite")
+    return torch.from_numpy(np.atleast_2d(array).copy())
+
+
+def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    for name in ARRAYS:
+        with suppress(NotFound):
+            return read_archive(path, (name,))[0]
+    raise NotFound(f"{path} has none of {', '.join(ARRAYS)}: name its array of features so")
 
 
 def _rows_of_splits(

@@ -14,7 +14,6 @@ from selhn.base.errors import SelhnError
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.ready import READY, load_ready_projection
-from selhn.pictures.regions import grid_boxes, pool_boxes
 
 Form = Literal["raw", "full", "pca"]
 Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
@@ -68,7 +67,7 @@ class Extractor:
 
     @property
     def width(self) -> int:
-        """F."""
+        """F, the numbers per region."""
         if self.form == "pca":
             assert self.projection is not None
             return len(self.projection.scale)
@@ -96,22 +95,19 @@ class Extractor:
         """The features of some pictures, on the CPU."""
         maps = self.backbone.maps(torch.stack([picture.pixels for picture in pictures]))
         boxes = torch.stack([picture.boxes for picture in pictures]).to(maps.device)
-        return self._formed(pool_boxes(maps.float(), boxes).cpu())
-
-    def __call__(self, images: Sequence[Image.Image]) -> Float[Tensor, "B M F"]:
-        """The same from RGB pictures."""
-        return self.extract([self.prepare(image) for image in images])
-
-    def _formed(self, means: Float[Tensor, "B M C"]) -> Float[Tensor, "B M F"]:
-        if self.form == "raw" or self.projection is None:
-            return means
+        means = pool_boxes(maps.float(), boxes).cpu()
         projection = self.projection
+        if self.form == "raw" or projection is None:
+            return means
         # A backbone that ends in a ReLU gives nothing below zero but rounding.
         coordinates = (means.clamp(min=0).sqrt() - projection.mean) @ projection.components
         coordinates = coordinates.clamp(-CODES * projection.scale, CODES * projection.scale)
         if self.form == "pca":
             return coordinates
         return (projection.mean + coordinates @ projection.components.T).relu()
+
+    def __call__(self, images: Sequence[Image.Image]) -> Float[Tensor, "B M F"]:
+        return self.extract([self.prepare(image) for image in images])
 
 
 def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
@@ -121,3 +117,34 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
     if cells != 3:
         raise SelhnError(f"cells is {cells}: the ready model takes 3 x 3; name another vision model")
     return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())
+
+
+def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
+    """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 from 0 to 1."""
+    if cells < 1:
+        raise SelhnError(f"cells is {cells}: a grid has at least one cell per side")
+    edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
+    low, high = edges[:-1], edges[1:]
+    y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")
+    grid = torch.stack([low[x], low[y], high[x], high[y]], dim=-1).flatten(0, 1)
+    return torch.cat([torch.tensor([[0.0, 0, 1, 1]], dtype=torch.float64), grid]).float()
+
+
+def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) -> Float[Tensor, "B M C"]:
+    """The mean of the map over each box, where a cell counts by the area it shares with the box."""
+    sizes = boxes[..., 2:] - boxes[..., :2]
+    if not bool((sizes > 0).all()) or not bool(((boxes >= 0) & (boxes <= 1)).all()):
+        raise SelhnError(
+            "a box needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1, shares of the picture's width and height"
+        )
+    rows = _shares(boxes[..., 1], boxes[..., 3], maps.shape[2])
+    columns = _shares(boxes[..., 0], boxes[..., 2], maps.shape[3])
+    return torch.einsum("bchw,bmh,bmw->bmc", maps, rows.to(maps.dtype), columns.to(maps.dtype))
+
+
+def _shares(low: Float[Tensor, "B M"], high: Float[Tensor, "B M"], cells: int) -> Float[Tensor, "B M cells"]:
+    """Which share of the range from low to high is in each of some equal cells."""
+    edges = torch.arange(cells + 1, device=low.device, dtype=torch.float64) / cells
+    low, high = low.double()[..., None], high.double()[..., None]
+    shared = torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])
+    return shared.clamp(min=0) / (high - low)

@@ -1,6 +1,11 @@
-"""A folder of pictures into an index, in one call."""
+"""Pictures into an index, in one call: a folder of your own, or the example pictures."""
 
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,12 +14,17 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
 from selhn.models import AbstractMatcher
+from selhn.pictures.cache import default_cache
+from selhn.pictures.dataset import picture_split
+from selhn.pictures.examples import ANNOTATIONS, PICTURES
+from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import Found
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready import READY
 from selhn.search import Index, is_milvus
+from selhn.search.items import split_items
 
 
 def index_pictures(
@@ -61,3 +71,45 @@ def pictures_in(source: Path | str) -> Found | None:
         return None
     found = Library.scan(path)
     return found if found.pictures else None
+
+
+def open_examples(
+    path: Path | None = None, model: AbstractMatcher | None = None, extractor: str | Extractor = READY
+) -> Library:
+    """The example pictures, indexed at `path`, by default in the user's cache folder and by the ready model.
+
+    An index of another version, model or extractor, or one that is not complete, is made again.
+    """
+    path = path or default_cache().parent / "examples.index"
+    known = example_facts()
+    new = Library.create(None, model, extractor=extractor)
+    index = None
+    with suppress(SelhnError):
+        index = Index.load(path, new.index.model)
+    if index is None or index.about != new.index.about or len(index) < len(known):
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        index = Index.create(new.index.model, path, keep_model=False, about=new.index.about)
+        assert new.extractor is not None
+        split, _ = picture_split(PICTURES, new.extractor, ANNOTATIONS)
+        index.add(replace(item, metadata=known[item.id]) for item in split_items(split))
+    return Library(index, new.extractor, [PICTURES], "Example pictures")
+
+
+def example_facts() -> dict[str, dict[str, Any]]:
+    """Metadata of each example picture, to show and to filter by; the licences require that they are named."""
+    return {
+        entry["file"]: {
+            "license": "CC BY-SA 2.0" if "ShareAlike" in entry["license"] else "CC BY 2.0",
+            "license_url": entry["license_url"],
+            "source": entry["flickr_url"],
+            "shape": _shape(*entry["orig_size"]),
+        }
+        for entry in json.loads(ANNOTATIONS.read_text(encoding="utf-8"))
+    }
+
+
+def _shape(width: int, height: int) -> str:
+    if abs(width - height) <= 0.1 * height:
+        return "square"
+    return "landscape" if width > height else "portrait"

@@ -101,10 +101,6 @@ class Found:
     closed: list[tuple[Path, str]]
     """Folders that could not be listed, and why: what they hold is unknown."""
 
-    def name(self, path: Path) -> str:
-        """A path relative to the folder."""
-        return writable(path, self.folder)
-
 
 def find_pictures(folder: Path | str) -> Found:
     """Walk a folder once; hidden files and linked folders are left out."""

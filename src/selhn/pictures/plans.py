@@ -82,7 +82,8 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
         raise NotFound(f"{root} holds no pictures: give a folder with JPEG or PNG files")
     told = None if captions is None else read_picture_texts(captions)
     texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
-    known = {} if index is None else {one.id: one for one in index.records({"id": {"like": _below(root)}})}
+    below = {"id": {"like": glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"}}
+    known = {} if index is None else {one.id: one for one in index.records(below)}
     add, changed = [], []
     for path in found.pictures:
         record = known.get(str(path))
@@ -120,11 +121,6 @@ def picture_facts(path: Path, root: Path) -> dict[str, Any]:
         modified = ""
     folder = path.parent.relative_to(root).as_posix()
     return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
-
-
-def _below(root: Path) -> str:
-    """A pattern for the ids of pictures below a folder."""
-    return glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"
 
 
 def _kinds(others: Mapping[str, int]) -> list[str]:

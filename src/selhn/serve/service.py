@@ -14,8 +14,8 @@ from torch import Tensor
 from selhn.base.errors import NotFound, SelhnError
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
-from selhn.pictures.example_library import open_examples
 from selhn.pictures.extractor import Prepared
+from selhn.pictures.indexing import open_examples
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of

@@ -3,9 +3,8 @@ import torch
 from picture_cases import TinyBackbone
 
 from selhn.models import create_model
-from selhn.pictures import Extractor, Library
-from selhn.pictures import example_library as examples
-from selhn.pictures.example_library import facts, open_examples
+from selhn.pictures import Extractor, Library, indexing
+from selhn.pictures.indexing import example_facts, open_examples
 from selhn.search import Index
 from selhn.text import Vocabulary
 
@@ -29,14 +28,14 @@ def few(monkeypatch, tmp_path):
         shutil.copy(PICTURES / entry["file"], tmp_path / "pictures")
         entry["captions"] = ["a red dog"]
     (tmp_path / "pictures" / "annotations.json").write_text(json.dumps(known))
-    monkeypatch.setattr(examples, "PICTURES", tmp_path / "pictures")
-    monkeypatch.setattr(examples, "ANNOTATIONS", tmp_path / "pictures" / "annotations.json")
+    monkeypatch.setattr(indexing, "PICTURES", tmp_path / "pictures")
+    monkeypatch.setattr(indexing, "ANNOTATIONS", tmp_path / "pictures" / "annotations.json")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return TinyBackbone()
 
 
 def test_every_example_names_its_licence_and_its_origin():
-    known = facts()
+    known = example_facts()
     assert len(known) == 76
     licences = [one["license"] for one in known.values()]
     assert (licences.count("CC BY 2.0"), licences.count("CC BY-SA 2.0")) == (47, 29)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from picture_cases import TinyBackbone, animated_gif, encoded, huge_png, mutations, photo, turned_jpeg
 
-from selhn.base.progress import Progress
 from selhn.pictures import Extractor, FeatureCache, extract_pictures
 from selhn.pictures.extraction import Extraction
 
@@ -120,11 +119,10 @@ def test_known_and_new_pictures_keep_their_order(tmp_path):
     paths = write(tmp_path, **{f"{n:02}_png": encoded(photo(n), "PNG") for n in range(30)})
     extract_pictures(paths[1:-1], Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
     store = FeatureCache(tmp_path / "c", Extractor(TinyBackbone()).identity, 4)
-    progress = Progress(30, quiet=True)
-    extraction = Extraction(paths, Extractor(TinyBackbone()), store, batch_size=3, progress=progress)
+    extraction = Extraction(paths, Extractor(TinyBackbone()), store, batch_size=3, quiet=True)
     found = list(extraction)
     assert [picture.path for picture in found] == paths
-    assert (extraction.report.computed, progress.done) == (2, 30)
+    assert (extraction.report.computed, extraction.progress.done) == (2, 30)
     for picture, regions in zip(found, store.get([picture.key for picture in found]), strict=True):
         assert torch.equal(picture.regions, regions), "as they are stored"
 

@@ -94,10 +94,11 @@ class Extraction:
     batch_size: int = 16
     workers: int = 2
     root: Path | None = None
-    progress: Progress = field(default_factory=lambda: Progress(1, quiet=True))
+    quiet: bool = False
     report: PictureReport = field(default_factory=PictureReport)
 
     def __post_init__(self) -> None:
+        self.progress = Progress(max(1, len(self.paths)), quiet=self.quiet)
         if self.batch_size < 1 or self.workers < 1:
             raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
 
@@ -113,6 +114,7 @@ class Extraction:
                 self.report.used += 1
                 self.report.notes.extend((name, note) for note in picture.notes)
                 yield picture
+        self.progress.clear()
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
         """The files in order, some of them read before they are needed."""
@@ -184,11 +186,9 @@ def extract_pictures(
         root: folder that names in the report are relative to.
     """
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
-    progress = Progress(max(1, len(paths)), quiet=quiet)
-    extraction = Extraction(paths, extractor, store, batch_size, workers, root, progress)
+    extraction = Extraction(paths, extractor, store, batch_size, workers, root, quiet)
     with no_decoder_warnings():
         used = [(picture.path, picture.key) for picture in extraction]
-    progress.clear()
     keys = [key for _, key in used]
     regions = len(store.get(keys[:1])[0]) if keys else 1
     return Extracted([path for path, _ in used], CachedFeatures(store, keys, regions), extraction.report)

@@ -1,4 +1,4 @@
-"""An index of pictures with the extractor that makes their features and the folders that hold them."""
+"""A library of pictures: index, extractor and folders together."""
 
 import hashlib
 import io
@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import picture_files, ready
@@ -128,7 +127,6 @@ class Library:
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
         folders = () if self.pictures is None else self.pictures.folders
         own = folders[0].name if len(folders) == 1 else Path(self.index.location).name.removesuffix(".index")
         return self._name or own or self.index.location
@@ -159,10 +157,9 @@ class Library:
         """
         extractor = self._require_extractor("give another path for the index")
         fresh = {item.id: item for item in (*plan.add, *plan.replace)}
-        progress = Progress(max(1, len(fresh)), quiet=quiet)
-        paths = [Path(name) for name in fresh]
         store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
-        reading = Extraction(paths, extractor, store, batch_size, workers, plan.folder, progress)
+        paths = [Path(name) for name in fresh]
+        reading = Extraction(paths, extractor, store, batch_size, workers, plan.folder, quiet)
         used: set[str] = set()
         with closing(store), self.index.writing(), no_decoder_warnings():
             try:
@@ -175,7 +172,6 @@ class Library:
                 raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
             unreadable = [item.id for item in plan.replace if item.id not in used]
             removed = self.index.delete([name for name in (*plan.delete, *unreadable) if name in self.index])
-        progress.clear()
         reading.report.refused += plan.refused
         folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,18 +25,15 @@ def load_plugins() -> None:
         entry.load()
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, tuple | list)
-
-
+_LIST = (lambda value: isinstance(value, tuple | list), "a list such as [3, 6]")
 KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "true or false"),
     int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     float: (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
     str: (lambda value: isinstance(value, str), "a word"),
     Path: (lambda value: isinstance(value, str | Path), "a path"),
-    tuple: (_is_list, "a list such as [3, 6]"),
-    Sequence: (_is_list, "a list such as [3, 6]"),
+    tuple: _LIST,
+    Sequence: _LIST,
     type(None): (lambda value: value is None, "null"),
 }
 """For each type that a setting may have: which values fit, and how a person calls them."""

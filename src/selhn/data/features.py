@@ -47,7 +47,7 @@ class Features(ABC):
         return (regions if dtype is None else regions.to(dtype)), mask
 
     def to(self, device: torch.device | str) -> "Features":
-        """The same features on a device, so that gathering needs no copy; those read on demand do not move."""
+        """The same features on a device, to gather without a copy; those read on demand do not move."""
         return self
 
     def where(self, image: int) -> str:
@@ -153,7 +153,7 @@ class DenseFeatures(Features):
 
 @dataclass(frozen=True, eq=False)
 class RaggedFeatures(Features):
-    """Images with different numbers of regions: image i has rows offsets[i] to offsets[i + 1] of the store."""
+    """Images with different numbers of regions: image i has rows offsets[i] to offsets[i + 1]."""
 
     store: Store
     """(R, F): the regions of all images."""
@@ -183,7 +183,7 @@ class RaggedFeatures(Features):
         position = first[:, None] + torch.arange(self.most_regions, device=rows.device)
         mask = position < end[:, None]
         if isinstance(self.store, Tensor):
-            # A masked position reads the image's first region: no shape depends on the data, so nothing waits.
+            # A masked position reads the first region: no shape depends on the data, so nothing waits.
             return take(self.store, torch.where(mask, position, first[:, None])) * mask[..., None], mask
         present = take(self.store, position[mask])
         regions = present.new_zeros(*mask.shape, self.width)

@@ -1,4 +1,4 @@
-"""What the batch of a step is made of, its seed, and its copy to a device while the step before is computed."""
+"""What the batch of a step is made of, and its copy to a device while the step before is computed."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -48,8 +48,8 @@ def seed_for(*numbers: int) -> int:
 def copying_stream(device: torch.device) -> torch.cuda.Stream:
     """The stream of all copies to a device.
 
-    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy might
-    be in the middle of a step that is being recorded.
+    PyTorch hands out the same 32 streams of a priority over and over: with one of the usual priority a copy
+    might be in the middle of a step that is being recorded.
     """
     return torch.cuda.Stream(device, priority=-1)
 

@@ -66,13 +66,13 @@ def score_split(
 ) -> Float[Tensor, "I T"]:
     """The scores of all images against all texts of a split, on the model's device.
 
-    Texts of similar length are scored together, so that little padding is computed. Only the encoded images, one
-    block of texts and the result are in memory.
+    Texts of similar length are scored together, so that little padding is computed. Only the encoded images,
+    one block of texts and the result are in memory.
 
     Args:
         block: images, and texts, that are encoded at a time.
         for_ranking: takes `model.logits`, which do not tie when all sigmoids are 1.
-        path: a folder that keeps the result as `scores.npy` for `numpy.load`, one block of texts after the other;
+        path: a folder that keeps the result as `scores.npy` for `numpy.load`, one block of texts after another;
             what it has already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
             quarter of its memory. Only cross-attention needs it.
@@ -80,12 +80,12 @@ def score_split(
     """
     score = model.logits if for_ranking else model.score
     blocks = _text_blocks(model, split, block)
-    result: _InMemory | StoredScores = _InMemory(split.num_images, split.num_texts)
+    shape = split.num_images, split.num_texts
+    result: _InMemory | StoredScores = _InMemory(shape)
     with ExitStack() as held:
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
             identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
-            shape = split.num_images, split.num_texts
             result = held.enter_context(StoredScores.opened(path, identity, shape, block))
             if result.complete:
                 return result.matrix
@@ -109,9 +109,8 @@ class _InMemory:
 
     done = 0
 
-    def __init__(self, num_images: int, num_texts: int):
-        self.shape = num_images, num_texts
-        self.matrix = torch.empty(0, 0)
+    def __init__(self, shape: tuple[int, int]):
+        self.shape, self.matrix = shape, torch.empty(0, 0)
 
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
         if not len(self.matrix):

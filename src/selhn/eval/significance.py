@@ -67,13 +67,9 @@ def paired_bootstrap(
     low, high = differences.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     # The observed data count as one more sample: p is never 0, which no finite number of samples can show.
     tail = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    return Comparison(
-        difference=float(rsum_difference(per_image.sum(0, keepdim=True), len(per_image))),
-        low=low,
-        high=high,
-        p_value=min(1.0, 2 * tail / (1 + num_samples)),
-        num_samples=num_samples,
-    )
+    p_value = min(1.0, 2 * tail / (1 + num_samples))
+    difference = float(rsum_difference(per_image.sum(0, keepdim=True), len(per_image)))
+    return Comparison(difference, low, high, p_value, num_samples)
 
 
 def gains(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,8 @@ class StoredScores:
 
     def __init__(self, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int):
         self.folder = Path(folder)
+        self.path, self._partial = self.folder / MATRIX_FILE, self.folder / "scores.partial.npy"
+        self._state = self.folder / "scores.json"
         self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
         if self.folder.exists() and not self.folder.is_dir():
             raise SelhnError(f"{self.folder} is a file: scores are kept in a folder, give another name")
@@ -63,16 +65,11 @@ class StoredScores:
     ) -> Iterator["StoredScores"]:
         """The scores of a folder, which no other process fills meanwhile: two would write into one matrix."""
         folder = Path(folder)
-        if folder.is_file() or (folder / MATRIX_FILE).exists():  # nothing is left to be written
+        nothing_to_write = folder.is_file() or (folder / MATRIX_FILE).exists()
+        if not nothing_to_write:
+            folder.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if nothing_to_write else writing(folder):
             yield cls(folder, identity, shape, block)
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        with writing(folder):
-            yield cls(folder, identity, shape, block)
-
-    @property
-    def path(self) -> Path:
-        return self.folder / MATRIX_FILE
 
     @property
     def complete(self) -> bool:
@@ -104,14 +101,6 @@ class StoredScores:
                 "scored before are kept: free some disk space and start again, it continues from there"
             ) from None
 
-    @property
-    def _partial(self) -> Path:
-        return self.folder / "scores.partial.npy"
-
-    @property
-    def _state(self) -> Path:
-        return self.folder / "scores.json"
-
     def _read_state(self) -> None:
         try:
             written = json.loads(self._state.read_text(encoding="utf-8"))
@@ -135,16 +124,17 @@ class StoredScores:
 
     def _allocate(self) -> None:
         """The whole file at once: a disk that is too small fails now and not after hours."""
+        num_bytes = ITEM.itemsize * self.shape[0] * self.shape[1]
         try:
             with self._partial.open("wb") as file:
                 header = {"descr": ITEM.str, "fortran_order": True, "shape": self.shape}
                 np.lib.format.write_array_header_1_0(file, header)
                 file.flush()
-                _reserve(file.fileno(), file.tell() + self._num_bytes)
+                _reserve(file.fileno(), file.tell() + num_bytes)
         except OSError as error:
             self._partial.unlink(missing_ok=True)
             raise OSError(
-                f"{self.folder} has no space for the scores, {self._num_bytes:,} bytes ({error.strerror}): "
+                f"{self.folder} has no space for the scores, {num_bytes:,} bytes ({error.strerror}): "
                 "free some disk space, or give another folder"
             ) from None
 
@@ -156,10 +146,6 @@ class StoredScores:
             shape = ()
         if shape != self.shape:
             raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
-
-    @property
-    def _num_bytes(self) -> int:
-        return ITEM.itemsize * self.shape[0] * self.shape[1]
 
 
 def identity_of(

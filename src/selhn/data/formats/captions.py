@@ -53,7 +53,7 @@ def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
 def match_texts(names: Iterable[str], texts: Mapping[str, PictureTexts]) -> tuple[dict[str, PictureTexts], list[str]]:
     """The texts of each picture, and names in the file that fit none.
 
-    Names fit by path, else by file name, else without suffix. A short name of several pictures fits none of them.
+    Names fit by path, else by file name, else without suffix. A short name of several pictures fits none.
     """
     shortened: dict[str, list[str]] = {}
     names = list(names)
@@ -106,8 +106,9 @@ def _from_coco(content: dict[str, Any], path: Path) -> Iterator[Row]:
 
 def _from_objects(entries: Iterable[Any], path: Path) -> Iterator[Row]:
     for number, entry in enumerate(entries, 1):
-        name = _field(entry, NAME_FIELDS) if isinstance(entry, dict) else None
-        texts = _field(entry, TEXT_FIELDS) if isinstance(entry, dict) else None
+        known = entry if isinstance(entry, dict) else {}
+        name = next((known[field] for field in NAME_FIELDS if field in known), None)
+        texts = next((known[field] for field in TEXT_FIELDS if field in known), None)
         texts = [texts] if isinstance(texts, str) else texts
         is_list = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
         if not isinstance(name, str) or texts is None or not is_list:
@@ -172,7 +173,3 @@ def _split_called(word: Any, where: str) -> str | None:
     if plain and plain not in known:
         raise SelhnError(f"{where}: no split {str(word)[:40]!r}: write train, dev, test, or nothing")
     return known.get(plain)
-
-
-def _field(entry: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((entry[name] for name in names if name in entry), None)

@@ -24,8 +24,8 @@ class Problems(SelhnError):
 class Report:
     """What is in a data set, in plain words.
 
-    Readers simply raise. `collecting` notes a problem instead, around what the rest does not depend on: one split
-    of three, the names or boxes of a split. Loading data ends with `raise_problems`.
+    Readers simply raise. `collecting` notes a problem instead, around what the rest does not depend on: one
+    split of three, the names or boxes of a split. Loading data ends with `raise_problems`.
     """
 
     lines: list[str] = field(default_factory=list)

@@ -114,26 +114,22 @@ def _write_features(path: Path, split: Split, precision: NativePrecision) -> npt
 
 def read_native(path: Path, report: Report) -> Found:
     """The splits of our own folder."""
-    content = _read_contents(path / "data.json")
+    file = path / "data.json"
+    content = read_json(file)
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        raise SelhnError(
+            f"{file}: format {content.get('format')!r}, version {content.get('version')!r} are not "
+            f"{FORMAT!r}, {VERSION}: import the data again with this selhn"
+        )
+    folds = content.get("folds", 1)
+    if not isinstance(content.get("splits"), dict) or not isinstance(folds, int) or folds < 1:
+        raise SelhnError(f"{file}: needs 'splits', an object, and 'folds', a whole number from 1 up")
     splits = {}
     for name, entry in content["splits"].items():
         with report.collecting():
             split = _open_native_split(path, name, entry, report)
-            splits[name] = replace(split, folds=content["folds"]) if name == "test" else split
+            splits[name] = replace(split, folds=folds) if name == "test" else split
     return str(content.get("name", path.name)), splits
-
-
-def _read_contents(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if content.get("format") != FORMAT or content.get("version") != VERSION:
-        raise SelhnError(
-            f"{path}: format {content.get('format')!r}, version {content.get('version')!r} are not "
-            f"{FORMAT!r}, {VERSION}: import the data again with this selhn"
-        )
-    folds = content.setdefault("folds", 1)
-    if not isinstance(content.get("splits"), dict) or not isinstance(folds, int) or folds < 1:
-        raise SelhnError(f"{path}: needs 'splits', an object, and 'folds', a whole number from 1 up")
-    return content
 
 
 def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Split:

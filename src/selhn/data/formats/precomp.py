@@ -1,8 +1,8 @@
 """The `*_precomp` folders of SCAN and VSE-infinity: `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`.
 
 What differs between the public folders is detected: whether an image has one row or a row for each of its
-captions, how many captions it has, and whether ids are given by image or by caption. Nothing is copied: features
-stay in their file and each image is read once.
+captions, how many captions it has, and whether ids are given by image or by caption. Nothing is copied:
+features stay in their file and each image is read once.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str 
 
     Args:
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
-        test: files of the test split; by default `testall` (COCO, measured in five folds) if it exists, else `test`.
+        test: files of the test split; by default `testall` (COCO, in five folds) if it exists, else `test`.
     """
     folder = precomp_folder(path)
     stem = test or ("testall" if any(folder.glob("testall_*")) else "test")

@@ -8,7 +8,7 @@ Reference: Anderson et al., "Bottom-Up and Top-Down Attention for Image Captioni
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -35,13 +35,6 @@ from selhn.data.formats.karpathy import (
 FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 # 100 boxes of 2048 floats take 1.1 MB in base64.
 MAX_LINE_BYTES = 64 * 2**20
-# How a file may name an image of the Karpathy file, most telling first.
-NAMES_OF_IMAGE: tuple[Callable[[CaptionedImage], str], ...] = (
-    lambda image: image.cocoid,
-    lambda image: image.filename,
-    lambda image: PurePath(image.filename).stem,
-    lambda image: image.imgid,
-)
 
 
 @dataclass(frozen=True)
@@ -188,8 +181,9 @@ def _read_features(row: TsvRow) -> npt.NDArray[np.float32]:
 
 def _rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], path: Path, split: str) -> list[TsvRow]:
     """The line of each image, by whichever of its names the file uses."""
-    names: list[list[str]] = [[name_of(image) for image in images] for name_of in NAMES_OF_IMAGE]
-    best = max(names, key=lambda kind: sum(name in lines for name in kind))
+    # Most telling first: of names that fit equally many lines, the first kind is taken.
+    kinds = zip(*((one.cocoid, one.filename, PurePath(one.filename).stem, one.imgid) for one in images))
+    best = max(kinds, key=lambda names: sum(name in lines for name in names))
     missing = [n for n, name in enumerate(best) if name not in lines]
     if missing:
         raise SelhnError(

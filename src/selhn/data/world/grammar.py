@@ -69,8 +69,7 @@ class _Writer:
     """Writes about some scenes, one caption per row; the caption's number decides every choice of words."""
 
     def __init__(self, draws: Draws, texts: Int[Tensor, " T"]):
-        self.draws = draws
-        self.texts = texts
+        self.draws, self.texts = draws, texts
 
     def chance(self, purpose: str, probability: float) -> Int[Tensor, "T 1"]:
         return (self.draws.uniform(purpose, self.texts, 1) < probability).long()
@@ -115,7 +114,7 @@ def write(draws: Draws, scenes: Scenes, texts: Int[Tensor, " T"]) -> UInt8[Tenso
     writer = _Writer(draws, texts)
     order = (draws.uniform("order", texts, scenes.present.shape[1]) + 1.0).mul(scenes.present)
     first, second, third = (scenes.pick(k) for k in order.topk(3, dim=1).indices.unbind(dim=1))
-    # Every image begins with another of the five patterns, so that "caption 0" is not a special kind of sentence.
+    # Images begin with different patterns, so that "caption 0" is not a special kind of sentence.
     start = draws.integers("pattern", texts // NUM_CAPTIONS, below=NUM_CAPTIONS)
     pattern = ((texts + start) % NUM_CAPTIONS)[:, None]
     pair, three, opened, placed, plain = ((pattern == k).long() for k in range(NUM_CAPTIONS))
@@ -162,6 +161,9 @@ class LazyTexts(Sequence[str]):
         numbers = range(len(self))[index]
         return [self.text(number) for number in numbers] if isinstance(numbers, range) else self.text(numbers)
 
+    def __iter__(self) -> Iterator[str]:
+        return map(self.text, range(len(self)))
+
 
 class WorldCaptions(LazyTexts):
     """The captions of a split, written when they are first read, a block at a time.
@@ -190,10 +192,6 @@ class WorldCaptions(LazyTexts):
         if not self._written[number // _BLOCK]:
             self._write(number // _BLOCK)
         return " ".join(WORDS[code] for code in self._codes[number].tolist() if code)
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), _BLOCK):
-            yield from self[start : start + _BLOCK]
 
     def _write(self, block: int) -> None:
         texts = torch.arange(block * _BLOCK, min((block + 1) * _BLOCK, len(self)))

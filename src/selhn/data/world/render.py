@@ -89,7 +89,10 @@ def render(scene: Scene, size: int = 256) -> PILImage:
     full = size * _SMOOTH
     picture = _backdrop(scene.setting, full)
     for thing in sorted(scene.things, key=lambda thing: -thing.depth):
-        _cast_shadow(picture, thing)
+        x, y, wide = thing.x * full, thing.foot * full, 0.9 * thing.radius * full
+        shadow = Image.new("L", picture.size)
+        ImageDraw.Draw(shadow).ellipse([x - wide, y - 0.2 * wide, x + wide, y + 0.2 * wide], fill=80)
+        picture.paste((20, 20, 40), mask=shadow)
         side = max(2, round(2 * thing.radius * full))
         corner = round((thing.x - thing.radius) * full), round((thing.y - thing.radius) * full)
         tile = _tile(thing).resize((side, side), Image.Resampling.LANCZOS)
@@ -123,14 +126,6 @@ def _backdrop(setting: str, full: int) -> PILImage:
     for kind, corners, colour in SCENERY[setting]:
         getattr(draw, kind)([place * full / 100 for place in corners], fill=colour)
     return picture
-
-
-def _cast_shadow(picture: PILImage, thing: Thing) -> None:
-    full = picture.width
-    x, y, wide = thing.x * full, thing.foot * full, 0.9 * thing.radius * full
-    mask = Image.new("L", picture.size)
-    ImageDraw.Draw(mask).ellipse([x - wide, y - 0.2 * wide, x + wide, y + 0.2 * wide], fill=80)
-    picture.paste((20, 20, 40), mask=mask)
 
 
 def _outline(shape: str) -> Points:

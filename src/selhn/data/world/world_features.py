@@ -1,9 +1,9 @@
 """The generated world: scenes whose region features have the statistics of real ones, made on the fly.
 
-A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail: a
-mean that all regions share, a gain along it (strong on things, weak on empty ground), and a code z of what the
-region's box shows: the looks of the things in it, the setting, its position, a style that all regions of a picture
-share, and noise. The constants were chosen by the statistics of Flickr8k's features alone (docs/world.md).
+A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail.
+All regions share the mean; the gain along it is strong on things, weak on empty ground; z is a code of what the
+region's box shows: the looks of its things, the setting, its position, a style that the picture's regions share,
+and noise. The constants were chosen by the statistics of Flickr8k's features alone (docs/world.md).
 """
 
 import copy
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.data.features import Features
+from selhn.data.features import Features, Regions
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
 from selhn.data.world.grammar import NUM_CAPTIONS, LazyTexts, WorldCaptions
@@ -42,7 +42,6 @@ _LOOK_ROWS = {
     "material": len(MATERIALS),
     "size": len(SIZES),
 }
-_BLOCK = 1 << 14
 
 
 def _table(name: str, rows: int, width: int, scale: float) -> Float[Tensor, "rows width"]:
@@ -79,7 +78,7 @@ class WorldFeatures(Features):
     def shape(self) -> tuple[int, int, int]:
         return self._shape
 
-    def read(self, rows: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B M F"], Bool[Tensor, "B M"]]:
+    def read(self, rows: Int[Tensor, " B"]) -> Regions:
         # Looking at numbers on a device would wait for it; there the caller is trusted.
         if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
             raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
@@ -94,18 +93,11 @@ class WorldFeatures(Features):
         strength = (1 + GAIN_CONTENT * gain).clamp(min=0)
         features = torch.addcmul(self._tables["mean"] * (1 + gain), strength, content).relu_()
         features = torch.addcmul(features, features, features, value=SKEW)
-        mask = torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
-        return features, mask
+        return features, torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
 
     def boxes(self, rows: Int[Tensor, " B"]) -> Float[Tensor, "B M 4"]:
         """x1, y1, x2, y2 of every region of some images."""
         return self._region_boxes(rows, self.source.draw(rows))
-
-    def scene(self, index: int) -> Scene:
-        """What image `index` shows, in words."""
-        if not 0 <= index < self.num_images:
-            raise NotFound(f"there is no scene {index} among {self.num_images}: count from 0")
-        return self.source.draw(torch.tensor([index])).scene(0, scene_name(self.source.split, index))
 
     def to(self, device: torch.device | str) -> "WorldFeatures":
         moved = copy.copy(self)
@@ -141,8 +133,8 @@ class WorldFeatures(Features):
 
     def _looks(self, scenes: Scenes) -> Float[Tensor, "B K d"]:
         """How every thing looks: the sum of the rows of its attributes."""
-        chosen = [scenes.shape, scenes.colour, scenes.shape * len(COLOURS) + scenes.colour]
-        chosen += [scenes.material, scenes.size]
+        binding = scenes.shape * len(COLOURS) + scenes.colour
+        chosen = scenes.shape, scenes.colour, binding, scenes.material, scenes.size
         starts = [0, *accumulate(_LOOK_ROWS.values())]
         rows = torch.stack([which + start for which, start in zip(chosen, starts)], dim=-1)
         return embedding_bag(rows.flatten(0, 1), self._tables["looks"], mode="sum").view(*rows.shape[:2], CODE)
@@ -170,11 +162,6 @@ def _seen(regions: Float[Tensor, "B M 4"], things: Float[Tensor, "B K 4"]) -> Fl
     return inside / (things[..., 2:] - things[..., :2]).prod(dim=-1).clamp(min=1e-6)[:, None]
 
 
-def scene_name(split: str, index: int) -> str:
-    """What a person calls scene `index` of a split."""
-    return f"{split}-scene-{index:06d}"
-
-
 @dataclass(frozen=True)
 class SceneNames(LazyTexts):
     """The names of the scenes 0 .. size - 1 of a split, which need not be stored."""
@@ -186,7 +173,7 @@ class SceneNames(LazyTexts):
         return self.size
 
     def text(self, number: int) -> str:
-        return scene_name(self.split, number)
+        return f"{self.split}-scene-{number:06d}"
 
 
 def make_world(
@@ -228,7 +215,7 @@ def make_world(
     def make_split(name: str, size: int) -> Split:
         source = SceneSource(seed, name, (few, many), twins)
         features = WorldFeatures(source, size, regions, width, noise)
-        boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(_BLOCK)])
+        boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(1 << 14)])
         image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
         return Split(name, features, WorldCaptions(source, size), image_of_text, SceneNames(name, size), boxes)
 
@@ -239,4 +226,6 @@ def world_scene(split: Split, index: int) -> Scene:
     """What image `index` of a generated split shows, to look at with `render`."""
     if not isinstance(split.features, WorldFeatures):
         raise SelhnError(f"the split {split.name!r} is not of the generated world: it has no scenes")
-    return split.features.scene(index)
+    if not 0 <= index < split.num_images:
+        raise NotFound(f"there is no scene {index} among {split.num_images}: count from 0")
+    return split.features.source.draw(torch.tensor([index])).scene(0, split.image_names[index])

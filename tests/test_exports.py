@@ -23,8 +23,8 @@ EXPORTS = {
     "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form Found Indexed Library
         PictureReport Plan create_backbone default_cache extract_pictures find_pictures grid_boxes import_pictures
         index_pictures load_extractor open_picture picture_split pool_boxes""",
-    "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds image_row
-        measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
+    "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds folds_of image_row
+        in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
         region_attention require_width score_split""",
     "selhn.training": """RECIPES Run RunConfig TrainConfig describe_recipes get_recipe list_recipes measure_runs
         open_run override resume_run run_config run_names run_seeds train""",
@@ -33,8 +33,8 @@ EXPORTS = {
     "selhn.search": """Hit Index Item Kind Query Record Reranker is_milvus rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
-        from_rows gradient_norms judge make_alarm
-        parameter_norms plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
+        from_rows gradient_norms judge make_alarm parameter_norms patience
+        plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
         verdict_figure""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow PaperRuns Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",

@@ -24,7 +24,7 @@ def say(*words):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    result = say("train", "rvse_selhn_world", *TINY, "--out", folder)
+    result = say("train", "rvse_selhn_world", *TINY, "batch_size=32", "--out", folder)
     assert "test  i2t" in result.output
     return folder
 

@@ -24,7 +24,7 @@ def train(
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
-    from selhn.training import describe_recipes, get_recipe, override, resume_run, run_seeds
+    from selhn.training import describe_recipes, get_recipe, override, resume_run, run_config, run_seeds
 
     changes = [word for word in settings or [] if not word.startswith("seeds=")]
     if resume is not None:  # the first word after the folder is a setting too
@@ -33,8 +33,12 @@ def train(
         typer.echo(describe_recipes())
     else:
         named = [seeds, *(word.removeprefix("seeds=") for word in settings or [] if word not in changes)]
-        config = override(get_recipe(recipe), changes)
-        typer.echo(run_seeds(config, seed_numbers(",".join(named)) or None, out or Path("runs") / recipe))
+        config, out = override(get_recipe(recipe), changes), out or Path("runs") / recipe
+        if numbers := seed_numbers(",".join(named)):
+            typer.echo(run_seeds(config, numbers, out))
+        else:
+            run = run_config(config, out)
+            typer.echo(f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}")
 
 
 def evaluate(

@@ -7,7 +7,7 @@ from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, prob
 from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.plots import training_figure, verdict_figure
 from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
-from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm
+from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm, patience
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "judge",
     "make_alarm",
     "parameter_norms",
+    "patience",
     "plateaus",
     "probe_embeddings",
     "probe_scores",

@@ -1,6 +1,14 @@
 """Scores in, metrics out: recall in both directions, protocols, ensembles and significance."""
 
-from selhn.eval.encoded import encode_split, evaluate, measure_split, require_width, score_split
+from selhn.eval.encoded import (
+    encode_split,
+    evaluate,
+    folds_of,
+    in_folds,
+    measure_split,
+    require_width,
+    score_split,
+)
 from selhn.eval.metrics import DirectionMetrics, Metrics, Ranks, ranks, recall, recall_from_embeddings
 from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap
@@ -15,7 +23,9 @@ __all__ = [
     "ensemble",
     "evaluate",
     "folds",
+    "folds_of",
     "image_row",
+    "in_folds",
     "measure_split",
     "pair_attention",
     "paired_bootstrap",

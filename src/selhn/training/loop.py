@@ -13,10 +13,8 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Data, with_noise
-from selhn.diagnose import StallAlarm, diagnose, make_alarm, probe_split
-from selhn.diagnose.stall import patience
-from selhn.eval import Metrics, evaluate
-from selhn.eval.encoded import in_folds
+from selhn.diagnose import StallAlarm, diagnose, make_alarm, patience, probe_split
+from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
@@ -26,7 +24,7 @@ from selhn.training.config import RunConfig, TrainConfig, describe_objects, with
 from selhn.training.interrupt import interruptible
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, set_learning_rate
-from selhn.training.protocols import make_protocol
+from selhn.training.protocols import protocol_of
 from selhn.training.resident import on_device
 from selhn.training.step import make_batches, make_stepper, uses_bfloat16
 
@@ -104,7 +102,7 @@ def train_in(
     loss = loss.to(device) if isinstance(loss, AbstractLoss) else loss
     of_loss: list[nn.Parameter] = loss.learnt() if isinstance(loss, Learns) else []
     optimizer = make_optimizer(model, config, device, of_loss)
-    protocol = make_protocol(model, loss, data, batches, config)
+    protocol = protocol_of(type(loss))(model, loss, data, batches, config)
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
     identity = _identity(model, loss, data, config)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
-from selhn.eval import Metrics, ensemble, measure_split, require_width, score_split
-from selhn.eval.encoded import folds_of, in_folds
+from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
 from selhn.models import load_model
 from selhn.runs import RunFolder
 from selhn.training.run import open_data, read_config

@@ -79,13 +79,10 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
     return create_model(config.model, **settings)
 
 
-def run_seeds(config: RunConfig, seeds: Sequence[int] | None, out: Path) -> str:
-    """One run in `out`, or one for each seed in a folder of its own; a table of what came out."""
-    if seeds is not None and len(set(seeds)) < len(seeds):
+def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path) -> str:
+    """One run for each seed, in a folder of its own below `out`; a table of what came out."""
+    if len(set(seeds)) < len(seeds):
         raise SelhnError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
-    if seeds is None:
-        run = run_config(config, out)
-        return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
     runs = {}
     for seed in seeds:
         seeded = replace(config, train=replace(config.train, seed=seed))

@@ -1,10 +1,11 @@
 """One training step: batch, forward, loss, backward, update; and what a run makes its steps from."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Batch
 from selhn.data import Augmentation, Batches, Data, Pairs
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
@@ -66,18 +67,15 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
         and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
         and protocol.capturable
     )
-
-    def compute(pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
-        return training_step(protocol, pairs, batches.assemble_seeded(pairs, num_tokens), optimizer)
-
-    return Stepper(compute, batches.generator, record)
+    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record)
 
 
 def training_step(
-    protocol: Protocol, pairs: Pairs, batch: Batch, optimizer: torch.optim.Optimizer
+    protocol: Protocol, optimizer: torch.optim.Optimizer, pairs: Pairs, num_tokens: int
 ) -> dict[str, Tensor]:
-    """Forward, backward, clip, update; returns the numbers of the step, still on the device."""
+    """Batch, forward, backward, clip, update; returns the numbers of the step, still on the device."""
     model, loss, config = protocol.model, protocol.loss, protocol.config
+    batch = protocol.batches.assemble_seeded(pairs, num_tokens)
     device, image_ids = batch.tokens.device.type, protocol.image_ids(batch)
     with torch.autocast(device, torch.bfloat16, enabled=uses_bfloat16(config, device)):
         match, given = protocol.match(pairs, batch)

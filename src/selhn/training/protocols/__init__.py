@@ -1,18 +1,14 @@
 """How losses are trained that need more than the scores of a batch. One line of `PROTOCOLS` each."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from selhn.data import Batches, Data
 from selhn.losses import AOQ, NCR, AbstractLoss, MetaSPN
-from selhn.models import AbstractMatcher
-from selhn.training.config import TrainConfig
 from selhn.training.protocols.base import Protocol
 from selhn.training.protocols.co_divide import CoDivide
 from selhn.training.protocols.meta_step import MetaStep
 from selhn.training.protocols.offline import OfflineNegatives
 
-__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "make_protocol", "protocol_of"]
+__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "protocol_of"]
 
 PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
     NCR: CoDivide,
@@ -25,8 +21,3 @@ PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
 def protocol_of(loss: type) -> type[Protocol]:
     """How losses of this class are trained."""
     return next((protocol for known, protocol in PROTOCOLS.items() if issubclass(loss, known)), Protocol)
-
-
-def make_protocol(model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig) -> Protocol:
-    """How this loss is trained."""
-    return protocol_of(type(loss))(model, loss, data, batches, config)

@@ -43,13 +43,9 @@ class Protocol:
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
         """The scores of a batch, whose rows of the training set are `pairs`, and what the loss is `given`."""
-        return self.score(batch), None
-
-    def score(self, batch: Batch) -> Match:
-        """The scores of a batch, in two passes if the settings say so."""
         if self.config.two_pass:
-            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch))
-        return self.model(batch)
+            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch)), None
+        return self.model(batch), None
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
         """The images of the pairs: captions of one are not negatives of each other, unless the settings say so."""

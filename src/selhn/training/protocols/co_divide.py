@@ -62,7 +62,7 @@ class CoDivide(Protocol):
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, PairLabels]:
         """The scores of both networks, and the labels of the pairs for each."""
-        match = self.score(batch)
+        match, _ = super().match(pairs, batch)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
         # The scores of a network alone have no axis for networks.
         return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])

@@ -66,7 +66,7 @@ class MetaStep(Protocol):
         # The differences below are too small for half precision.
         with torch.autocast(batch.tokens.device.type, enabled=False):
             self._teach(replace(batch, regions=batch.regions.float()), self._draw_dev(), seed)
-        return self.score(batch), None
+        return super().match(pairs, batch)
 
     def _draw_dev(self) -> Batch:
         """Other pairs of dev in every step, of one width and drawn on the device: it can be recorded."""

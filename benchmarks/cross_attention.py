@@ -48,8 +48,7 @@ from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
 from selhn.training.protocols import Protocol
-from selhn.training.resident import on_device
-from selhn.training.step import make_batches, make_stepper, uses_bfloat16
+from selhn.training.step import make_batches, make_stepper, on_device
 
 NAMES = [*list_models("scan_*"), *list_models("bfan_*"), "sgr", "saf"]
 KINDS = ["loop", "one pass", "two pass"]
@@ -177,7 +176,7 @@ def measure(
         score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * side : 5])
         scoring = best_seconds(score, repeats, device)
     del regions, score
-    data = on_device(plain, config, device, half=uses_bfloat16(config, device.type))
+    data = on_device(plain, config, device)
     before = peak_from_now(device)
     with recording_stream(device):
         loss, batches = TripletHN.official(), make_batches(model.train(), data, config, device)

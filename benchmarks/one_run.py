@@ -24,9 +24,8 @@ from selhn.training.config import TrainConfig
 from selhn.training.log import Meter
 from selhn.training.loop import train
 from selhn.training.recipes import find_data
-from selhn.training.resident import on_device
 from selhn.training.run import make_loss, make_model
-from selhn.training.step import uses_bfloat16
+from selhn.training.step import on_device, uses_bfloat16
 
 LOG_COLUMNS = ("step", "epoch", "loss_per_anchor", "delta_s", "dev_rsum")
 
@@ -123,7 +122,7 @@ class WarmRunner:
         source = (config.data, repr(config.data_settings), job.centred)
         if (*source, half, config.train.feature_precision) not in self.data:
             read = load_data(find_data(config.data), **config.data_settings)
-            read = on_device(centred(read, device) if job.centred else read, config.train, device, half)
+            read = on_device(centred(read, device) if job.centred else read, config.train, device)
             self.data[(*source, half, config.train.feature_precision)] = read
         data = self.data[(*source, half, config.train.feature_precision)]
         reads_with = (source, config.model_settings.get("bert", config.model)) if _brings(config) else source

@@ -22,8 +22,7 @@ from train_step import PlainRVSE, endless, make_data, make_model, synchronized_c
 from selhn.diagnose import Probe
 from selhn.losses import TripletHN
 from selhn.training.config import TrainConfig
-from selhn.training.resident import on_device
-from selhn.training.step import make_batches
+from selhn.training.step import make_batches, on_device
 
 EVERY = {"no probe": 0, "probe": 10, "probe, every step": 1}
 
@@ -33,7 +32,7 @@ def step_with(every: int, arguments: argparse.Namespace, sizes: tuple[int, ...])
     device = torch.device(arguments.device)
     images, regions, width, dim, batch = sizes
     config = TrainConfig(batch_size=batch, device=arguments.device, precision="float32")
-    data = on_device(make_data(images, regions, width), config, device, half=False)
+    data = on_device(make_data(images, regions, width), config, device)
     batches = make_batches(make_model("vse_fc", data, 16, True), data, config, device)
     torch.manual_seed(0)
     model = PlainRVSE(batches.tokenizer.size, data.feature_dim, dim).to(device)

@@ -19,7 +19,7 @@ from selhn.data import Data
 from selhn.data.batches import EncodedTexts
 from selhn.eval import score_split
 from selhn.training.config import TrainConfig
-from selhn.training.resident import on_device
+from selhn.training.step import on_device
 
 
 def plain_scores(data: Data, dim: int, device: torch.device) -> Callable[[], object]:
@@ -57,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     images, regions, width, dim = (1000, 36, 2048, 1024) if arguments.device == "cuda" else (200, 12, 256, 128)
-    data = on_device(make_data(images, regions, width), TrainConfig(), device, half=False)
+    data = on_device(make_data(images, regions, width), TrainConfig(precision="float32"), device)
     rows, reference = [], 0.0
     for name, make in {"plain": plain_scores, "selhn.eval.score_split": our_scores}.items():
         compute, times = make(data, dim, device), []

@@ -28,8 +28,7 @@ from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
 from selhn.training.protocols import Protocol
-from selhn.training.resident import on_device
-from selhn.training.step import make_batches, make_stepper, uses_bfloat16
+from selhn.training.step import make_batches, make_stepper, on_device
 
 BERT_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
              "intermediate_size": 3072}  # fmt: skip
@@ -210,7 +209,7 @@ def main() -> None:
     device, on_gpu = torch.device(arguments.device), arguments.device == "cuda"
     images, regions, width, dim, batch = (2000, 36, 2048, 1024, 128) if on_gpu else (200, 12, 256, 128, 32)
     config = TrainConfig(batch_size=batch, device=arguments.device, drop_regions=0.2, corrupt_words=0.2)
-    data = on_device(make_data(images, regions, width), config, device, half=uses_bfloat16(config, device.type))
+    data = on_device(make_data(images, regions, width), config, device)
     rows = []
     for name in arguments.models:
         kinds = {"as written": "never", **({"recorded": "always"} if on_gpu else {})}

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from selhn.training.interrupt import interruptible
+from selhn.training.loop import interruptible
 
 
 def test_the_first_ctrl_c_waits_and_the_second_does_not():

@@ -3,30 +3,30 @@ import torch
 
 from selhn.data import DenseFeatures
 from selhn.training.config import TrainConfig
-from selhn.training.resident import on_device
+from selhn.training.step import on_device
 
 CPU = torch.device("cpu")
 
 
 def test_on_a_cpu_features_stay_where_they_are(tiny_data):
-    assert on_device(tiny_data, TrainConfig(), CPU, half=False) is tiny_data
+    assert on_device(tiny_data, TrainConfig(), CPU) is tiny_data
 
 
 def test_a_precision_that_is_asked_for_is_taken(tiny_data):
-    moved = on_device(tiny_data, TrainConfig(feature_precision="int8"), CPU, half=False)
+    moved = on_device(tiny_data, TrainConfig(feature_precision="int8"), CPU)
     assert all(moved[name].features.scale is not None for name in ("train", "dev", "test"))
 
 
 def test_what_does_not_fit_stays_or_is_refused(tiny_data):
     with pytest.raises(ValueError, match="feature_precision=float32 takes .* GiB and feature_bytes allows"):
-        on_device(tiny_data, TrainConfig(feature_precision="float32", feature_bytes=1000), CPU, half=False)
+        on_device(tiny_data, TrainConfig(feature_precision="float32", feature_bytes=1000), CPU)
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_features_have_the_precision_of_the_encoders(tiny_data):
-    for half, dtype in ((True, torch.bfloat16), (False, torch.float32)):
-        moved = on_device(tiny_data, TrainConfig(), torch.device("cuda"), half)
+    for precision, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
+        moved = on_device(tiny_data, TrainConfig(precision=precision), torch.device("cuda"))
         assert isinstance(moved.train.features, DenseFeatures)
         assert moved.train.features.store.dtype == dtype
         assert moved.train.features.store.is_cuda
-    assert on_device(tiny_data, TrainConfig(feature_bytes=1000), torch.device("cuda"), half=True) is tiny_data
+    assert on_device(tiny_data, TrainConfig(feature_bytes=1000), torch.device("cuda")) is tiny_data

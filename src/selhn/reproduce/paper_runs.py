@@ -27,9 +27,8 @@ from selhn.training import RunConfig, get_recipe, measure_runs, override, run_co
 from selhn.training.config import key_values
 from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
-from selhn.training.resident import on_device
 from selhn.training.run import make_model, read_config
-from selhn.training.step import uses_bfloat16
+from selhn.training.step import on_device
 
 
 class PaperRuns:
@@ -135,8 +134,7 @@ class PaperRuns:
             seconds = 0.0
             for config in map(read_config, folders):
                 device = choose_device(config.train.device)
-                half = uses_bfloat16(config.train, device.type)
-                test = on_device(self.data, config.train, device, half).test
+                test = on_device(self.data, config.train, device).test
                 model = make_model(config, self.data).to(device)
                 seconds += min(_seconds_to_score(model, test) for _ in range(4))
             pairs = self.data.test.num_images * self.data.test.num_texts

@@ -69,7 +69,6 @@ class RunFolder:
 
     @property
     def log_path(self) -> Path:
-        """The path of the log."""
         return self.file(LOG)
 
     def log(self) -> list[dict[str, Any]]:
@@ -99,7 +98,6 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has results."""
         return self.file(RESULTS).is_file()
 
     @property
@@ -129,7 +127,6 @@ class RunFolder:
         return load_tokenizer(folder) if has_tokenizer(folder) else None
 
     def best_model(self) -> AbstractMatcher:
-        """The model with the weights of its best epoch."""
         return load_model(self.file("."))
 
     def _read(self, name: str) -> dict[str, Any] | None:
@@ -192,11 +189,9 @@ class RunFolder:
         self._write("env.json", environment())
 
     def write_results(self, results: Results) -> None:
-        """Write what the run reached."""
         self._write(RESULTS, asdict(results))
 
     def write_verdict(self, verdict: Mapping[str, Any]) -> None:
-        """Write what diagnosis says about the run."""
         self._write("verdict.json", dict(verdict))
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
@@ -213,7 +208,6 @@ class RunFolder:
             save_weights(model, self.file("best/model.safetensors"))
 
     def restore_best(self, model: AbstractMatcher) -> None:
-        """Give the model the best weights back."""
         if self.path is None:
             model.load_state_dict(self._best)
         elif model.name is not None:
@@ -255,11 +249,8 @@ class RunFolder:
         self.check(resume=True)
         latest = self.file("checkpoints") / self.file("checkpoints/latest").read_text().strip()
         try:
-            return (
-                latest,
-                load_file(latest / "training.safetensors"),
-                json.loads((latest / "training.json").read_text()),
-            )
+            tensors = load_file(latest / "training.safetensors")
+            return latest, tensors, json.loads((latest / "training.json").read_text())
         except (OSError, ValueError, SafetensorError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
 

@@ -71,7 +71,6 @@ class _Recording:
             self.numbers = Numbers.of(compute(self.pairs, step.num_tokens))
 
     def replay(self, pairs: Pairs) -> Numbers:
-        """The step for other pairs."""
         for own, new in zip(self.pairs, pairs):
             if own is not None and new is not None:
                 own.copy_(new)

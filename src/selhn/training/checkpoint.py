@@ -1,7 +1,7 @@
 """Exact resume: weights, optimiser, random state and position, in safetensors and JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +28,6 @@ class Position:
     best_epoch: int = -1
     log_position: int = 0
 
-    def after_step(self) -> "Position":
-        """One step further."""
-        return replace(self, step=self.step + 1, step_in_epoch=self.step_in_epoch + 1)
-
-    def after_epoch(self) -> "Position":
-        """At the start of the next epoch."""
-        return replace(self, epoch=self.epoch + 1, step_in_epoch=0)
-
 
 @dataclass(frozen=True)
 class Checkpoints:
@@ -54,7 +46,9 @@ class Checkpoints:
         if self.folder.path is None:
             return
         moments, groups = flatten_optimizer(self.optimizer)
-        tensors = {**moments, **_random_state()}
+        tensors = {**moments, "rng.cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            tensors["rng.cuda"] = torch.cuda.get_rng_state()
         if isinstance(self.loss, AbstractLoss):
             tensors |= {LOSS + name: tensor.contiguous() for name, tensor in self.loss.state_dict().items()}
         if self.protocol is not None:
@@ -98,10 +92,3 @@ class Checkpoints:
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _random_state() -> dict[str, Tensor]:
-    state = {"rng.cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["rng.cuda"] = torch.cuda.get_rng_state()
-    return state

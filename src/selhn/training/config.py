@@ -16,6 +16,7 @@ from selhn.losses import LOSSES, AbstractLoss, loss_settings
 from selhn.models import AbstractMatcher
 from selhn.runs import OWN
 
+NAMED = ("model", "loss", "data")
 OLD_SPELLINGS = {"features": "feature_precision", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OLD_SPELLINGS |= {repr(old): repr(new) for old, new in OLD_SPELLINGS.items()}
 """What earlier versions wrote into the files of a run, plain and quoted."""
@@ -75,11 +76,10 @@ class RunConfig:
     @property
     def own(self) -> list[str]:
         """What of it only Python code can make, because it is in no table."""
-        named = {"model": self.model, "loss": self.loss, "data": self.data}
+        named = {kind: getattr(self, kind) for kind in NAMED}
         return [f"{kind} ({name.removeprefix(OWN)})" for kind, name in named.items() if name.startswith(OWN)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries, lists and numbers."""
         return _plain(dataclasses.asdict(self))
 
     @classmethod
@@ -87,7 +87,7 @@ class RunConfig:
         """The inverse of `to_dict`; unknown keys are errors."""
         values = dict(values)
         _refuse_unknown(values, [f.name for f in dataclasses.fields(cls)])
-        for name in ("model", "loss", "data"):
+        for name in NAMED:
             if not isinstance(values.get(name, ""), str):
                 raise SelhnError(f"{name} must be a name or a path, got {values[name]!r}")
         for name in ("model_settings", "loss_settings", "data_settings", "train"):
@@ -131,16 +131,13 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """
     for key, value in key_values(settings).items():
         owner, dot, name = key.partition(".")
-        if key in ("model", "loss", "data"):
-            names: Any = {key: value}
-            config = dataclasses.replace(config, **names)
-        elif dot and owner in ("model", "loss", "data") and name:
+        changed: dict[str, Any] = {key: value}
+        if dot and owner in NAMED and name:
             slot = f"{owner}_settings"
-            grown: Any = {slot: {**getattr(config, slot), name: value}}
-            config = dataclasses.replace(config, **grown)
-        else:
-            name = key.removeprefix("train.")
-            config = dataclasses.replace(config, train=with_values(config.train, {name: value}))
+            changed = {slot: {**getattr(config, slot), name: value}}
+        elif key not in NAMED:
+            changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
+        config = dataclasses.replace(config, **changed)
     return config
 
 
@@ -151,7 +148,7 @@ def key_values(settings: Sequence[str]) -> dict[str, Any]:
         key, separator, text = setting.partition("=")
         if not separator or not key:
             raise SelhnError(f"{setting!r} is not a setting: write key=value, for example epochs=3")
-        if key in ("model", "loss", "data"):  # names and paths, which may look like numbers or hold a #
+        if key in NAMED:  # names and paths, which may look like numbers or hold a #
             values[key] = text
             continue
         try:
@@ -184,13 +181,13 @@ def _fit(name: str, value: Any, kind: Any) -> Any:
 
 def _number(value: Any) -> Any:
     """YAML reads 5e-4 as text; people mean a number."""
-    if isinstance(value, str):
-        try:
-            number = float(value)
-            return int(number) if number.is_integer() and "." not in value else number
-        except (ValueError, OverflowError):
-            return value
-    return value
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+        return int(number) if number.is_integer() and "." not in value else number
+    except (ValueError, OverflowError):
+        return value
 
 
 def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -26,7 +26,6 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, named: Mapping[str, Tensor]) -> "Numbers":
-        """Scalars by name."""
         device = next(iter(named.values())).device
         return cls(tuple(named), torch.stack([value.to(device).float() for value in named.values()]))
 
@@ -52,7 +51,10 @@ class Meter:
                     )
                 os.truncate(path, position)
             self._file = path.open("a" if position else "w", encoding="utf-8")
-            self._board = _tensorboard(path.parent)
+            with suppress(ImportError):  # TensorBoard need not be installed
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._board = SummaryWriter(str(path.parent))
 
     def __enter__(self) -> "Meter":
         return self
@@ -85,7 +87,6 @@ class Meter:
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Write one row to the log, and its numbers to TensorBoard."""
         if self._file is not None:
             self._file.write(json.dumps(row) + "\n")
         if self._board is not None:
@@ -101,12 +102,3 @@ class Meter:
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
-
-
-def _tensorboard(folder: Path) -> Any:
-    """A TensorBoard writer if TensorBoard is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))

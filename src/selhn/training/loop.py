@@ -1,9 +1,13 @@
 """The one training loop."""
 
+import signal
+import threading
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,12 +25,10 @@ from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
 from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.config import RunConfig, TrainConfig, describe_objects, with_values
-from selhn.training.interrupt import interruptible
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, set_learning_rate
 from selhn.training.protocols import protocol_of
-from selhn.training.resident import on_device
-from selhn.training.step import make_batches, make_stepper, uses_bfloat16
+from selhn.training.step import make_batches, make_stepper, on_device
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that may change when a run is resumed."""
@@ -97,7 +99,7 @@ def train_in(
     torch.manual_seed(config.seed)
     model = model.to(device)
     data = with_noise(data, config.noise, config.seed)
-    data = on_device(data, config, device, half=uses_bfloat16(config, device.type))
+    data = on_device(data, config, device)
     batches = make_batches(model, data, config, device)
     loss = loss.to(device) if isinstance(loss, AbstractLoss) else loss
     of_loss: list[nn.Parameter] = loss.learnt() if isinstance(loss, Learns) else []
@@ -127,8 +129,9 @@ def train_in(
                 model.train()
                 for step in batches.steps(epoch, start=position.step_in_epoch):
                     numbers = stepper(step, phase)
-                    position = position.after_step()
-                    meter.add(position.step, epoch, numbers, read=position.step_in_epoch == len(batches))
+                    done = position.step_in_epoch + 1
+                    position = replace(position, step=position.step + 1, step_in_epoch=done)
+                    meter.add(position.step, epoch, numbers, read=done == len(batches))
                     progress.step(meter.summary)
                     stop = interrupted()
                     if stop or (config.checkpoint_every and position.step % config.checkpoint_every == 0):
@@ -143,7 +146,7 @@ def train_in(
                 if dev.rsum > position.best_rsum:
                     position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
                     folder.keep_best(model)
-                position = position.after_epoch()
+                position = replace(position, epoch=epoch + 1, step_in_epoch=0)
                 checkpoints.save(replace(position, log_position=meter.flush()))
         folder.restore_best(model)
         dev, test = evaluate(model, data.dev), evaluate(model, data.test)
@@ -154,6 +157,26 @@ def train_in(
         if folder.path is not None:
             folder.write_verdict(diagnose(folder.path).verdict.to_dict())
     return Run(folder.path, dev, test, position.best_epoch, stalled)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Let the step in hand finish when Ctrl-C is pressed; a second Ctrl-C stops at once."""
+    pressed = threading.Event()
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed.is_set
+        return
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _begin_phase(

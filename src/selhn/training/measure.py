@@ -67,7 +67,14 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 def require_same_data(runs: Sequence[Path]) -> None:
     """Refuse runs that were trained on different data, where they say what it was."""
-    known = {run: _trained_on(run) for run in runs if RunFolder(run).identity}
+    known = {}
+    for run in runs:
+        folder = RunFolder(run)
+        if not folder.identity:
+            continue
+        settings = {} if folder.config is None else read_config(run).data_settings
+        named = [f"{name}={value}" for name, value in sorted(settings.items())]
+        known[run] = ", ".join([str(folder.identity.get("data")), *named])
     for run, trained_on in known.items():
         first = next(iter(known))
         if trained_on != known[first]:
@@ -75,10 +82,3 @@ def require_same_data(runs: Sequence[Path]) -> None:
                 f"{run} was trained on other data ({trained_on}) than {first} ({known[first]}): "
                 "measure each by itself, or average runs of the same data"
             )
-
-
-def _trained_on(run: Path) -> str:
-    folder = RunFolder(run)
-    data = str(folder.identity.get("data"))
-    settings = {} if folder.config is None else read_config(run).data_settings
-    return ", ".join([data, *(f"{name}={value}" for name, value in sorted(settings.items()))])

@@ -1,12 +1,14 @@
 """One training step: batch, forward, loss, backward, update; and what a run makes its steps from."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.data import Augmentation, Batches, Data, Pairs
+from selhn.base.types import FeaturePrecision
+from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
 from selhn.eval import require_width
 from selhn.kernels import side_by_side
@@ -24,6 +26,34 @@ def uses_bfloat16(config: TrainConfig, device: str) -> bool:
     if config.precision == "auto":
         return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return config.precision == "bfloat16"
+
+
+def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
+    """The data with all features on the device if they fit into the byte budget, else unchanged.
+
+    Encoders that compute in bfloat16 round their features to it first, so keeping them in it changes no
+    number. Features that do not fit are copied to the device in every step instead.
+    """
+    automatic = config.feature_precision == "auto"
+    if device.type == "cpu" and automatic:
+        return data
+    half: FeaturePrecision = "bfloat16" if uses_bfloat16(config, device.type) else "float32"
+    precision = half if config.feature_precision == "auto" else config.feature_precision
+    # Features are moved on a CPU only by request: it is not asked how much memory is free.
+    free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 2**62
+    budget = config.feature_bytes or free
+    splits = (data.train, data.dev, data.test)
+    needed = sum(resident_bytes(split.features, precision) for split in splits)
+    if needed > budget and automatic:
+        return data
+    if needed > budget:
+        raise SelhnError(
+            f"feature_precision={precision} takes {needed / 2**30:.1f} GiB and feature_bytes allows "
+            f"{budget / 2**30:.1f} GiB of the device: take int8, raise feature_bytes, "
+            "or leave feature_precision=auto to read them as needed"
+        )
+    train, dev, test = (make_resident(split, device, precision) for split in splits)
+    return replace(data, train=train, dev=dev, test=test)
 
 
 def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:

@@ -9,8 +9,7 @@ from selhn.losses import MetaSPN, TripletHN
 from selhn.models import AbstractMatcher
 from selhn.models.vse import dot_scores
 from selhn.training.protocols import MetaStep
-from selhn.training.resident import on_device
-from selhn.training.step import make_batches
+from selhn.training.step import make_batches, on_device
 
 
 class Smooth(AbstractMatcher):
@@ -123,7 +122,7 @@ def test_passes_are_seeded_where_they_are_not_recorded(protocol):
 @pytest.mark.parametrize(("drops", "capture"), [(0.0, "auto"), (0.4, "auto"), (0.0, "never")])
 def test_it_is_recorded_unless_something_is_dropped(tiny_data, tiny_config, tiny_model, drops, capture):
     model, cuda = tiny_model("rvse", word_dropout=drops).cuda(), torch.device("cuda")
-    config = replace(tiny_config, capture=capture, device="cuda")
-    data = on_device(tiny_data, config, cuda, half=False)
+    config = replace(tiny_config, capture=capture, device="cuda", precision="float32")
+    data = on_device(tiny_data, config, cuda)
     protocol = MetaStep(model, MetaSPN(), data, make_batches(model, data, config, cuda), config)
     assert protocol.capturable == (drops == 0 and capture == "auto")

@@ -4,7 +4,7 @@ import torch
 from selhn.data import DenseFeatures, Split
 from selhn.eval import encode_split, score_split
 from selhn.layers import Fragments, unit
-from selhn.training.protocols.mining import TextsOfImages, hardest_negatives, one_vector
+from selhn.training.protocols.offline import TextsOfImages, hardest_negatives, one_vector
 
 
 @pytest.mark.parametrize("tile_bytes", [1, 70_000, 2**28], ids=["one row", "some rows", "all rows"])

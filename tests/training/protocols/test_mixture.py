@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from selhn.training.protocols.mixture import TwoGaussians, fit_two_gaussians
+from selhn.training.protocols.co_divide import TwoGaussians, fit_two_gaussians
 
 HALF = torch.tensor([0.5, 0.5], dtype=torch.float64)
 

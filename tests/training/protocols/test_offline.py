@@ -107,7 +107,8 @@ def test_features_that_lie_elsewhere_are_not_recorded(make_protocol):
     protocol = make_protocol()
     assert protocol.capturable
     protocol.batches.resident = False
-    assert not protocol.capturable
+    again = OfflineNegatives(protocol.model, protocol.loss, protocol.data, protocol.batches, protocol.config)
+    assert not again.capturable
 
 
 def test_paired_scores_of_embeddings(tiny_model):

@@ -28,15 +28,12 @@ class Protocol:
 
     networks = 1
     """How many networks the authors of the loss train together; `model.networks` changes it."""
+    capturable = True
+    """Whether `match` does the same work whatever the values are, so that a GPU can record the step."""
 
     def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
         self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
         self.tables: dict[str, Tensor] = {}
-
-    @property
-    def capturable(self) -> bool:
-        """Whether `match` does the same work whatever the values are, so that a GPU can record the step."""
-        return True
 
     def begin_epoch(self, epoch: int) -> None:
         """Before the first step of an epoch; not if a run is resumed in the middle of one."""
@@ -48,7 +45,7 @@ class Protocol:
         return self.model(batch), None
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
-        """The images of the pairs: captions of one are not negatives of each other, unless the settings say so."""
+        """Images of the pairs, whose other captions are no negatives; None if the settings allow them."""
         return batch.image_ids if self.config.mask_same_image else None
 
     def state(self) -> dict[str, Tensor]:
@@ -56,6 +53,5 @@ class Protocol:
         return dict(self.tables)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
         for name, table in self.tables.items():
             table.copy_(state[name])

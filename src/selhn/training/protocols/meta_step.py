@@ -54,14 +54,9 @@ class MetaStep(Protocol):
         may_record = on_gpu and self._dev.resident and config.capture != "never"
         # A recorded step cannot set seeds. Elsewhere they are set: a model may draw in ways not seen here.
         self._seeded = drops or not may_record
-
-    @property
-    def capturable(self) -> bool:
-        """Not with dropout, which must be the same in all passes, nor without features of dev on the device."""
-        return not self._seeded
+        self.capturable = not self._seeded
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
-        """One step of the weighting network, then the scores."""
         seed = self.batches.generator.initial_seed()
         # The differences below are too small for half precision.
         with torch.autocast(batch.tokens.device.type, enabled=False):
@@ -76,7 +71,10 @@ class MetaStep(Protocol):
         return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))
 
     def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
-        with _unharmed(self.model, self._parameters, self._seeded):
+        # Batch statistics and, where they are seeded, random numbers are afterwards what they were.
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        devices = [self.batches.device] if self.batches.device.type == "cuda" else []
+        with torch.random.fork_rng(devices, enabled=self._seeded):
             scores = self._scores(batch, seed)
             steps = self._gradients(self.loss.per_anchor(scores, self.image_ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
@@ -89,6 +87,8 @@ class MetaStep(Protocol):
                 with _moved(self._parameters, towards, side), torch.no_grad():
                     ends.append(self._plain.per_anchor(self._scores(batch, seed), self.image_ids(batch)))
             change = (ends[0] - ends[1]) * (length / (2 * NUDGE))
+        for buffer, before in buffers:
+            buffer.copy_(before)
         meta = -self.config.lr * (self.loss.weights(scores, self.image_ids(batch)) * change).mean()
         self._optimizer.zero_grad(set_to_none=True)
         meta.backward()
@@ -108,7 +108,6 @@ class MetaStep(Protocol):
         return flatten_optimizer(self._optimizer)[0]
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """The inverse of `state`."""
         of_before = {name: state[name] for name in self.loss.network.state_dict() if name in state}
         self.loss.network.load_state_dict(of_before, strict=False)  # older checkpoints have the network here
         unflatten_optimizer(self._optimizer, state, self._optimizer.state_dict()["param_groups"])
@@ -125,14 +124,3 @@ def _moved(parameters: Sequence[nn.Parameter], along: Sequence[Tensor], by: floa
     finally:
         with torch.no_grad():
             torch._foreach_copy_(list(parameters), before)
-
-
-@contextmanager
-def _unharmed(model: nn.Module, parameters: Sequence[nn.Parameter], seeded: bool) -> Iterator[None]:
-    """Batch statistics and, where they were `seeded`, random numbers are afterwards what they were."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    device = parameters[0].device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else [], enabled=seeded):
-        yield
-    for buffer, before in buffers:
-        buffer.copy_(before)

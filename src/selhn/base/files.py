@@ -56,7 +56,7 @@ def new_folder(path: Path, replace_empty: bool = False) -> Iterator[Path]:
 def writing(folder: Path, meanwhile: str = "") -> Iterator[None]:
     """Hold the lock of a folder. Whoever finds it held is told by whom, and what can be done `meanwhile`.
 
-    The lock belongs to the system, so one held by a killed process is free again at once. What is written in the
+    The lock belongs to the system, so one held by a killed process is free again at once. What is in the
     file only tells people who holds it.
     """
     path = folder / LOCK_FILE

@@ -20,7 +20,7 @@ NAMED_MODELS: dict[str, str] = {}
 
 @cache
 def load_plugins() -> None:
-    """Import the modules that other packages name in their entry points "selhn.plugins" to register their own."""
+    """Import what other packages name as entry points "selhn.plugins": it registers models and losses."""
     for entry in entry_points(group="selhn.plugins"):
         entry.load()
 

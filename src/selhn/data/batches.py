@@ -79,8 +79,8 @@ def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Gener
 class Batches:
     """A split as batches of pairs, one for each caption, in a new order every epoch.
 
-    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes that
-    only `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
+    `steps` does all that needs the host, ahead of time; `assemble` does the rest on the device, with shapes
+    that only `num_tokens` decides and without waiting for anything, so that it can be recorded and replayed.
 
     Args:
         augmentation: what is changed at random; None for nothing.

@@ -72,7 +72,7 @@ def score_split(
     Args:
         block: images, and texts, that are encoded at a time.
         for_ranking: takes `model.logits`, which do not tie when all sigmoids are 1.
-        path: a folder that keeps the result as `scores.npy` for `numpy.load`, one block of texts after another;
+        path: a folder that keeps the result as `scores.npy` for `numpy.load`, written block by block;
             what it has already is not scored again. The tensor is then the file, mapped into memory.
         byte_budget: what the pairs that are scored at a time may take; None for a gigabyte, on a GPU for a
             quarter of its memory. Only cross-attention needs it.

@@ -58,7 +58,7 @@ class Draws:
         return ((quarters[:, :size].float() + 0.5) * (12**0.5 / 2**16)).reshape(len(rows), *shape)
 
     def normal(self, purpose: str, rows: Int[Tensor, " B"], *shape: int) -> Float[Tensor, "B *S"]:
-        """Mean 0, variance 1, nearly Gaussian: the sum of four uniform numbers, with no logarithm to round."""
+        """Mean 0, variance 1, nearly Gaussian: four uniform numbers summed, with no logarithm to round."""
         return self.noise(purpose, rows, *shape, 4).sum(dim=-1) / 2
 
     def _bits(self, purpose: str, rows: Int[Tensor, " B"], shape: tuple[int, ...]) -> Int[Tensor, "B *S"]:

@@ -1,6 +1,7 @@
 """Pictures of the generated world, for people: models see features, never these."""
 
 import math
+from itertools import cycle
 
 from PIL import Image, ImageDraw
 from PIL.Image import Image as PILImage
@@ -132,9 +133,7 @@ def _outline(shape: str) -> Points:
     """The silhouette in the square from -1 to 1, y downwards."""
     circle = [(math.cos(math.radians(turn)), math.sin(math.radians(turn))) for turn in range(0, 360, 4)]
     if shape == "star":
-        return [
-            ((0.97, 0.42)[k % 2] * x, (0.97, 0.42)[k % 2] * y) for k, (y, x) in enumerate(circle[45::9] + circle[:45:9])
-        ]
+        return [(r * x, r * y) for r, (y, x) in zip(cycle((0.97, 0.42)), circle[45::9] + circle[:45:9])]
     if shape == "heart":
         waves = [(s**3, c, 2 * c * c - 1, 4 * c**3 - 3 * c, 8 * c**4 - 8 * c * c + 1) for c, s in circle]
         return [(0.97 * x, -(13 * a - 5 * b - 2 * c - d) / 14.8 - 0.14) for x, a, b, c, d in waves]

@@ -4,10 +4,9 @@ from selhn.diagnose.attention_maps import attention_figure
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.logs import Log, from_rows, read_foreign
 from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
-from selhn.diagnose.plateau import Plateau, plateaus
 from selhn.diagnose.plots import training_figure, verdict_figure
 from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
-from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm, patience
+from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = [

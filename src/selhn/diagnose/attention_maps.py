@@ -62,7 +62,10 @@ def _draw_map(axis: Any, title: str, weights: Float[Tensor, "N M"], attention: A
     image = axis.imshow(weights.numpy(), cmap=colours, vmin=0, vmax=_full(weights), aspect="auto")
     num_words, num_regions = weights.shape
     axis.set_xticks(range(num_regions), [str(number) for number in range(num_regions)], fontsize=8)
-    axis.set_yticks(range(num_words), _labels(attention), fontsize=9)
+    labels = list(attention.words)
+    if attention.kept is not None:
+        labels = [f"{word}  {share:.0%}" for word, share in zip(labels, attention.kept.tolist())]
+    axis.set_yticks(range(num_words), labels, fontsize=9)
     for label, is_word in zip(axis.get_yticklabels(), attention.is_word):
         label.set_color("#111" if is_word else "#999")
     axis.set_title(title, fontsize=10, loc="left")
@@ -81,13 +84,6 @@ def _draw_map(axis: Any, title: str, weights: Float[Tensor, "N M"], attention: A
 def _full(weights: Float[Tensor, "N M"]) -> float:
     """The weight of the full colour: the largest, but so that a look at all alike stays pale."""
     return max(float(weights.max()), 3 / weights.shape[1])
-
-
-def _labels(attention: Attention) -> list[str]:
-    """The words, with the share of each that is kept if the model says so."""
-    if attention.kept is None:
-        return list(attention.words)
-    return [f"{word}  {share:.0%}" for word, share in zip(attention.words, attention.kept.tolist())]
 
 
 def _draw_word(axis: Any, attention: Attention, number: int, picture: npt.NDArray[Any] | None, aspect: float) -> None:

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.diagnose.logs import Log, read_foreign
-from selhn.diagnose.plateau import Plateau, plateaus
-from selhn.diagnose.stall import StallAlarm, make_alarm
+from selhn.diagnose.stall import Plateau, StallAlarm, make_alarm, plateaus
 from selhn.diagnose.verdict import Verdict, judge
-from selhn.losses import AbstractLoss, Scheduled, create_loss
+from selhn.losses import Scheduled, create_loss
 from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
 
 
@@ -67,26 +66,13 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
         loss.set_epoch(last)
     alarm = make_alarm(loss, round(log.steps[-1] / (last + 1)))
     assert alarm is not None
-    plateau = _plateau(loss, batch, log.loss_name)
-    verdict = judge(
-        log,
-        [] if plateau is None else [plateau],
-        epsilon=alarm.epsilon,
-        patience=alarm.patience,
-        mines=loss.mines,
-        remedy=alarm.remedy,
-    )
-    return Diagnosis(verdict, log, plateau and plateau.value, alarm.epsilon)
-
-
-def _plateau(loss: AbstractLoss, batch: int, column: str) -> Plateau | None:
-    """The plateau of a column of our log."""
-    value = loss.plateau(batch)
-    if value is None or column not in ("loss", "loss_per_anchor"):
-        return None
-    if column == "loss" and loss.reduction == "sum":
-        return Plateau(2 * batch * value, f"{value:.4g} for each of {2 * batch} anchors")
-    return Plateau(value, f"{value:.4g} an anchor")
+    ways, value = [], loss.plateau(batch)
+    if value is not None and log.loss_name == "loss" and loss.reduction == "sum":
+        ways = [Plateau(2 * batch * value, f"{value:.4g} for each of {2 * batch} anchors")]
+    elif value is not None and log.loss_name in ("loss", "loss_per_anchor"):
+        ways = [Plateau(value, f"{value:.4g} an anchor")]
+    verdict = judge(log, ways, epsilon=alarm.epsilon, patience=alarm.patience, mines=loss.mines, remedy=alarm.remedy)
+    return Diagnosis(verdict, log, ways[0].value if ways else None, alarm.epsilon)
 
 
 def _log_in(folder: Path) -> Path:

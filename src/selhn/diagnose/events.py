@@ -14,8 +14,6 @@ from selhn.base.errors import Damaged, SelhnError
 MOST_BYTES = 1 << 30
 LONGEST_RECORD = 1 << 24
 """A picture can be megabytes long; a scalar never is."""
-DOUBLE, FLOAT = 2, 1
-"""Types of the numbers in a tensor, of the two that scalars come in."""
 
 Scalar = tuple[int, str, float]
 """Step, tag and value."""
@@ -27,29 +25,23 @@ def read_events(path: Path) -> list[Scalar]:
     if size > MOST_BYTES:
         raise SelhnError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is not a log of scalars")
     scalars: list[Scalar] = []
+    wrong = f"{path} is not a TensorBoard file, or is damaged"
     with path.open("rb") as file:
         while len(header := file.read(12)) == 12:
-            (length,) = struct.unpack_from("<Q", header)
+            at, (length,) = file.tell() - 12, struct.unpack_from("<Q", header)
             if length > LONGEST_RECORD:
-                at = file.tell() - 12
-                raise Damaged(
-                    f"{path} is not a TensorBoard file, or is damaged: the record at byte {at} claims {length:,} bytes"
-                )
+                raise Damaged(f"{wrong}: the record at byte {at} claims {length:,} bytes")
             record = file.read(length)
             if len(record) < length or len(file.read(4)) < 4:
                 break
             try:
                 scalars += _scalars(record)
             except (Damaged, struct.error, UnicodeDecodeError):
-                where = file.tell() - length - 16
-                raise Damaged(
-                    f"{path} is not a TensorBoard file, or is damaged: see the record at byte {where}"
-                ) from None
+                raise Damaged(f"{wrong}: see the record at byte {at}") from None
     return scalars
 
 
 def _scalars(event: bytes) -> Iterator[Scalar]:
-    """The scalars of one event."""
     step, summaries = 0, []
     for field, value in _fields(event):
         if field == 2 and isinstance(value, int):
@@ -73,7 +65,7 @@ def _scalars(event: bytes) -> Iterator[Scalar]:
 def _tensor(message: bytes) -> float | None:
     """The number of a tensor that holds one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
     parts = dict(_fields(message))
-    code = {FLOAT: "<f", DOUBLE: "<d"}.get(kind) if isinstance(kind := parts.get(1), int) else None
+    code = {1: "<f", 2: "<d"}.get(kind) if isinstance(kind := parts.get(1), int) else None
     raw = parts.get(4) or parts.get(5) or parts.get(6)
     if code is None or not isinstance(raw, bytes) or len(raw) != struct.calcsize(code):
         return None

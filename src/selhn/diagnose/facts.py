@@ -1,15 +1,13 @@
 """Facts about a log that the rules of a verdict use, each computed once."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from selhn.diagnose.evidence import ends, smoothed, told_numbers
 from selhn.diagnose.logs import Column, Log
-from selhn.diagnose.plateau import Plateau
-from selhn.diagnose.stall import PATIENCE, StallAlarm
+from selhn.diagnose.stall import PATIENCE, Plateau, StallAlarm
 
 NEAR = 0.02
 """How far from a plateau a loss may be, as a share of it, if nothing but the loss is known."""
@@ -32,49 +30,40 @@ class Still(NamedTuple):
     stalled: bool = False
 
 
-@dataclass(frozen=True)
 class Facts:
-    """What is known about a log; all its rows have a finite loss."""
+    """What is known about a log; all its rows have a finite loss. The arguments are those of `judge`."""
 
-    log: Log
-    mines: bool
-    remedy: str | None
-    patience: int  # steps without a break after which standing still is a stall: fewer in a short log
-    length: float  # steps from the first row to the last
-    is_long: bool  # whether positives and negatives ought to be separated by now
-    gaps: Column | None  # delta_s, if the log has it
-    first: float  # the loss in the first tenth
-    last: float  # and in the last
-    smooth: Column  # its running mean
-    half: Column  # the loss in the second half
-    quarters: list[float]  # its mean in each quarter
-    is_quiet: bool  # whether it hardly moves in the second half
-    learns: bool  # whether RSUM on dev says so, whatever the loss does
-    stills: list[Still]  # what the alarm makes of each plateau, or of delta_s alone if none is given
-    likely: Still | None  # the one that fits, if that is plain
+    def __init__(
+        self, log: Log, plateaus: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
+    ):
+        self.log, self.mines, self.remedy = log, mines, remedy
+        self.length = float(log.steps[-1] - log.steps[0])
+        # Whether positives and negatives ought to be separated by now.
+        self.is_long = self.length >= max(LONG, 2 * patience)
+        # Steps without a break after which standing still is a stall: fewer in a short log.
+        self.patience = int(min(patience, max(PATIENCE, self.length / 2)))
+        self.gaps = log.columns.get("delta_s")
+        self.first, self.last = ends(log.loss)
+        self.course, self.others = from_to(log.loss_name, self.first, self.last), told_numbers(log)
+        self.smooth = smoothed(log.loss)
+        self.half = log.loss[len(log.loss) // 2 :]
+        self.is_quiet = bool(self.half.std() < 3 * STEADY * abs(self.half.mean()))
+        self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
+        # Whether RSUM on dev says so, whatever the loss does.
+        self.learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
+        self.stills = self._stills([*plateaus] or [None], epsilon)
+        likely = self.stills
+        if len(likely) > 1:  # the one plateau, not guessed, above which training with hard negatives starts
+            known = [(one, one.plateau.value) for one in likely if one.plateau and not one.plateau.guessed]
+            likely = [one for one, value in known if 1 < self.first / value < 1.8]
+        self.likely = likely[0] if len(likely) == 1 else None
 
-    @classmethod
-    def of(
-        cls, log: Log, plateaus: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
-    ) -> "Facts":
-        """Compute them; the arguments are those of `judge`."""
-        length, dev = float(log.steps[-1] - log.steps[0]), log.dev
-        is_long = length >= max(LONG, 2 * patience)
-        patience = int(min(patience, max(PATIENCE, length / 2)))
-        ways: list[Plateau | None] = [*plateaus] or [None]
-        first, last = ends(log.loss)
+    def _stills(self, ways: Sequence[Plateau | None], epsilon: float) -> list[Still]:
+        """What the alarm makes of each plateau, or of delta_s alone if none is given."""
         # Of many guesses nearly all are far off, which is seen without reading the log row by row.
-        far = [len(ways) > 1 and way is not None and abs(last - way.value) > FAR * way.value for way in ways]
+        far = [len(ways) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value for way in ways]
         nothing = [Still(way, epsilon) for way in ways]
-        stills = [one if is_far else _still(log, one, patience) for one, is_far in zip(nothing, far)]
-        half = log.loss[len(log.loss) // 2 :]
-        return cls(
-            log, mines, remedy, patience, length, is_long, log.columns.get("delta_s"), first, last,
-            smoothed(log.loss), half, [float(part.mean()) for part in np.array_split(log.loss, 4)],
-            is_quiet=bool(half.std() < 3 * STEADY * abs(half.mean())),
-            learns=len(dev) > 1 and dev[-1][1] > 1.5 * dev[0][1],
-            stills=stills, likely=stills[0] if len(stills) == 1 else _likely(first, stills),
-        )  # fmt: skip
+        return [one if is_far else _still(self.log, one, self.patience) for one, is_far in zip(nothing, far)]
 
     def at_end(self, still: Still) -> tuple[str, ...]:
         """Evidence: loss and delta_s in the end, and how other numbers changed."""
@@ -82,14 +71,7 @@ class Facts:
         told = []
         if self.gaps is not None:
             told = [f"delta_s {ends(self.gaps)[1]:.4f} at the end, epsilon {still.epsilon:g}"]
-        return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *told_numbers(self.log))
-
-
-def _likely(first: float, stills: list[Still]) -> Still | None:
-    """The one plateau, not guessed, above which training starts as it does with hard negatives."""
-    known = [(one, one.plateau.value) for one in stills if one.plateau and not one.plateau.guessed]
-    near = [one for one, value in known if 1 < first / value < 1.8]
-    return near[0] if len(near) == 1 else None
+        return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *self.others)
 
 
 def _still(log: Log, nothing: Still, patience: int) -> Still:
@@ -124,3 +106,42 @@ def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     steady = STEADY / 2 if plateau.guessed else STEADY
     off = last.mean() / plateau.value - 1
     return bool(last.std() < steady * plateau.value and -NEAR / 4 <= off <= NEAR)
+
+
+def told_numbers(log: Log) -> tuple[str, ...]:
+    """How the numbers beside the loss changed, as a person would quote them: at first and at the end."""
+    words = {"spread": "spread of the scores", "rank_images": "effective rank of the images",
+             "rank_texts": "effective rank of the texts", "distance": "|t^ - t|"}  # fmt: skip
+    there = {**log.evaluated, **log.columns}
+    told = [from_to(words[name], *ends(there[name])) for name in words if name in there]
+    if len(log.dev) > 1:
+        told.append(from_to("RSUM on dev", log.dev[0][1], log.dev[-1][1]))
+    return (*told, *told_gradients(log))
+
+
+def told_gradients(log: Log) -> tuple[str, ...]:
+    """The gradient norm that changed most."""
+    norms = {name: ends(column) for name, column in log.columns.items() if name.startswith("grad_")}
+    norms = {name: (first, last) for name, (first, last) in norms.items() if first > 0 and last > 0}
+    if not norms:
+        return ()
+    name = max(norms, key=lambda one: abs(math.log(norms[one][1] / norms[one][0])))
+    return (from_to(f"gradient norm of {name.removeprefix('grad_')}", *norms[name]),)
+
+
+def from_to(name: str, first: float, last: float) -> str:
+    """One number, as it was and as it is."""
+    return f"{name}: from {first:.4g} to {last:.4g}"
+
+
+def ends(column: Column) -> tuple[float, float]:
+    """Means over the first and the last tenth of what there is."""
+    there = column[np.isfinite(column)]
+    size = max(1, len(there) // 10)
+    return (float(there[:size].mean()), float(there[-size:].mean())) if len(there) else (float("nan"),) * 2
+
+
+def smoothed(column: Column) -> Column:
+    """The mean over the last twentieth of the log, at every row."""
+    size = max(1, len(column) // 20)
+    return np.convolve(np.pad(column, (size - 1, 0), mode="edge"), np.ones(size) / size, mode="valid")

@@ -54,12 +54,10 @@ class Log:
 
     @property
     def loss(self) -> Column:
-        """The training loss."""
         return self.columns["loss"]
 
     @property
     def clock(self) -> Clock:
-        """What the log counts."""
         return "step" if self.counts_steps else "row"
 
     def place(self, step: float) -> int:
@@ -67,11 +65,9 @@ class Log:
         return int(step) // self.steps_a_row
 
     def when(self, step: float) -> str:
-        """The same in words."""
         return f"{self.clock} {self.place(step):,}"
 
     def where(self, kept: npt.NDArray[np.bool_]) -> "Log":
-        """Only the rows to keep."""
         columns = {name: column[kept] for name, column in self.columns.items()}
         return replace(self, steps=self.steps[kept], columns=columns)
 
@@ -98,7 +94,10 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
     if path.stat().st_size > MOST_BYTES:
         raise SelhnError(f"{path} has more than {MOST_BYTES:,} bytes: log fewer rows, such as one every ten steps")
     if "tfevents" in path.name:
-        rows: Iterable[Mapping[str, Any]] = _by_step(read_events(path))
+        by_step: dict[int, dict[str, Any]] = {}
+        for step, tag, value in read_events(path):
+            by_step.setdefault(step, {"step": step})[tag] = value
+        rows: Iterable[Mapping[str, Any]] = [by_step[step] for step in sorted(by_step)]
     elif path.suffix.lower() in (".csv", ".tsv"):
         rows = _csv_rows(path)
     elif path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".log"):
@@ -176,7 +175,6 @@ class _Table:
         return np.arange(1.0, len(self.rows) + 1) * counts_for, step or self.find(EPOCH), counts_for
 
     def loss_name(self, column: str | None) -> str:
-        """The column of the training loss."""
         names = self.names
         if column is not None:
             if column not in names:
@@ -185,8 +183,8 @@ class _Table:
         found = self.find(LOSS)
         if found is None:
             likely = [one for one in names if "loss" in one.lower() and not HELD_OUT.search(one.lower())]
-            found = likely[0] if len(likely) == 1 else None
-        if found is None:
+            if len(likely) == 1:
+                return likely[0]
             listed = ", ".join(names[:20]) or "no numbers at all"
             what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
             raise SelhnError(f"{self.source} has no column that is plainly the training loss (it has {listed}): {what}")
@@ -197,30 +195,21 @@ def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
     for name, value in row.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            full = f"{prefix}{name}"
             try:
-                yield f"{prefix}{name}", float(value)
+                yield full.strip() if isinstance(value, str) else full, float(value)
             except OverflowError:  # a whole number that no float can hold
-                yield f"{prefix}{name}", math.inf if value > 0 else -math.inf
-        elif isinstance(value, str) and value.strip():
-            try:
-                yield f"{prefix}{name}".strip(), float(value)
-            except ValueError:
+                assert isinstance(value, int)
+                yield full, math.inf if value > 0 else -math.inf
+            except ValueError:  # words
                 continue
-
-
-def _by_step(scalars: Sequence[tuple[int, str, float]]) -> list[dict[str, Any]]:
-    rows: dict[int, dict[str, Any]] = {}
-    for step, tag, value in scalars:
-        rows.setdefault(step, {"step": step})[tag] = value
-    return [rows[step] for step in sorted(rows)]
 
 
 def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            delimiter = max(",;\t", key=first.count)
+            delimiter = max(",;\t", key=file.readline().count)
             file.seek(0)
             for row in csv.DictReader(file, delimiter=delimiter):
                 yield {name: value for name, value in row.items() if name is not None and value is not None}
@@ -235,17 +224,13 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             is_list = file.read(1) == "["
             file.seek(0)
             for number, text in enumerate([file.read()] if is_list else file, 1):
-                where = f"{path}" if is_list else f"{path}, line {number}"
-                parsed = _parsed(text, where, may_be_cut=not is_list)
+                try:
+                    parsed: Any = json.loads(text) if text.strip() else None
+                except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
+                    if not is_list and not text.endswith("\n"):
+                        return
+                    where = f"{path}" if is_list else f"{path}, line {number}"
+                    raise Damaged(f"{where} is not JSON: give lines of objects, or a list of them, or a .csv") from None
                 yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
     except UnicodeDecodeError:
         raise Damaged(f"{path} cannot be read as JSON: it is not UTF-8") from None
-
-
-def _parsed(text: str, where: str, may_be_cut: bool) -> Any:
-    try:
-        return json.loads(text) if text.strip() else None
-    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
-        if may_be_cut and not text.endswith("\n"):
-            return None
-        raise Damaged(f"{where} is not JSON: give lines of objects, or a list of them, or a .csv") from None

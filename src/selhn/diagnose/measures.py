@@ -45,10 +45,9 @@ Norms: TypeAlias = Mapping[nn.Parameter, Float[Tensor, ""]]
 @torch.no_grad()
 def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
     """The norm of the gradient of every parameter that has one, in one pass over them."""
-    having = [parameter for parameter in parameters if parameter.grad is not None]
-    grads = [parameter.grad for parameter in having if parameter.grad is not None]
-    wide = torch.float64 if any(grad.dtype == torch.float64 for grad in grads) else torch.float32
-    return dict(zip(having, torch._foreach_norm(grads, dtype=wide))) if grads else {}
+    grads = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+    wide = torch.float64 if any(grad.dtype == torch.float64 for grad in grads.values()) else torch.float32
+    return dict(zip(grads, torch._foreach_norm(list(grads.values()), dtype=wide))) if grads else {}
 
 
 @torch.no_grad()

@@ -119,8 +119,12 @@ def probe_embeddings(
         numbers = _triplets(unit["images"], unit["texts"], image_ids)
         for name, value in given.items():
             numbers |= _cloud(name, unit[name])
-            if value.is_leaf or value.retains_grad:
-                numbers |= _gradient_parts(name, value)
+            # The measured gradient of the loss on the embeddings: norms of the parts across and along them.
+            if (value.is_leaf or value.retains_grad) and value.grad is not None:
+                gradient = value.grad.float()
+                along = (gradient * unit[name]).sum(dim=1, keepdim=True)
+                numbers[f"tangent_{name}"] = (gradient - along * unit[name]).norm()
+                numbers[f"radial_{name}"] = along.norm()
     return numbers
 
 
@@ -166,15 +170,6 @@ def _cloud(name: str, embeddings: Float[Tensor, "B d"]) -> dict[str, Float[Tenso
         f"spread_{name}": (trace / len(gram)).sqrt(),
         f"rank_{name}": torch.where(trace > TINY, 1 / shares, 0.0),
     }
-
-
-def _gradient_parts(name: str, value: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
-    """The measured gradient of the loss on the embeddings: norms of the parts across and along them."""
-    if value.grad is None:
-        return {}
-    gradient, direction = value.grad.float(), nn.functional.normalize(value.float(), dim=1)
-    along = (gradient * direction).sum(dim=1, keepdim=True)
-    return {f"tangent_{name}": (gradient - along * direction).norm(), f"radial_{name}": along.norm()}
 
 
 @torch.no_grad()

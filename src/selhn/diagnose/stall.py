@@ -1,11 +1,16 @@
-"""The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop."""
+"""The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop.
+
+Also the plateaus, where a loss sits when all scores are equal, for logs that do not say what loss they are of.
+"""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
+from selhn.base.errors import SelhnError
 from selhn.losses import AbstractLoss, TripletSelHN
 
 NEW_SHARE = 0.05
@@ -16,6 +21,10 @@ NEAR = 0.05
 """How far from its plateau a loss that sits there may be, as a share of it; epsilon is that share of the margin."""
 GROWTH, FLOOR = 3.0, 1e-4
 """Scores spread once they spread that many times as far as they did; below the floor they only tremble."""
+MARGIN = 0.2
+"""What nearly all image-text matching programs take."""
+BATCHES = (16, 32, 48, 64, 80, 96, 100, 128, 160, 200, 256, 320, 384, 512, 1024)
+"""Sizes that are tried if a log does not say its own."""
 
 
 @dataclass
@@ -61,7 +70,9 @@ class StallAlarm:
         for name, value in heard.items():
             before = self.means.get(name, value)
             self.means[name] = before + share * (value - before)
-        if not self.is_still():
+        loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
+        sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
+        if not sits or (delta_s is not None and not delta_s < self.epsilon):
             self.since = None
             return self._called_off(step)
         self.moving_since = None
@@ -73,12 +84,6 @@ class StallAlarm:
             return None
         self.said = self._sentence(step - self.since)
         return self.said
-
-    def is_still(self) -> bool:
-        """Whether the running means are those of a stall; how long they have been is not asked."""
-        loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")
-        sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
-        return sits and (delta_s is None or delta_s < self.epsilon)
 
     def _called_off(self, step: int) -> str | None:
         if self.said is None:
@@ -127,3 +132,45 @@ def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
 def epsilon_of(loss: Callable[..., Tensor] | None) -> float:
     """The delta_s above which an anchor counts as separated: that of SelHN, or what SelHN has by default."""
     return loss.epsilon if isinstance(loss, TripletSelHN) else 0.01
+
+
+class Plateau(NamedTuple):
+    """A value at which a loss may stand still."""
+
+    value: float
+    words: str
+    guessed: bool = False
+    """Whether the size of the batch was guessed, so that a fit must be close."""
+
+
+def plateaus(margin: float | None = None, batch: int | None = None, reduction: str | None = None) -> Iterator[Plateau]:
+    """The plateaus of T-HN however it is summed, from `margin` per anchor to 2 B `margin`; then of InfoNCE.
+
+    `reduction` "mean" or "sum" leaves out the others; what is None is guessed.
+    """
+    if reduction not in (None, "mean", "sum"):
+        raise SelhnError(f"reduction must be mean or sum, got {reduction!r}")
+    if margin is not None and not margin > 0:
+        raise SelhnError(f"margin must be above 0, got {margin}")
+    if batch is not None and batch < 2:
+        raise SelhnError(f"batch must be at least 2, got {batch}: it is the number of pairs in a step")
+    margin = margin or MARGIN
+    if reduction != "sum":
+        yield Plateau(margin, f"the margin, {margin:g} an anchor")
+        yield Plateau(2 * margin, f"2 x margin, {margin:g} for each direction")
+    if reduction != "mean":
+        sizes = (batch,) if batch else BATCHES
+        for anchors in dict.fromkeys(directions * size for directions in (2, 1) for size in sizes):
+            words = f"{anchors} x margin, {margin:g} an anchor, summed over {anchors} anchors"
+            if not batch:
+                words += f" (a batch of {anchors // 2}, or one direction of {anchors})"
+            yield Plateau(anchors * margin, words, guessed=batch is None)
+    if not batch:
+        return
+    chance, words = math.log(batch), f"log {batch}, InfoNCE with all texts equally likely"
+    if reduction != "sum":
+        yield Plateau(chance, words)
+        yield Plateau(2 * chance, f"2 x {words}, both directions")
+    if reduction != "mean":
+        for anchors in (2 * batch, batch):
+            yield Plateau(anchors * chance, f"{anchors} x {words}, summed over {anchors} anchors")

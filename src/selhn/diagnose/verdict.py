@@ -6,11 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from selhn.diagnose.evidence import ends, from_to, smoothed, told_gradients, told_numbers
-from selhn.diagnose.facts import LONG, NEAR, STEADY, Facts, Still
+from selhn.diagnose.facts import LONG, NEAR, STEADY, Facts, Still, ends, from_to, smoothed, told_gradients
 from selhn.diagnose.logs import Clock, Log
-from selhn.diagnose.plateau import Plateau
-from selhn.diagnose.stall import PATIENCE
+from selhn.diagnose.stall import PATIENCE, Plateau
 
 Kind = Literal["healthy", "stalled", "collapsing", "diverging", "overfitting", "unclear"]
 REMEDIES: dict[Kind, str] = {
@@ -49,7 +47,6 @@ class Verdict:
 
     @property
     def title(self) -> str:
-        """The kind, and since when."""
         return self.kind if self.since is None else f"{self.kind} since {self.clock} {self.since:,}"
 
     def __str__(self) -> str:
@@ -57,7 +54,6 @@ class Verdict:
         return "\n".join([*lines, f"What helps: {self.remedy}."] if self.kind != "healthy" else lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self)
 
 
@@ -97,7 +93,7 @@ def judge(
         words = "1 row is" if rows == 1 else f"{rows} rows are"
         kind, found = "unclear", Finding(f"{words} too few to judge by")
     else:
-        facts = Facts.of(log.where(finite), plateaus, epsilon, patience, mines, remedy)
+        facts = Facts(log.where(finite), plateaus, epsilon, patience, mines, remedy)
         kind, found = next((kind, said) for kind, rule in RULES if (said := rule(facts)) is not None)
     skipped = (f"{len(lost)} of {len(finite)} rows have no finite loss",) if len(lost) else ()
     since = None if found.since is None else log.place(int(found.since))
@@ -135,11 +131,10 @@ def _hardly_told_apart(facts: Facts) -> Finding | None:
 
 
 def _blown_up(facts: Facts) -> Finding | None:
-    first, last = facts.first, facts.last
-    if not (0 < 2 * first < last and last > 3 * facts.smooth.min()):
+    if not (0 < 2 * facts.first < facts.last and facts.last > 3 * facts.smooth.min()):
         return None
-    low = np.flatnonzero(facts.smooth <= 1.2 * first)
-    evidence = (from_to(facts.log.loss_name, first, last), *told_gradients(facts.log))
+    low = np.flatnonzero(facts.smooth <= 1.2 * facts.first)
+    evidence = (facts.course, *told_gradients(facts.log))
     return Finding("the loss grows", evidence, facts.log.steps[low[-1] if len(low) else 0])
 
 
@@ -187,8 +182,7 @@ def _where_it_began(facts: Facts) -> Finding | None:
         return None
     if not facts.quarters[3] > FALLEN * facts.first > 0:
         return None
-    evidence = (from_to(facts.log.loss_name, facts.first, facts.last),)
-    return Finding(f"{facts.log.loss_name} ends where it began", evidence, facts.log.steps[0])
+    return Finding(f"{facts.log.loss_name} ends where it began", (facts.course,), facts.log.steps[0])
 
 
 def _overfitting(facts: Facts) -> Finding | None:
@@ -250,14 +244,12 @@ def _near_a_plateau(facts: Facts) -> Finding | None:
     words = "may or may not be leaving it"
     if is_short:
         words = "is too short to tell whether the loss stays there"
-    return Finding(
-        f"it ends near {near[0].words}, and {words}", (from_to(facts.log.loss_name, facts.first, facts.last),)
-    )
+    return Finding(f"it ends near {near[0].words}, and {words}", (facts.course,))
 
 
 def _healthy(facts: Facts) -> Finding:
     log, left = facts.log, facts.stills[0].left if len(facts.stills) == 1 else None
-    evidence = [from_to(log.loss_name, facts.first, facts.last), *told_numbers(log)]
+    evidence = [facts.course, *facts.others]
     if left is not None:
         start, end = log.when(left[0]), log.place(left[1])
         evidence.append(f"it sat on a plateau from {start} to {end:,}, and left it")

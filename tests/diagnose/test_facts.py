@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selhn.diagnose import from_rows
-from selhn.diagnose.evidence import ends, smoothed, told_gradients, told_numbers
+from selhn.diagnose.facts import ends, smoothed, told_gradients, told_numbers
 
 ROWS = [{"step": s, "loss": 1.0, "spread": 0.1 / s, "grad_image": 1 / s, "grad_text": 1.0, "grad_idle": 0.0}
         for s in range(1, 31)]  # fmt: skip

@@ -34,7 +34,7 @@ class Facts:
     """What is known about a log; all its rows have a finite loss. The arguments are those of `judge`."""
 
     def __init__(
-        self, log: Log, plateaus: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
+        self, log: Log, ways: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
     ):
         self.log, self.mines, self.remedy = log, mines, remedy
         self.length = float(log.steps[-1] - log.steps[0])
@@ -51,7 +51,7 @@ class Facts:
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
         # Whether RSUM on dev says so, whatever the loss does.
         self.learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
-        self.stills = self._stills([*plateaus] or [None], epsilon)
+        self.stills = self._stills([*ways] or [None], epsilon)
         likely = self.stills
         if len(likely) > 1:  # the one plateau, not guessed, above which training with hard negatives starts
             known = [(one, one.plateau.value) for one in likely if one.plateau and not one.plateau.guessed]
@@ -60,10 +60,12 @@ class Facts:
 
     def _stills(self, ways: Sequence[Plateau | None], epsilon: float) -> list[Still]:
         """What the alarm makes of each plateau, or of delta_s alone if none is given."""
-        # Of many guesses nearly all are far off, which is seen without reading the log row by row.
-        far = [len(ways) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value for way in ways]
-        nothing = [Still(way, epsilon) for way in ways]
-        return [one if is_far else _still(self.log, one, self.patience) for one, is_far in zip(nothing, far)]
+        stills = []
+        for way in ways:
+            # Of many guesses nearly all are far off, which is seen without reading the log row by row.
+            is_far = len(ways) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value
+            stills.append(Still(way, epsilon) if is_far else _still(self.log, way, epsilon, self.patience))
+        return stills
 
     def at_end(self, still: Still) -> tuple[str, ...]:
         """Evidence: loss and delta_s in the end, and how other numbers changed."""
@@ -74,12 +76,11 @@ class Facts:
         return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *self.others)
 
 
-def _still(log: Log, nothing: Still, patience: int) -> Still:
-    plateau, epsilon = nothing.plateau, nothing.epsilon
+def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> Still:
     names = {"loss_per_anchor": "loss", "delta_s": "delta_s", "spread": "spread"}
     columns = {ours: log.columns[name].tolist() for ours, name in names.items() if name in log.columns}
     if plateau is None and "delta_s" not in columns:
-        return nothing
+        return Still(plateau, epsilon)
     alarm = StallAlarm(None if plateau is None else plateau.value, epsilon, patience)
     left, before = None, None
     for number, step in enumerate(log.steps.astype(int).tolist()):

@@ -229,8 +229,8 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
                     if not is_list and not text.endswith("\n"):
                         return
-                    where = f"{path}" if is_list else f"{path}, line {number}"
-                    raise Damaged(f"{where} is not JSON: give lines of objects, or a list of them, or a .csv") from None
+                    what = "is not JSON: give lines of objects, or a list of them, or a .csv"
+                    raise Damaged(f"{path} {what}" if is_list else f"{path}, line {number} {what}") from None
                 yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
     except UnicodeDecodeError:
         raise Damaged(f"{path} cannot be read as JSON: it is not UTF-8") from None

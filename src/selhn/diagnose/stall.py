@@ -1,6 +1,6 @@
 """The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop.
 
-Also the plateaus, where a loss sits when all scores are equal, for logs that do not say what loss they are of.
+Also the plateaus at which a loss sits when all scores are equal, for logs that do not say what loss it is.
 """
 
 import math

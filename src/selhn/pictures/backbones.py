@@ -89,7 +89,6 @@ class EfficientNetLite:
         self.device = torch.device(device)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        """9 x 9 cells for number 2."""
         pixels = pixels.to(self.device, memory_format=torch.channels_last)
         return self.network.extract_features(pixels).contiguous()
 

@@ -209,13 +209,10 @@ def _rows_of_splits(
         order = {key: number for number, key in enumerate(sorted(set(keys)))}
         held = max(1, len(order) // 10)
         split_of = [("dev", "test", "train")[min(2, order[key] // held)] for key in keys]
-    rows: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
-    for row, split in enumerate(split_of):
-        rows[split].append(row)
-    missing = [split for split, own in rows.items() if not own]
-    if missing:
+    splits = ("train", "dev", "test")
+    if missing := [split for split in splits if split not in split_of]:
         raise SelhnError(
             f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three "
             "splits; give more pictures, or only search them: selhn index"
         )
-    return rows
+    return {split: [row for row, own in enumerate(split_of) if own == split] for split in splits}

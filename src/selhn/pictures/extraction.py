@@ -4,9 +4,10 @@ import json
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from jaxtyping import Float
@@ -119,13 +120,11 @@ class Extraction:
     def _read_ahead(self) -> Iterator[PictureRegions]:
         """The files in order, some of them read before they are needed."""
         with ThreadPoolExecutor(self.workers) as pool:
-            running: deque[Future[PictureRegions]] = deque()
-            for path in self.paths:
-                running.append(pool.submit(self._read, path))
-                if len(running) >= 2 * self.batch_size:
-                    yield running.popleft().result()
+            paths = iter(self.paths)
+            running = deque(pool.submit(self._read, path) for path in islice(paths, 2 * self.batch_size))
             while running:
                 yield running.popleft().result()
+                running.extend(pool.submit(self._read, path) for path in islice(paths, 1))
 
     def _read(self, path: Path) -> PictureRegions:
         try:

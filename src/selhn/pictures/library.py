@@ -1,6 +1,5 @@
 """A library of pictures: index, extractor and folders together."""
 
-import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,7 +18,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import picture_files, ready
-from selhn.pictures.cache import FeatureCache, default_cache
+from selhn.pictures.cache import FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extraction, no_decoder_warnings
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
@@ -196,7 +195,6 @@ class Library:
         return Query(text, self.regions(like), None, weights)
 
     def regions(self, picture: Path | str) -> Float[Tensor, "M F"]:
-        """The regions of the file of a picture, to search with."""
         extractor = self._require_extractor("search with the id of an item, or with regions")
         return extractor([open_picture(Path(picture).expanduser()).image])[0]
 
@@ -244,7 +242,6 @@ class Library:
         return str(path)
 
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
-        """Give an item other captions, or other metadata."""
         now = self.index.get(name)
         own = now.captions if captions is None else tuple(captions)
         # What indexing wrote shows whether a file has changed, so it cannot be overwritten.
@@ -256,21 +253,18 @@ class Library:
     def delete(self, name: str) -> None:
         """Remove an item; its file is deleted only if `add` wrote it."""
         path = self.picture(name)
-        was_added = path is not None and self._was_added(path)
+        uploads = [folder / UPLOADS for folder in self.pictures.folders] if self.pictures is not None else []
+        # People's own files may be in such a folder, but have other names.
+        if path is not None and (path.parent not in uploads or path.stem != _upload_name(path.read_bytes())):
+            path = None
         self.index.delete([name])
         self.know_ids()
-        if path is not None and was_added:
+        if path is not None:
             path.unlink(missing_ok=True)
 
     def know_ids(self) -> bool:
         """Make an index in a folder read its ids now, in this thread, and not in that of the next reader."""
         return "" in self.index
-
-    def _was_added(self, path: Path) -> bool:
-        """Whether `add` wrote a file: people's own may be in such a folder, but have other names."""
-        folders = () if self.pictures is None else self.pictures.folders
-        is_there = path.parent in [folder / UPLOADS for folder in folders] and path.is_file()
-        return is_there and path.stem == _upload_name(path.read_bytes())
 
     def _require_extractor(self, remedy: str) -> Extractor:
         if self.extractor is None:
@@ -279,4 +273,4 @@ class Library:
 
 
 def _upload_name(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:24]
+    return content_key(content).hex()[:24]

@@ -96,12 +96,8 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
         if (item.captions, item.metadata) != (record.captions, record.metadata):
             changed.append(item)
     # Nothing below a folder that cannot be listed now is known to be gone.
-    there = set(map(str, found.pictures))
-    gone = [
-        name
-        for name in known
-        if name not in there and not any(Path(name).is_relative_to(closed) for closed, _ in found.closed)
-    ]
+    there, closed = set(map(str, found.pictures)), [path for path, _ in found.closed]
+    gone = [name for name in known if name not in there and not any(map(Path(name).is_relative_to, closed))]
     refused = [(str(path), why) for path, why in found.closed]
     refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
     others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)

@@ -32,7 +32,7 @@ WIDTH = 64
 @pytest.fixture
 def interpreter(monkeypatch):
     monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
-    monkeypatch.setattr(cross_scores, "_product", lambda a, b: a.float() @ b.float())
+    monkeypatch.setattr(cross_scores, "wide_product", lambda a, b: a.float() @ b.float())
 
 
 def make(items, size, seed, shared=0.5):

@@ -1,34 +1,15 @@
-"""Where the time goes: scores and their statistics, pooling, recurrence, transformers; torch, and Triton on a GPU."""
+"""Where the time goes: scores, statistics, pooling, recurrence, transformers; torch, and Triton on a GPU."""
 
 from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_attend
 from selhn.kernels.differences import LinearWeights, compared_nodes, node_precision
+from selhn.kernels.gpu import side_by_side
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
 from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, PerAnchor, Statistic, Terms, dense_statistics
-from selhn.kernels.streams import side_by_side
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
-__all__ = [
-    "MAXIMA",
-    "STATISTICS",
-    "AnchorStatistics",
-    "AttentionSettings",
-    "LayerSettings",
-    "LayerWeights",
-    "LinearWeights",
-    "PerAnchor",
-    "Statistic",
-    "Terms",
-    "attention_scores",
-    "can_attend",
-    "can_scan",
-    "compared_nodes",
-    "dense_statistics",
-    "gru_scan",
-    "node_precision",
-    "pool_sorted",
-    "side_by_side",
-    "tiled_statistics",
-    "transformer_layers",
-]
+__all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms", "dense_statistics"]
+__all__ += ["AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights", "attention_scores"]
+__all__ += ["can_attend", "can_scan", "compared_nodes", "gru_scan", "node_precision", "pool_sorted"]
+__all__ += ["side_by_side", "tiled_statistics", "transformer_layers"]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from selhn.kernels.triton_support import fusable
+from selhn.kernels.gpu import fusable, wide_product
 
 SLOPE = 0.1
 """Of the LeakyReLU before the softmax."""
@@ -28,9 +28,8 @@ EPSILON = 1e-8
 """Added to every norm that something is divided by."""
 MOST_REGIONS = 128
 MOST_WORDS = 64
-# The largest gradient of a score is scaled to this: 2^8 below the largest number of float16, 2^22 above the
-# least.
 LARGEST_PULL = 256.0
+"""What the largest gradient of a score is scaled to: 2^8 below the largest float16, 2^22 above the least."""
 
 
 class AttentionSettings(NamedTuple):
@@ -64,8 +63,7 @@ def attention_scores(
 ) -> Float[Tensor, "I T"]:
     """Every image against every text: words look at regions (t2i), regions at words (i2t), or both summed.
 
-    Vectors have the length 1, or 0 where they are padding. A fragment that sees nothing has the cosine 0 and
-    no gradient.
+    Vectors have length 1, or 0 if padding. A fragment that sees nothing has cosine 0 and no gradient.
     """
     # The kernels, and the matrix products of the backward pass, read eight words at a time.
     missing = -texts.shape[1] % 8
@@ -80,7 +78,7 @@ def attention_scores(
 
 
 class _Scores(torch.autograd.Function):
-    """`views`: per direction the Gram matrices of the contexts, the lengths of the queries, and both masks."""
+    """`views`: per direction the Gram matrices of the contexts, the lengths of the queries, both masks."""
 
     @staticmethod
     def forward(
@@ -95,7 +93,7 @@ class _Scores(torch.autograd.Function):
 
         # A focus jumps where a weight passes the average: there float16 alone would change scores by 1e-3.
         rows, columns = _halves(images, texts, exact=settings.focus is not None)
-        dots = _product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
+        dots = wide_product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
         scores = dots.new_empty(len(images), len(texts))
         for turn, (direction, view) in enumerate(zip(directions, _fours(views))):
             cross_scores_triton.score(dots, view, scores, direction, settings, add=turn > 0)
@@ -122,8 +120,8 @@ class _Scores(torch.autograd.Function):
             grad_views += [grad_gram.div_(scale), grad_lengths.div_(scale), None, None]
         matrix = grad_dots.view(len(rows), len(columns))
         with torch.autocast(dots.device.type, enabled=False):
-            grad_images = _product(matrix, columns).div_(scale).view(*dots.shape[:2], -1)
-            grad_texts = _product(matrix.T, rows).div_(scale).view(*dots.shape[2:], -1)
+            grad_images = wide_product(matrix, columns).div_(scale).view(*dots.shape[:2], -1)
+            grad_texts = wide_product(matrix.T, rows).div_(scale).view(*dots.shape[2:], -1)
         return grad_images, grad_texts, None, None, *grad_views
 
 
@@ -142,8 +140,3 @@ def _halves(images: Tensor, texts: Tensor, exact: bool) -> tuple[Float[Tensor, "
     if not exact:
         return a, b
     return torch.cat([a, (rows - a).half(), a], 1), torch.cat([b, b, (columns - b).half()], 1)
-
-
-def _product(a: Float[Tensor, "m k"], b: Float[Tensor, "k n"]) -> Float[Tensor, "m n"]:
-    """Summed and written in float32."""
-    return torch.mm(a, b, out_dtype=torch.float32)

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from selhn.kernels.cross_scores import LARGEST_PULL, can_attend
+from selhn.kernels.gpu import wide_product
 
 USED = True
 """Whether the kernels are used where they can be."""
@@ -102,7 +103,7 @@ class _Nodes(torch.autograd.Function):
         regions, words = images.half().contiguous(), texts.half().contiguous().flatten(0, 1)
         # The kernels read eight words at a time.
         padded = pad(words.view_as(texts), (0, 0, 0, -num_words % 8))
-        dots = _product(regions.flatten(0, 1), padded.flatten(0, 1).T)
+        dots = wide_product(regions.flatten(0, 1), padded.flatten(0, 1).T)
         dots = dots.view(*images.shape[:2], *padded.shape[:2])
         weights = differences_triton.attend(dots, gram, region_mask, num_words, smooth)
         image_whole, text_whole = image_whole.half().contiguous()[:, None], text_whole.half().contiguous()
@@ -140,8 +141,8 @@ class _Nodes(torch.autograd.Function):
                 grad_weights, scale, dots, gram, region_mask, num_words, ctx.smooth
             )
             matrix = grad_dots.flatten(2).flatten(0, 1)
-            grad_regions += _product(matrix, padded.flatten(0, 1)).div_(scale).view_as(grad_regions)
-            grad_texts = _product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
+            grad_regions += wide_product(matrix, padded.flatten(0, 1)).div_(scale).view_as(grad_regions)
+            grad_texts = wide_product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
             grad_texts += grad_words.view_as(grad_texts)
         grads = grad_regions, grad_texts, grad_gram.div_(scale), grad_image_whole.squeeze(1), grad_text_whole
         return *grads, *grad_local, *grad_whole, None, None, None
@@ -157,23 +158,17 @@ def _project_backward(
         grad, weights, regions, words, matrix.to(grad.dtype), nodes
     )
     by_word = weights.to(grad.dtype).expand(len(regions), -1, -1).contiguous()
-    grad_regions = _product(by_word.mT, grad_differences)[:, : regions.shape[1]]
+    grad_regions = wide_product(by_word.mT, grad_differences)[:, : regions.shape[1]]
     grad_words = grad_differences.sum(0, dtype=torch.float32).neg_()
     rows = grad_projected.flatten(0, 1)
-    grad_matrix = _product(rows.T, squares.flatten(0, 1)).div_(differences_triton.SQUARED_SCALE)
+    grad_matrix = wide_product(rows.T, squares.flatten(0, 1)).div_(differences_triton.SQUARED_SCALE)
     return grad_weights, grad_regions, grad_words, grad_matrix, rows.sum(0, dtype=torch.float32)
 
 
 def _shared_bytes(device: torch.device) -> int:
-    """The memory that threads can share."""
     return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor
 
 
 def _all_of_it(text_whole: Float[Tensor, "T d"]) -> Float[Tensor, "1 T 8"]:
     """The weights with which a text's vector sees that of an image, the one and only."""
     return pad(text_whole.new_ones(1, len(text_whole), 1), (0, 7))
-
-
-def _product(a: Float[Tensor, "*B m k"], b: Float[Tensor, "*B k n"]) -> Float[Tensor, "*B m n"]:
-    """Summed and written in float32."""
-    return (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out_dtype=torch.float32)

@@ -22,7 +22,7 @@ from selhn.kernels.torch_tiles import Side
 # multiprocessor of an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for
 # a bare product, took twice the time.
 ROWS, COLUMNS, DEPTH = 128, 128, 64
-LAUNCH = {"num_warps": 4, "num_stages": 3}
+LAUNCH = {"ROWS": ROWS, "COLUMNS": COLUMNS, "DEPTH": DEPTH, "num_warps": 4, "num_stages": 3}
 SCORES_PER_LAUNCH = 2**30
 """Bounds what the blocks of a launch leave behind: 192 MiB for a maximum and a sum."""
 BACKWARD_TILE = 8192
@@ -46,10 +46,7 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
     """The scores of A pairs, from the same blocks as the negatives, so that ties stay exact."""
     batch, width = image_emb.shape
     positive = torch.empty(batch, dtype=torch.float32, device=image_emb.device)
-    _launch(
-        fused_triton.positive_scores, triton.cdiv(batch, ROWS), _blocks(image_emb, ROWS), _blocks(text_emb, COLUMNS),
-        positive, batch, width, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
-    )  # fmt: skip
+    _launch(fused_triton.positive_scores, triton.cdiv(batch, ROWS), image_emb, text_emb, positive, batch, width)
     return positive
 
 
@@ -67,10 +64,9 @@ def reduce_tile(
         for kept, dtype in ((names, torch.float32), (maxima, torch.int32))
     ]
     _launch(
-        fused_triton.reduce_scores, row_blocks * column_blocks, _blocks(rows.emb, ROWS), _blocks(columns.emb, COLUMNS),
-        rows.label, columns.label, rows.level, columns.level, *left,
-        num_rows, num_columns, width, terms.margin, 1 / terms.temperature, terms.bias,
-        NAMES=names, MAXIMA=len(maxima), ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
+        fused_triton.reduce_scores, row_blocks * column_blocks, rows.emb, columns.emb, rows.label, columns.label,
+        rows.level, columns.level, *left, num_rows, num_columns, width, terms.margin, 1 / terms.temperature,
+        terms.bias, NAMES=names, MAXIMA=len(maxima),
     )  # fmt: skip
     return [_reduce_blocks(names, *left[:2]), _reduce_blocks(names, *left[2:])]
 
@@ -106,10 +102,10 @@ def pull_tile(
         for shape in ((column_blocks, num_rows), (row_blocks, num_columns))
     )
     _launch(
-        fused_triton.pull_scores, row_blocks * column_blocks, _blocks(rows.emb, ROWS), _blocks(columns.emb, COLUMNS),
-        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, row_weight, column_weight,
-        row_sums, column_sums, num_rows, num_columns, width, terms.margin, 1 / terms.temperature, terms.bias,
-        NAME=name, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH,
+        fused_triton.pull_scores, row_blocks * column_blocks, rows.emb, columns.emb,
+        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, row_weight,
+        column_weight, row_sums, column_sums, num_rows, num_columns, width, terms.margin,
+        1 / terms.temperature, terms.bias, NAME=name,
     )  # fmt: skip
     return pulls, row_sums.sum(dim=1), column_sums.sum(dim=1)
 
@@ -118,6 +114,6 @@ def _blocks(matrix: Float[Tensor, "A C"], height: int, width: int = DEPTH) -> Te
     return TensorDescriptor.from_tensor(matrix, [height, width])
 
 
-def _launch(kernel: Any, programs: int, images: TensorDescriptor, *arguments: Any, **settings: Any) -> None:
-    with torch.cuda.device_of(images.base):
-        kernel[(programs,)](images, *arguments, **settings, **LAUNCH)
+def _launch(kernel: Any, programs: int, rows: Tensor, columns: Tensor, *arguments: Any, **settings: Any) -> None:
+    with torch.cuda.device_of(rows):
+        kernel[(programs,)](_blocks(rows, ROWS), _blocks(columns, COLUMNS), *arguments, **settings, **LAUNCH)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from selhn.kernels.triton_support import fusable
+from selhn.kernels.gpu import fusable
 
 MOST_MEMBERS = 128
 
@@ -21,8 +21,7 @@ def pool_sorted(
 ) -> Float[Tensor, "B d"]:
     """`sum_k weights[b, k] * (k-th largest value of features[b, :, c] under the mask)` for every channel c.
 
-    The weights past the number of members are not read. Half-precision features are summed in float32 on a
-    GPU.
+    The weights past the number of members are not read. On a GPU half precision is summed in float32.
     """
     # Without gradients sorting is fast enough, and compiling a kernel would take longer.
     trains = torch.is_grad_enabled() and features.dtype != torch.float64

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from selhn.kernels.triton_support import fusable
+from selhn.kernels.gpu import fusable, wide_product
 
 
 def can_scan(sequences: Float[Tensor, "*K e"]) -> bool:
@@ -53,9 +53,7 @@ class _FusedScan(torch.autograd.Function):
         state = from_input.new_zeros(directions, batch, hidden, dtype=torch.float32)
         bias_n = c[:, 2 * hidden :].float().contiguous()
         for step in range(steps):
-            recalled = None
-            if step:
-                recalled = torch.bmm(states[:, step - 1], u.mT, out_dtype=torch.float32)
+            recalled = wide_product(states[:, step - 1], u.mT) if step else None
             recurrent_triton.forward_step(from_input, recalled, bias_n, state, states, gates, step)
         ctx.save_for_backward(padded, w, u, states, gates)
         ctx.width = sequences.shape[3]
@@ -76,19 +74,16 @@ class _FusedScan(torch.autograd.Function):
         for step in reversed(range(steps)):
             recurrent_triton.backward_step(grad, from_next, carried, gates, states, grad_input, grad_recalled, step)
             if step:
-                from_next = torch.bmm(grad_recalled[:, step], u, out_dtype=torch.float32)
+                from_next = wide_product(grad_recalled[:, step], u)
         flat = grad_input.flatten(1, 2)
         grad_sequences = torch.bmm(flat, w)[:, :, : ctx.width].unflatten(1, (steps, batch))
-        grad_w = torch.bmm(flat.mT, padded.flatten(1, 2), out_dtype=torch.float32)[:, :, : ctx.width]
-        grad_u = torch.bmm(grad_recalled[:, 1:].flatten(1, 2).mT, states[:, :-1].flatten(1, 2), out_dtype=torch.float32)
+        grad_w = wide_product(flat.mT, padded.flatten(1, 2))[:, :, : ctx.width]
+        grad_u = wide_product(grad_recalled[:, 1:].flatten(1, 2).mT, states[:, :-1].flatten(1, 2))
         grad_b = flat.sum(dim=1, dtype=torch.float32)
-        grad_c = torch.cat(
-            [grad_b[:, : 2 * hidden], grad_recalled[..., 2 * hidden :].sum(dim=(1, 2), dtype=torch.float32)], dim=1
-        )
-        return grad_sequences, grad_w, grad_u, grad_b, grad_c
+        grad_c_n = grad_recalled[..., 2 * hidden :].sum(dim=(1, 2), dtype=torch.float32)
+        return grad_sequences, grad_w, grad_u, grad_b, torch.cat([grad_b[:, : 2 * hidden], grad_c_n], dim=1)
 
 
 def _padded(matrix: Float[Tensor, "*K e"]) -> Float[Tensor, "*K f"]:
     """In bfloat16, with zeros up to a width that matrix units read at full speed."""
-    missing = -matrix.shape[-1] % 8
-    return nn.functional.pad(matrix.to(torch.bfloat16), (0, missing))
+    return nn.functional.pad(matrix.to(torch.bfloat16), (0, -matrix.shape[-1] % 8))

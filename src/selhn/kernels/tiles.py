@@ -18,9 +18,9 @@ from torch.nn.functional import embedding_bag
 
 from selhn.base.errors import SelhnError
 from selhn.kernels import torch_tiles
+from selhn.kernels.gpu import fusable
 from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Terms, label_images
 from selhn.kernels.torch_tiles import HALF, Side, add_product
-from selhn.kernels.triton_support import fusable
 
 PART = 8192
 """How many anchors' embeddings are worked on at a time outside of tiles, to need no further B x d matrix."""

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from selhn.kernels.gpu import wide_product
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 
 HALF = (torch.float16, torch.bfloat16)
@@ -30,9 +31,7 @@ def product(left: Float[Tensor, "A d"], right: Float[Tensor, "d C"]) -> Float[Te
     """A matrix product, never rounded to half precision: epsilon = 0.01 is under three steps of bfloat16."""
     if right.dtype not in HALF:
         return left @ right
-    if right.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
+    return wide_product(left, right) if right.is_cuda else left.float() @ right.float()
 
 
 def add_product(
@@ -66,19 +65,13 @@ def reduce_tile(
 ) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
     """For rows, then columns: every statistic, with its winner's index in the tile if it is a maximum."""
     scores = negative_scores(rows, columns)
-    return [
-        {name: _reduce(name, block, side.level, terms) for name in needs}
-        for block, side in ((scores, rows), (scores.mT, columns))
-    ]
-
-
-def _reduce(
-    name: str, negatives: Float[Tensor, "A C"], positive: Float[Tensor, " A"], terms: Terms
-) -> tuple[Tensor, Tensor | None]:
-    if name not in MAXIMA:
-        return STATISTICS[name].of_rows(negatives, positive, terms), None
-    best, winner = STATISTICS[name].term(negatives, positive[:, None], terms).max(dim=-1)
-    return best, winner
+    reduced: list[dict[str, tuple[Tensor, Tensor | None]]] = [{}, {}]
+    for of_side, negatives, side in zip(reduced, (scores, scores.mT), (rows, columns)):
+        for name in needs:
+            statistic = STATISTICS[name]
+            values = statistic.term(negatives, side.level[:, None], terms)
+            of_side[name] = values.max(dim=-1) if name in MAXIMA else (statistic.reduce(values, dim=-1), None)
+    return reduced
 
 
 def pull_tile(
@@ -102,5 +95,4 @@ def pull_tile(
     exact = of_rows + of_columns
     pulls = exact.to(rows.emb.dtype)
     lost = exact - pulls
-    row_sums, column_sums = (of_rows.sum(1), lost.sum(1)), (of_columns.sum(0), lost.sum(0))
-    return pulls, torch.stack(row_sums), torch.stack(column_sums)
+    return pulls, torch.stack([of_rows.sum(1), lost.sum(1)]), torch.stack([of_columns.sum(0), lost.sum(0)])

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from selhn.kernels.triton_support import fusable
+from selhn.kernels.gpu import fusable, wide_product
 
 MOST_TOKENS = 64
 HEAD_WIDTHS = (16, 32, 64)
@@ -60,11 +60,18 @@ def transformer_layers(
     settings: LayerSettings,
 ) -> Float[Tensor, "T N h"]:
     """The states after all layers, one after the other; no token sees a masked one."""
-    if _can_fuse(states, mask, layers, settings.heads):
-        return _fused_layers(states, mask, layers, settings)
-    for weights in layers:
-        states = _layer(states, mask, weights, settings)
-    return states
+    if not _can_fuse(states, mask, layers, settings.heads):
+        for weights in layers:
+            states = _layer(states, mask, weights, settings)
+        return states
+    half = torch.get_autocast_dtype("cuda")
+    mask, x = mask.contiguous(), states.flatten(0, 1).to(half)
+    hidden, pairs = x.numel(), mask.shape[0] * settings.heads * mask.shape[1] ** 2
+    counts = [hidden * (settings.dropout > 0)] * 2 + [pairs * (settings.attention_dropout > 0)]
+    bits = _random_bits(sum(counts) * len(layers), x.device).view(len(layers), -1)
+    for weights, halves, drawn in zip(layers, _halves(layers, half), bits):
+        x = _FusedLayer.apply(x, mask, drawn.split(counts), settings, halves, *weights)
+    return x.view(states.shape)
 
 
 def _layer(x: Tensor, mask: Tensor, w: LayerWeights, settings: LayerSettings) -> Tensor:
@@ -94,19 +101,6 @@ def _can_fuse(states: Tensor, mask: Tensor, layers: Sequence[LayerWeights], head
         and states.shape[2] // heads in HEAD_WIDTHS
         and 0 < mask.numel() * widest < 2**31  # the kernels count in 32 bits
     )
-
-
-def _fused_layers(
-    states: Tensor, mask: Tensor, layers: Sequence[LayerWeights], settings: LayerSettings
-) -> Float[Tensor, "T N h"]:
-    half = torch.get_autocast_dtype("cuda")
-    mask, x = mask.contiguous(), states.flatten(0, 1).to(half)
-    hidden, pairs = x.numel(), mask.shape[0] * settings.heads * mask.shape[1] ** 2
-    counts = [hidden * (settings.dropout > 0)] * 2 + [pairs * (settings.attention_dropout > 0)]
-    bits = _random_bits(sum(counts) * len(layers), x.device).view(len(layers), -1)
-    for weights, halves, drawn in zip(layers, _halves(layers, half), bits):
-        x = _FusedLayer.apply(x, mask, drawn.split(counts), settings, halves, *weights)
-    return x.view(states.shape)
 
 
 def _random_bits(count: int, device: torch.device) -> Int16[Tensor, " n"]:
@@ -177,11 +171,12 @@ class _FusedLayer(torch.autograd.Function):
         )
         dqkv, qkv_bias = kernels.attend_backward(dprojected @ project, qkv, mask, settings.heads, drops[2])
         dx.addmm_(dqkv, heads)
-        (query, key, value), (query_bias, key_bias, value_bias) = _weight_grad(dqkv, x).chunk(3), qkv_bias.chunk(3)
+        query, key, value = wide_product(dqkv.T, x).chunk(3)
+        query_bias, key_bias, value_bias = qkv_bias.chunk(3)
         grads = LayerWeights(
             query, query_bias, key, key_bias, value, value_bias,
-            _weight_grad(dprojected, context), middle_norm[2], middle_norm[0], middle_norm[1],
-            _weight_grad(dbefore, a), inner_bias, _weight_grad(dlast, active), norm[2], norm[0], norm[1],
+            wide_product(dprojected.T, context), middle_norm[2], middle_norm[0], middle_norm[1],
+            wide_product(dbefore.T, a), inner_bias, wide_product(dlast.T, active), norm[2], norm[0], norm[1],
         )  # fmt: skip
         return dx, None, None, None, None, *grads
 
@@ -191,8 +186,3 @@ def _dropouts(bits: Sequence[Tensor], settings: LayerSettings) -> list[tuple[Ten
     chances = (settings.dropout, settings.dropout, settings.attention_dropout)
     drawn = [(own, round(chance * 2**16)) for own, chance in zip(bits, chances)]
     return [(own, dropped - 2**15, 2**16 / max(1, 2**16 - dropped)) for own, dropped in drawn]
-
-
-def _weight_grad(dy: Float[Tensor, "R o"], x: Float[Tensor, "R i"]) -> Float[Tensor, "o i"]:
-    """In float32, as the weights are, without a rounding on the way."""
-    return torch.mm(dy.T, x, out_dtype=torch.float32)

@@ -225,9 +225,3 @@ def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> PerAnchor:
 def mean_hinge_plateau(margin: float, batch: int, over: AverageOver) -> float:
     """`mean_hinge` of an anchor whose scores with all of a batch are equal."""
     return margin * (batch - 1) / batch if over == "batch" else margin
-
-
-def softmax_triplet(negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], temperature: float) -> PerAnchor:
-    """`-log(e^(s_p/t) / (e^(s_p/t) + e^(s_n/t)))`, Xuan et al. (2020); 0 for a negative at -inf."""
-    # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
-    return -nn.functional.logsigmoid((positive - negative) / temperature)

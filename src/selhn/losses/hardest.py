@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction, Variant
 from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.losses.base import AbstractLoss, hinge, softmax_triplet
+from selhn.losses.base import AbstractLoss, hinge
 from selhn.losses.checks import require_choice, require_number
 
 
@@ -36,7 +37,8 @@ class VariantLoss(AbstractLoss):
     def triplet(self, negative: PerAnchor, positive: Float[Tensor, "*K 1 B"]) -> PerAnchor:
         """The term of one negative; 0 without a gradient if it is at -inf."""
         if self.variant == "nca":
-            return softmax_triplet(negative, positive, self.temperature)
+            # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
+            return -logsigmoid((positive - negative) / self.temperature)
         return hinge(negative, positive, self.margin)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:

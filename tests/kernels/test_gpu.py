@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from selhn.kernels import side_by_side
+from selhn.kernels.gpu import fusable
 
 
 def test_both_are_computed():
@@ -29,3 +30,7 @@ def test_two_branches_of_a_recording():
         graph.replay()
         torch.cuda.synchronize()
     assert all(torch.allclose(a, b) for a, b in zip(expected, [total, x.grad, w.grad]))
+
+
+def test_a_cpu_needs_no_triton():
+    assert not fusable(torch.zeros(1))

@@ -1,13 +1,31 @@
-"""Two independent pieces of work at once."""
+"""What the kernels ask of a GPU: Triton, products in float32, two pieces of work at once."""
 
+import importlib.util
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 FirstT = TypeVar("FirstT")
 SecondT = TypeVar("SecondT")
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def fusable(*tensors: Tensor) -> bool:
+    """Whether Triton kernels can work on these tensors; nobody without a GPU needs Triton."""
+    return all(tensor.is_cuda for tensor in tensors) and _has_triton()
+
+
+def wide_product(a: Float[Tensor, "*B m k"], b: Float[Tensor, "*B k n"]) -> Float[Tensor, "*B m n"]:
+    """The product of matrices in half precision, summed and written in float32."""
+    return (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
 
 
 def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> tuple[FirstT, SecondT]:
@@ -19,8 +37,7 @@ def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> 
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return first(), second()
     here = torch.cuda.current_stream()
-    # Neither branch is on this stream: the backward pass of one would otherwise wait for what the other put
-    # there before it.
+    # Neither branch is on this stream: the backward pass of one would wait for the other's work there.
     branches = _branches(here)
     results: list[Any] = []
     for branch, compute in zip(branches, (first, second)):

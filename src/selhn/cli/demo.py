@@ -4,15 +4,13 @@ import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.search import answer_tiles, describe
-from selhn.data import Data, Split, load_data
+from selhn.data import Data, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render
 from selhn.diagnose import training_figure
@@ -23,7 +21,7 @@ from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
 from selhn.pictures.sheets import SIDE, Tile, contact_sheet
 from selhn.runs import RunFolder
-from selhn.search import Hit, Index
+from selhn.search import Index
 from selhn.training import RunConfig, get_recipe, override, run_config
 
 LOSSES = {
@@ -115,20 +113,15 @@ def _search(data: Data, out: Path) -> None:
         hits = index.search(query, k=5)
         wanted = data.test.image_names[scene]
         rank = next((i for i, hit in enumerate(hits, 1) if hit.id == wanted), None)
+        scenes = [world_scene(data.test, data.test.image_names.index(hit.id)) for hit in hits]
+        tiles = [  # best first; the scene that was described has a green frame
+            Tile(render(scene, SIDE), f"{rank}.  {hit.score:.3f}", hit.id == wanted)
+            for rank, (hit, scene) in enumerate(zip(hits, scenes), 1)
+        ]
         path = out / f"search_{number}.png"
-        answer_sheet(query, hits, data.test, wanted).save(path)
+        contact_sheet([(f"“{query}”", tiles)]).save(path)
         found = f"answer {rank}" if rank else "not among the five"
         print(f'    "{query}"\n        the scene it describes is {found}; pictures: {path}')
-
-
-def answer_sheet(query: str, hits: Sequence[Hit], split: Split, described: str) -> Image.Image:
-    """The query and its answers in a row, best first; the scene that was described has a green frame."""
-    scenes = [world_scene(split, split.image_names.index(hit.id)) for hit in hits]
-    tiles = [
-        Tile(render(scene, SIDE), f"{rank}.  {hit.score:.3f}", hit.id == described)
-        for rank, (hit, scene) in enumerate(zip(hits, scenes), 1)
-    ]
-    return contact_sheet([(f"“{query}”", tiles)])
 
 
 def run_picture_demo(out: Path) -> None:

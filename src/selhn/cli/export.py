@@ -12,7 +12,6 @@ export_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-LAYOUTS = ("clip-retrieval",)
 
 
 @export_app.command("embeddings")
@@ -32,8 +31,8 @@ def embeddings(
     from selhn.search import Index
     from selhn.training import open_run
 
-    if layout not in LAYOUTS:
-        raise SelhnError(f"--layout is {layout!r}: there is {', '.join(LAYOUTS)}")
+    if layout != "clip-retrieval":
+        raise SelhnError(f"--layout is {layout!r}: there is clip-retrieval")
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if Index.exists(source):

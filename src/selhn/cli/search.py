@@ -11,7 +11,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
-from selhn.models import AbstractMatcher, load_model
+from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.indexing import pictures_in
 from selhn.pictures.library import TEXT_WEIGHT
@@ -47,7 +47,18 @@ def fill_index(
         for name, value in (("captions", captions), ("extractor", extractor), ("dry-run", dry_run or None)):
             if value is not None:
                 raise SelhnError(f"--{name} is for a folder of pictures, and {source} is not one")
-        return _fill_from_data(source, path or DEFAULT_INDEX, model, opened, split, precision)
+        path = path or DEFAULT_INDEX
+        index = Index.load(path, opened) if Index.exists(path) else None
+        if index is None and opened is None:
+            raise NotFound(f"there is no index {path} yet: name a run or a saved model with --model")
+        if source is None and model is None:
+            raise SelhnError("nothing to index: name a folder of pictures, a data set, or a run with --model")
+        items = open_data(model or Path(path), source)[split]
+        if index is None:
+            assert opened is not None
+            index = Index.create(opened, path, precision=precision)
+        index.add(_told(items, frozenset(index.ids())), existing="skip")
+        return describe(index)
     if dry_run:
         path = path or default_index()
         return str(make_plan(found, Index.load(path, opened) if Index.exists(path) else None, captions))
@@ -56,27 +67,6 @@ def fill_index(
     )
     here = "" if path is None else f" --{'uri' if is_milvus(path) else 'index'} {path}"
     return f'{done}\n{describe(done.index)}\nSearch it: selhn search "children playing in the snow"{here}'
-
-
-def _fill_from_data(
-    source: str | None,
-    path: Path | str,
-    run: Path | None,
-    model: AbstractMatcher | None,
-    split: str,
-    precision: StoredPrecision,
-) -> str:
-    index = Index.load(path, model) if Index.exists(path) else None
-    if index is None and model is None:
-        raise NotFound(f"there is no index {path} yet: name a run or a saved model with --model")
-    if source is None and run is None:
-        raise SelhnError("nothing to index: name a folder of pictures, a data set, or a run with --model")
-    items = open_data(run or Path(path), source)[split]
-    if index is None:
-        assert model is not None
-        index = Index.create(model, path, precision=precision)
-    index.add(_told(items, frozenset(index.ids())), existing="skip")
-    return describe(index)
 
 
 def index_path(folder: Path | None, uri: str | None) -> Path | str | None:

@@ -18,6 +18,7 @@ from selhn.serve.batching import Wanted
 LOOK_EVERY = 2.0
 """Seconds between two checks whether another process has changed the index."""
 COUNTED, MOST_VALUES = 20_000, 50
+Answered = list[Hit] | SelhnError
 
 
 class Collection:
@@ -33,17 +34,13 @@ class Collection:
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
         self.library.know_ids()
 
-    def answer(
-        self,
-        queries: Sequence[Query],
-        wanted: Wanted = lambda row: True,
-    ) -> list[list[Hit] | SelhnError]:
+    def answer(self, queries: Sequence[Query], wanted: Wanted = lambda row: True) -> list[Answered]:
         """The answers to several queries, or the error in place of one that cannot be answered.
 
         A filter reads the metadata of every item: it is skipped if no query that has it is still `wanted`.
         """
         self._refresh()
-        answers: list[list[Hit] | SelhnError] = [[] for _ in queries]
+        answers: list[Answered] = [[] for _ in queries]
         groups: dict[str, list[int]] = {}
         for row, query in enumerate(queries):
             groups.setdefault(repr(query.where), []).append(row)
@@ -60,7 +57,6 @@ class Collection:
         return answers
 
     def extract(self, pictures: Sequence[Prepared]) -> list[Float[Tensor, "_ F"]]:
-        """The regions of several pictures."""
         assert self.extractor is not None
         return list(self.extractor.extract(pictures))
 

@@ -44,7 +44,6 @@ class Looking:
         return fits and (isinstance(model, CrossAttention) or model.is_embedding)
 
     def look(self, path: Path, text: str) -> LookMessage:
-        """Compare a located picture with a sentence."""
         regions, boxes = self._regions(path, path.stat().st_mtime_ns)
         compare = self._attention if isinstance(self.model, CrossAttention) else self._fit
         return compare(regions, boxes, text)
@@ -78,6 +77,6 @@ class Looking:
         return LookMessage(kind="fit", words=words, boxes=boxes[parts].tolist(), weights=weights, full=full)
 
     def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
-        """Of the picture as it was changed at some time."""
+        """The time of the last change tells a picture in the cache from an older one."""
         prepared = self.extractor.prepare(decode_picture(self.pictures.read(path), path.name).image)
         return self.extractor.extract([prepared])[0], prepared.boxes

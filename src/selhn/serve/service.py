@@ -149,7 +149,6 @@ class Service:
         return [message, ModelMessage(name=str(other.name), role="attention", digest=digest_of(other))]
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Current values for Prometheus, with their descriptions."""
         found: dict[str, tuple[str, float]] = {}
         if self.collection is not None:
             with suppress(OSError):  # Milvus may be away, and the other numbers are wanted all the more

@@ -55,7 +55,7 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
             raise OSError(13, "Permission denied")
         rename(source, target)
 
-    monkeypatch.setattr(folder_module.os, "rename", rename_once)
+    monkeypatch.setattr(os, "rename", rename_once)
     with pytest.raises(OSError, match="Permission"):
         make_model("vse_fc").save(saved)
     assert os.listdir(saved.parent) == ["model"]

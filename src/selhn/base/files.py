@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,21 +35,41 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
 
 
 @contextmanager
-def new_folder(path: Path, replace_empty: bool = False) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` when the block ends without an error and else is removed."""
+def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str] = ()) -> Iterator[Path]:
+    """A folder to fill, which becomes `path` when the block ends without an error and else is removed.
+
+    With `replace` a folder that exists is replaced: its files of these names go, all others are moved to the new one.
+    """
     path = path.absolute()
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
-    if path.exists() and not is_empty:
+    if path.exists() and not is_empty and not (replace and path.is_dir()):
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         partial.mkdir()
         yield partial
-        partial.rename(path)
+        if replace and path.is_dir():
+            _exchange(partial, path, replace)
+        else:
+            os.rename(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _exchange(partial: Path, path: Path, names: Collection[str]) -> None:
+    previous = partial.with_name(partial.name + ".previous")
+    os.rename(path, previous)
+    try:
+        os.rename(partial, path)
+    except BaseException:
+        os.rename(previous, path)
+        raise
+    for file in previous.iterdir():  # someone's notes, or what a file manager leaves where it has looked
+        if file.name not in names:
+            os.rename(file, path / file.name)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 @contextmanager

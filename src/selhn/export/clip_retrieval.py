@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from torch.nn.functional import normalize
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.base.files import new_folder
@@ -71,7 +69,7 @@ def _write_block(pyarrow: Any, folder: Path, number: int, block: EmbeddedRows) -
     vectors = {"img_emb": block.images, **({} if block.texts is None else {"text_emb": block.texts})}
     for kind, own in vectors.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        np.save(folder / kind / f"{kind}_{number}.npy", _unit(own).half().numpy())
+        np.save(folder / kind / f"{kind}_{number}.npy", normalize(own.float(), dim=1).half().numpy())
     columns: dict[str, list[Any]] = {"image_path": [record.id for record in block.records]}
     if any(block.captions):
         columns["caption"] = list(block.captions)
@@ -91,10 +89,6 @@ def _column(values: list[Any]) -> list[Any]:
     if plain and small:
         return values
     return [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
-
-
-def _unit(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    return torch.nn.functional.normalize(vectors.float(), dim=1)
 
 
 def _named_by_number_of_files(folder: Path, files: int) -> None:

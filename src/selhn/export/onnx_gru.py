@@ -23,8 +23,7 @@ _gru.register_fake(_gru._init_fn)
 class ExportedGRU(nn.Module):
     """A one-layer `nn.GRU` over (B, N, e), with its weights in the layout of the ONNX operator.
 
-    torch stacks the gates as reset, update, new; ONNX as update, reset, new, with an axis for the direction
-    before.
+    torch stacks the gates as reset, update, new; ONNX as update, reset, new, after an axis for the direction.
     """
 
     def __init__(self, gru: nn.GRU):
@@ -32,7 +31,8 @@ class ExportedGRU(nn.Module):
         if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
             raise SelhnError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-        w, u, b, c = (_reordered(gru.get_parameter(name)) for name in names)
+        gates = (gru.get_parameter(name).detach().chunk(3) for name in names)
+        w, u, b, c = (torch.cat([update, reset, new]) for reset, update, new in gates)
         self.w, self.u, self.b = nn.Buffer(w[None]), nn.Buffer(u[None]), nn.Buffer(torch.cat([b, c])[None])
 
     def forward(self, sequences: Float[Tensor, "B N e"]) -> tuple[Float[Tensor, "B N h"], None]:
@@ -62,8 +62,3 @@ def translations() -> Mapping[Any, Callable[..., Any]]:
         return op.Transpose(op.Squeeze(states, op.Constant(value_ints=[1])), perm=[1, 0, 2])
 
     return {torch.ops.selhn.gru.default: gru}
-
-
-def _reordered(gates: Float[Tensor, "*K"]) -> Float[Tensor, "*K"]:
-    reset, update, new = gates.detach().chunk(3)
-    return torch.cat([update, reset, new])

@@ -70,8 +70,12 @@ def attended_cosines(
     dot, square = _Attended.apply(dots, contexts.with_gram().gram, _log_mask(contexts.mask), smooth, focus)
     if aligned:
         dot, square = dot.permute(2, 1, 0), square.permute(2, 1, 0)
-    # Clamped before the root: at padding the root of zero would have an infinite slope.
-    return dot / (_lengths(queries).T * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
+    # Clamped before the roots: at padding the root of zero would have an infinite slope.
+    if queries.gram is None:
+        lengths = torch.linalg.vector_norm(queries.vectors, dim=2)
+    else:
+        lengths = queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()
+    return dot / (lengths.T * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
 
 
 @torch.no_grad()
@@ -91,20 +95,14 @@ def unit_attention(
 ) -> Float[Tensor, "C q L K"]:
     """Weights with which a context's fragments add up to what a query fragment attends to, at unit length.
 
-    For models that need the attended vector itself: scaled beforehand, it is one matrix product and nothing
-    more. Where they are `aligned`, query c looks at context c alone, and q is 1.
+    For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more. If
+    they are `aligned`, query c looks at context c alone, and q is 1.
     """
     weights = _Weights.apply(_dots(contexts, queries, aligned), _log_mask(contexts.mask), smooth)
     gram = contexts.with_gram().gram
     assert gram is not None
     square = (_times_gram(gram, weights) * weights).sum(1, keepdim=True)
     return (weights / (square.clamp(min=1e-30).sqrt() + EPSILON)).permute(0, 3, 2, 1)
-
-
-def _lengths(queries: Fragments) -> Float[Tensor, "Q L"]:
-    if queries.gram is None:
-        return torch.linalg.vector_norm(queries.vectors, dim=2)
-    return queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()
 
 
 def _dots(contexts: Fragments, queries: Fragments, aligned: bool) -> Float[Tensor, "C K L q"]:

@@ -65,8 +65,7 @@ def look_up(table: nn.Embedding, tokens: Int[Tensor, "T N"]) -> Float[Tensor, "T
     """The vectors of some words; a padding word of the table has no gradient."""
     if not tokens.is_cuda:
         return table(tokens)
-    # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up
-    # once.
+    # The gradient of an embedding walks over all tokens for every word; that of a selection adds each up once.
     words = table.weight.index_select(0, tokens.flatten()).unflatten(0, tokens.shape)
     if table.padding_idx is None:
         return words

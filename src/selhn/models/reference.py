@@ -1,7 +1,6 @@
 """SCAN, BFAN, SGR and SAF as their papers write them, pair by pair: to read, and to test the fast forms.
 
-Regions (M, d) of an image and words (N, d) of a text are unit vectors without padding, as the encoders make
-them.
+Regions (M, d) of an image and words (N, d) of a text are unit vectors without padding, as encoders make them.
 """
 
 from collections.abc import Sequence
@@ -23,8 +22,7 @@ def attended(
 ) -> Float[Tensor, "L d"]:
     """What each query sees: `sum_k w_kl c_k`, `w = softmax_k(smooth * f(s_kl) / |f(s_k.)|)`, f LeakyReLU.
 
-    BFAN then keeps the fragments whose weight is above the average, which for "prob" is itself weighted by
-    sqrt(w).
+    BFAN then keeps the fragments of weight above the average, which for "prob" is itself weighted by sqrt(w).
     """
     activated = leaky_relu(contexts @ queries.T, 0.1)
     activated = activated / (activated.norm(dim=1, keepdim=True) + 1e-8)

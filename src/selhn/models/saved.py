@@ -1,9 +1,6 @@
 """A model on disk: config.json, model.safetensors, the tokenizer's file, and a README.md."""
 
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.files import new_folder
 from selhn.base.names import NAMED_MODELS
 from selhn.base.version import __version__
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
@@ -29,31 +27,29 @@ def write_folder(
     out: Path, name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
 ) -> None:
     """Write a model next to `out`, and move it there when it is complete."""
-    folder = out.absolute()
-    _check_replaceable(folder)
+    out = out.absolute()
+    if out.exists() and not out.is_dir():
+        raise SelhnError(f"{out} is a file: a model is saved as a folder, give another name")
+    foreign = sorted({path.name for path in out.iterdir()} - _OURS) if out.is_dir() else []
+    if foreign and not all((out / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
+        raise SelhnError(f"{out} holds {foreign[0]!r}, which is not part of a model: save into a folder of its own")
     config = {
         "format": FORMAT,
         "name": name,
         "settings": dict(settings),
         "versions": {"selhn": __version__, "torch": str(torch.__version__)},
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
-        partial.mkdir()
-        save_file(_unshared(state), partial / WEIGHTS_FILE)
-        (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
-        if tokenizer is not None:
-            tokenizer.save(partial)
-        # safetensors makes its file readable for the owner alone; a model is for all who may read the folder.
-        (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
-        _replace(partial, folder)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, SafetensorError):  # how safetensors reports a full disk
-            raise OSError(f"{folder} could not be written ({error}); what was there before is untouched") from None
-        raise
+        with new_folder(out, replace=_OURS) as partial:
+            save_file(_unshared(state), partial / WEIGHTS_FILE)
+            (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
+            if tokenizer is not None:
+                tokenizer.save(partial)
+            # safetensors makes its file readable for the owner alone; a model is for all who may read the folder.
+            (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise OSError(f"{out} could not be written ({error}); what was there before is untouched") from None
 
 
 def find_folder(path: Path) -> Path:
@@ -102,43 +98,13 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
         if key in found and found[key].shape != wanted[key].shape
     ]
     problems = [("missing", missing), ("unexpected", unexpected), ("other shapes", shapes)]
-    told = [f"{what}: {', '.join(keys[:5])}{_and_more(keys)}" for what, keys in problems if keys]
+    told = [
+        f"{what}: {', '.join(keys[:5])}" + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+        for what, keys in problems
+        if keys
+    ]
     if told:
         raise SelhnError(f"{where} holds the weights of another model; {'; '.join(told)}")
-
-
-def _and_more(keys: list[str], shown: int = 5) -> str:
-    return f" and {len(keys) - shown} more" if len(keys) > shown else ""
-
-
-def _check_replaceable(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise SelhnError(f"{folder} is a file: a model is saved as a folder, give another name")
-    foreign = _foreign(folder)
-    if foreign and not all((folder / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
-        raise SelhnError(
-            f"{folder} holds {foreign[0].name!r}, which is not part of a model: save into a folder of its own"
-        )
-
-
-def _foreign(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name not in _OURS) if folder.is_dir() else []
-
-
-def _replace(partial: Path, folder: Path) -> None:
-    if not folder.exists():
-        os.rename(partial, folder)
-        return
-    previous = partial.with_name(partial.name + ".previous")
-    os.rename(folder, previous)
-    try:
-        os.rename(partial, folder)
-    except BaseException:
-        os.rename(previous, folder)
-        raise
-    for path in _foreign(previous):  # someone's notes, or what a file manager leaves where it has looked
-        os.rename(path, folder / path.name)
-    shutil.rmtree(previous, ignore_errors=True)
 
 
 def _unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -54,8 +54,7 @@ class StackedAttention(nn.Module):
         self.directions, self.smooth, self.lambda_lse, self.focus = directions, smooth, lambda_lse, focus
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
-        # At most: a product, its gradient, a weight for each direction, and passes over them in the backward
-        # pass.
+        # At most: a product, its gradient, a weight for each direction, and the backward pass over them.
         bytes_per_product = 4 * (4 + 2 * len(self.directions))
         cost = bytes_per_product * images.mask.shape[1] * texts.mask.shape[1]
         with in_full_precision(images):

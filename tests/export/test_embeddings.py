@@ -2,7 +2,7 @@ import torch
 from model_cases import make_model
 
 from selhn.data import load_data
-from selhn.export.embeddings import Embedded, embeddings_of_index, embeddings_of_split, joined
+from selhn.export.clip_retrieval import Embedded, embeddings_of_index, embeddings_of_split, joined
 from selhn.search import Index, Item, Record
 from selhn.text import Vocabulary
 

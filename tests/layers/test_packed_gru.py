@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from selhn.layers.packed_gru import packed_gru, packed_order
+from selhn.layers.gru import packed_gru, packed_order
 
 
 def test_rows_stand_step_after_step_the_longest_sequence_first():

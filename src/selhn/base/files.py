@@ -38,7 +38,7 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
 def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str] = ()) -> Iterator[Path]:
     """A folder to fill, which becomes `path` when the block ends without an error and else is removed.
 
-    With `replace` a folder that exists is replaced: its files of these names go, all others are moved to the new one.
+    With `replace` a folder that exists is replaced: files of these names go, all others move to the new one.
     """
     path = path.absolute()
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())

@@ -26,8 +26,7 @@ def embeddings(
     split: Annotated[str, typer.Option(help="Of a run.")] = "test",
 ) -> None:
     """Write the vectors of images and texts, with captions and metadata."""
-    from selhn.export.clip_retrieval import write_clip_retrieval
-    from selhn.export.embeddings import Rows, embeddings_of_index, embeddings_of_split
+    from selhn.export.clip_retrieval import Rows, embeddings_of_index, embeddings_of_split, write_clip_retrieval
     from selhn.search import Index
     from selhn.training import open_run
 

@@ -221,11 +221,11 @@ def _quiet() -> Iterator[None]:
     """Without what torch says of its own parts, and of vision packages that are not there."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        logger.setLevel(logging.ERROR)
-        try:
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
             yield
-        finally:
-            logger.setLevel(level)
+    finally:
+        logger.setLevel(level)

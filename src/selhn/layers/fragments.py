@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, pad
 from torch.utils.checkpoint import checkpoint
 
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
@@ -71,7 +71,8 @@ class Fragments:
                 mask = part.mask.new_zeros(vectors.shape[:2])
                 whole = None if part.whole is None else part.whole.new_empty(num_items, part.whole.shape[1])
             if length > mask.shape[1]:
-                vectors, mask = _lengthened(vectors, length), _lengthened(mask, length)
+                missing = length - mask.shape[1]
+                vectors, mask = pad(vectors, (0, 0, 0, missing)), pad(mask, (0, missing))
             vectors[items, :length], mask[items, :length] = part.vectors, part.mask
             if whole is not None and part.whole is not None:
                 whole[items] = part.whole
@@ -180,8 +181,3 @@ def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:
         return rows.index_select(0, items)
     # On a CPU the gradient of a selection is added up number by number, several times slower.
     return embedding(items, rows.flatten(1)).unflatten(1, rows.shape[1:])
-
-
-def _lengthened(rows: Tensor, length: int) -> Tensor:
-    missing = rows.new_zeros(len(rows), length - rows.shape[1], *rows.shape[2:])
-    return torch.cat([rows, missing], 1)

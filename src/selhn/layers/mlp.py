@@ -19,10 +19,7 @@ class MLP(nn.Module):
     RVSE is built on holds two BN and calls the first only. The second is kept idle (it takes no gradient) so
     that published weights load strictly. "fc-bn-relu-fc-bn" and "bn-fc-relu-bn-fc" use both.
 
-    Args:
-        input_dim, hidden_dim, output_dim: the widths.
-        order: the order of the layers.
-        mask_bn: leave padding out of the batch statistics. Off by default, as in published models.
+    `mask_bn` leaves padding out of the batch statistics; published models do not.
     """
 
     def __init__(

@@ -44,12 +44,10 @@ class CrossAttention(AbstractMatcher):
     """Fragments of images and texts, and a head that makes a number of every pair.
 
     Args:
-        image, text: the encoders.
         head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
             (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
             pair, by name; `head.pairs_apart` is that of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
-        tokenizer: reads the sentences.
     """
 
     def __init__(

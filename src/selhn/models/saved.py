@@ -46,7 +46,7 @@ def write_folder(
             (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save(partial)
-            # safetensors makes its file readable for the owner alone; a model is for all who may read the folder.
+            # safetensors makes its file readable for the owner alone; a model is for all who read the folder.
             (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(f"{out} could not be written ({error}); what was there before is untouched") from None

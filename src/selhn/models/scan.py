@@ -34,11 +34,7 @@ Direction = Literal["t2i", "i2t"]
 class StackedAttention(nn.Module):
     """The scores of SCAN, or summed over both directions and with a focus, those of BFAN.
 
-    Args:
-        directions: who looks at whom.
-        smooth: scale of the softmax.
-        lambda_lse: the lambda of LSE; None takes the mean.
-        focus: BFAN's rule for which fragments are looked at; None for all.
+    `smooth` scales the softmax; without `lambda_lse` a score is a mean; without `focus` all fragments count.
     """
 
     pairs_apart = True

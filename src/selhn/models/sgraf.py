@@ -5,7 +5,7 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
     x_0 = unit(W_g (v - t)^2)       of the two pooled vectors
     x_n = unit(W_l (a_n - w_n)^2)   of word n and what it attends to, as in SCAN t2i
 
-SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of the vector that comes out.
+SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of what comes out.
 """
 
 from functools import partial
@@ -181,8 +181,8 @@ class SimilarityHead(nn.Module):
                 )
             return self._logits(images, texts, aligned=True)[0][0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
-        # Passes over products of regions and words, differences as wide as the embedding, and nodes. A CPU keeps
-        # the projected differences and makes the nodes again; kernels make differences in the backward pass only.
+        # Passes over products of regions and words, differences of width d, and nodes. A CPU keeps projected
+        # differences and makes the nodes again; kernels make differences in the backward pass only.
         wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
@@ -219,13 +219,14 @@ class SimilarityHead(nn.Module):
                 return self._of_nodes(nodes, mask)
         local, whole = self._differences(images, texts, aligned)
         if not is_ragged(local):
-            return self._reasoned(local, whole, mask)
+            return self._of_nodes(_nodes(local, whole), mask)
         apart = self.pairs_apart or not self.training
         step = max(1, CPU_CHUNK_BYTES // max(1, 4 * local[:1].numel())) if apart else len(local)
         chunks = zip(local.split(step), whole.split(step), strict=True)
         # No random number is drawn inside.
-        again = partial(checkpoint, self._reasoned, use_reentrant=False, preserve_rng_state=False)
-        return joined([again(*chunk, mask) for chunk in chunks], 0)
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        parts = [again(lambda *some: self._of_nodes(_nodes(*some), mask), *chunk) for chunk in chunks]
+        return joined(parts, 0)
 
     def _differences(
         self, images: Fragments, texts: Fragments, aligned: bool
@@ -245,11 +246,6 @@ class SimilarityHead(nn.Module):
         """The precision of nodes made by kernels; None if they are not."""
         return node_precision(images.vectors, texts.vectors, _projection(self.local))
 
-    def _reasoned(
-        self, local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"], mask: NodeMask
-    ) -> tuple[Float[Tensor, "I T"], Statistics]:
-        return self._of_nodes(_nodes(local, whole), mask)
-
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
         with torch.autocast(nodes.device.type, enabled=False):
@@ -267,9 +263,13 @@ def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> No
 
 @builder
 def sgr(
-    common: WordSettings, sim_dim: int = 256, num_regions: int = 36, steps: int = 3,
-    smooth: float = 9.0, dropout: float = 0.4,
-) -> CrossAttention:  # fmt: skip
+    common: WordSettings,
+    sim_dim: int = 256,
+    num_regions: int = 36,
+    steps: int = 3,
+    smooth: float = 9.0,
+    dropout: float = 0.4,
+) -> CrossAttention:
     """SGR: similarity graph reasoning."""
     head = SimilarityHead(common.dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
     return _with_pooling(head, common, num_regions, dropout)

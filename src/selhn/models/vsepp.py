@@ -19,13 +19,8 @@ _NUMBERS_AT_ONCE = 2**26
 class VSEpp(AbstractMatcher):
     """`image = unit(FC(x))`, `text = unit(GRU(words) at the last word)`, score = cosine or order.
 
-    Order: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is the more
-    general one.
-
-    Args:
-        common: vocabulary and widths.
-        order: order scores instead of cosines.
-        normalise_images: False leaves image vectors unscaled, as the baseline VSE0 does.
+    With `order`: s = -|max(0, |text| - |image|)|, absolute values and maximum by coordinates: a text is more
+    general. Without `normalise_images` image vectors stay unscaled, as in the baseline VSE0.
     """
 
     def __init__(self, common: WordSettings, order: bool = False, normalise_images: bool = True):

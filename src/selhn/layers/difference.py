@@ -1,9 +1,8 @@
 """W (a - w)^2 + b for words w and what they attend to, a = sum of p_k v_k: the nodes of SGRAF on a CPU.
 
-For all pairs of image and text the differences are as many as the words of all pairs, with d numbers each.
-Here they are made for a few images at a time, squared and projected while they are in a CPU's cache, and made
-again in the backward pass. That is a product over the regions of an image, a small part of the work; the
-projection is not repeated.
+The differences of all pairs of image and text, d numbers per word, are made for a few images at a time,
+squared and projected while they are in a CPU's cache, and made again in the backward pass. That is a small
+part of the work; the projection is not repeated.
 """
 
 from typing import Any

@@ -83,9 +83,7 @@ class Fragments:
         return len(self.vectors)
 
     def __getitem__(self, items: slice | Int[Tensor, " m"]) -> "Fragments":
-        if isinstance(items, slice):
-            return self._each(lambda rows: rows[items])
-        return self._each(lambda rows: _selected(rows, items))
+        return self._each(lambda rows: rows[items] if isinstance(items, slice) else _selected(rows, items))
 
     def split(self, size: int) -> list["Fragments"]:
         return [self[first : first + size] for first in range(0, len(self), size)]

@@ -123,9 +123,7 @@ def vse_mlp(
 
 
 @builder
-def rvse(
-    common: WordSettings, mlp_order: MLPOrder = _ORDER, mask_bn: bool = False, word_dropout: float = 0.0
-) -> VSE:
+def rvse(common: WordSettings, mlp_order: MLPOrder = _ORDER, mask_bn: bool = False, word_dropout: float = 0.0) -> VSE:
     """RVSE (MLP): FC(x) + mlp(FC(x))."""
     return _with_gru("residual", common, word_dropout, mlp_order, mask_bn)
 

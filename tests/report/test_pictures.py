@@ -8,7 +8,7 @@ from PIL import Image
 
 from selhn.data import load_data, write_native
 from selhn.pictures import Extractor, import_pictures
-from selhn.report.pictures import SIDE, data_address, imported_from, picture_source
+from selhn.report.page import SIDE, data_address, imported_from, picture_source
 
 
 def decoded(address):

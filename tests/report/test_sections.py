@@ -5,8 +5,7 @@ from run_cases import section
 
 from selhn.diagnose import Verdict
 from selhn.report.page import page
-from selhn.report.records import read_runs
-from selhn.report.sections import lead
+from selhn.report.records import lead, read_runs
 
 
 def part(name):

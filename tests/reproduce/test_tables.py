@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows, row_applies, runs_of
+from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows, runs_of
 from selhn.training import RECIPES, get_recipe, override
 from selhn.training.recipes import SYSTEMS
 
@@ -78,5 +78,5 @@ def test_runs_are_shared_and_the_papers_data_fills_its_own_rows():
     assert runs_of(paper_rows("table6"), "f30k") == []
     assert len(runs_of(paper_rows("table6"), "coco")) == 8
     coco, flickr = (next(row for row in ROWS if row.data == data) for data in ("coco_5k", "f30k"))
-    assert [row_applies(coco, data) for data in ("coco", "f30k", "world", "some/folder")] == [True, False, True, True]
-    assert [row_applies(flickr, data) for data in ("coco", "f30k", "f8k")] == [False, True, True]
+    assert [coco.applies_to(data) for data in ("coco", "f30k", "world", "some/folder")] == [True, False, True, True]
+    assert [flickr.applies_to(data) for data in ("coco", "f30k", "f8k")] == [False, True, True]

@@ -62,7 +62,6 @@ class Panel:
 
     @property
     def lost(self) -> int:
-        """Values that cannot be drawn."""
         return sum(curve.lost for curve in self.curves)
 
     @property
@@ -73,18 +72,17 @@ class Panel:
 
 def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
     """What chart.js draws; what came after the step `since` is shaded."""
+
+    def short(column: Column) -> list[float | None]:  # five digits are more than can be seen; a gap is null
+        return [float(f"{value:.5g}") if np.isfinite(value) else None for value in column]
+
     curves = [
         {"run": curve.run, "name": curve.name, "steps": curve.steps.astype(int).tolist()}
-        | {name: _short(getattr(curve, name)) for name in ("line", "low", "high")}
+        | {name: short(getattr(curve, name)) for name in ("line", "low", "high")}
         for curve in panel.curves
     ]
     names = ("title", "unit", "is_log", "level", "full", "until", "measured")
     return {**{name: getattr(panel, name) for name in names}, "since": since, "curves": curves}
-
-
-def _short(column: Column) -> list[float | None]:
-    """Five digits are more than can be seen, and a gap is null."""
-    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in column]
 
 
 def thin(run: int, name: str, points: Points, average: bool = True, most: int = MOST_POINTS) -> Curve:

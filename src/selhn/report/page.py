@@ -2,23 +2,33 @@
 
 import base64
 import hashlib
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
+from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
+from selhn.data import Split
 from selhn.data.splits import SPLITS
+from selhn.data.world import WorldFeatures, world_scene
+from selhn.data.world.render import render
+from selhn.pictures import open_picture
+from selhn.pictures.extraction import REPORT_FILE
 from selhn.report.curves import panel_data, panels
-from selhn.report.pictures import imported_from, picture_source
-from selhn.report.records import RunRecord, read_runs
+from selhn.report.records import SIGNS, Compared, RunRecord, lead, read_runs, results
 from selhn.report.retrievals import Examples, find_examples
-from selhn.report.sections import SIGNS, Compared, lead, results
+from selhn.training.recipes import find_data
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 PAGE = "report.html"
 PAGES = Environment(
@@ -28,6 +38,12 @@ PAGES = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
+SIDE = 200
+"""Most pixels a side: sharp at half that size on a fine screen, and a few kilobytes."""
+QUALITY = 78
+
+PictureOf = Callable[[int], str | None]
+"""From the row of an image to its picture as a data: address, or None if there is none."""
 
 
 def write_report(
@@ -56,7 +72,11 @@ def write_report(
     if pictures is not None and not pictures.is_dir():
         raise NotFound(f"there is no folder {pictures}: name the one that holds the images")
     records = read_runs(runs)
-    out = out or _beside(runs)
+    if out is None and len(runs) == 1:
+        out = runs[0] / PAGE
+    elif out is None:
+        above = Path(os.path.commonpath([run.resolve().parent for run in runs]))
+        out = (above.relative_to(Path.cwd()) if above.is_relative_to(Path.cwd()) else above) / PAGE
     if out.is_dir():
         raise SelhnError(f"{out} is a folder: name a file, such as {out / PAGE}")
     found = find_examples(records, examples, data, split, device) if examples else None
@@ -65,13 +85,6 @@ def write_report(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(content)
     return out
-
-
-def _beside(runs: Sequence[Path]) -> Path:
-    if len(runs) == 1:
-        return runs[0] / PAGE
-    above = Path(os.path.commonpath([run.resolve().parent for run in runs]))
-    return (above.relative_to(Path.cwd()) if above.is_relative_to(Path.cwd()) else above) / PAGE
 
 
 def page(
@@ -126,3 +139,37 @@ def _read(*names: str) -> str:
 def _hash(content: str) -> str:
     """By which the page says that this style and this script are its own, and no other is to be obeyed."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def picture_source(split: Split, folder: Path | None = None) -> PictureOf:
+    """How the images of a split are shown: drawn, or by files of their names in the folder and not outside."""
+
+    @cache
+    def picture(row: int) -> str | None:
+        if folder is not None:
+            try:
+                path = (folder / split.image_names[row]).resolve()
+                inside = path.is_relative_to(folder.resolve())
+                return data_address(open_picture(path).image) if inside else None
+            except (ValueError, OSError):  # missing or broken; a name with a null character is a ValueError
+                return None
+        if isinstance(split.features, WorldFeatures):
+            return data_address(render(world_scene(split, row), SIDE))
+        return None
+
+    return picture
+
+
+def imported_from(data: str) -> Path | None:
+    """The folder of pictures that a data set was imported from, if it is known and still there."""
+    told = Path(find_data(data)) / REPORT_FILE
+    folder = read_json(told).get("folder") if told.is_file() else None
+    return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+
+
+def data_address(image: "Image") -> str:
+    """A picture, shrunk to fit, as a JPEG inside an address."""
+    small, file = image.copy(), io.BytesIO()
+    small.thumbnail((SIDE, SIDE))
+    small.save(file, "JPEG", quality=QUALITY, optimize=True)
+    return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

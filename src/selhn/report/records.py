@@ -1,4 +1,4 @@
-"""What the folder of a run says, read once: settings, environment, results, log and verdict."""
+"""What the folders of runs say, read once, and the words and tables that a report makes of it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,12 @@ from selhn.eval import Metrics
 from selhn.runs import OWN, RunFolder
 from selhn.training import RunConfig, run_names
 from selhn.training.run import make_loss
+
+SIGNS = {"healthy": "✓", "stalled": "‖", "collapsing": "⤓", "diverging": "⤒", "overfitting": "≠", "unclear": "?"}
+RECALLS = (1, 5, 10)
+NONE = "–"
+Cell = tuple[str, bool]
+"""A number as text, and whether it is the best of its column."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,6 @@ class RunRecord:
 
     @property
     def made_of(self) -> str:
-        """Model, loss, data and length in words."""
         steps = f"{int(self.log.steps[-1]):,} step{'' if int(self.log.steps[-1]) == 1 else 's'}"
         if self.test is None:
             steps += ", not finished"
@@ -71,7 +76,10 @@ def _read_run(path: Path, name: str) -> RunRecord:
     found = diagnose(path)
     config = None if folder.config is None else RunConfig.from_dict(folder.config)
     results = folder.results
-    best_epoch, dev = _best_on_dev(rows, folder.log_path)
+    rows = [row for row in rows if isinstance(row.get("dev"), Mapping) and "i2t" in row["dev"]]
+    measured = [(int(row.get("epoch", 0)) + 1, _metrics(row["dev"], folder.log_path)) for row in rows]
+    # As training chooses it.
+    best_epoch, dev = max(measured, key=lambda one: one[1].rsum, default=(None, None))
     return RunRecord(
         path,
         name,
@@ -100,15 +108,61 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _best_on_dev(rows: Sequence[Mapping[str, Any]], path: Path) -> tuple[int | None, Metrics | None]:
-    """The epoch with the highest RSUM, as training chooses it, and what it reached."""
-    rows = [row for row in rows if isinstance(row.get("dev"), Mapping) and "i2t" in row["dev"]]
-    measured = [(int(row.get("epoch", 0)) + 1, _metrics(row["dev"], path)) for row in rows]
-    return max(measured, key=lambda one: one[1].rsum, default=(None, None))
-
-
 def _metrics(named: Any, path: Path) -> Metrics:
     try:
         return Metrics.from_dict(named)
     except (ValueError, TypeError, AttributeError) as error:
         raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
+
+
+def lead(runs: Sequence[RunRecord]) -> str:
+    """The page in two sentences."""
+    best = max(runs, key=lambda run: run.rsum)
+    split = "dev" if best.test is None else "test"
+    reached = f"RSUM {best.rsum:.1f} on {split}" if best.rsum >= 0 else "nothing measured yet"
+    if len(runs) == 1:
+        return f"{best.made_of}: {best.verdict.kind}, {reached}."
+    kinds = [f"{run.name} is {run.verdict.kind}" for run in runs]
+    words = ", ".join(kinds[:-1]) + f" and {kinds[-1]}"
+    return f"{len(runs)} runs, of which {best.name} is the best ({reached}). By their logs {words}."
+
+
+def results(runs: Sequence[RunRecord]) -> dict[str, list[tuple[int, list[Cell]]]]:
+    """Recalls, RSUM and best epoch, with the number of the run, under what they were measured on."""
+    groups = {
+        "On test, measured once with the weights of the best epoch on dev": [run.test for run in runs],
+        "On dev, at its best epoch": [run.dev for run in runs],
+    }
+    return {words: _rows(runs, found) for words, found in groups.items() if any(found)}
+
+
+def _rows(runs: Sequence[RunRecord], found: Sequence[Metrics | None]) -> list[tuple[int, list[Cell]]]:
+    table: dict[int, list[float | None]] = {}
+    for number, one in enumerate(found):
+        if one is not None:
+            table[number] = [way.recalls.get(k) for way in (one.i2t, one.t2i) for k in RECALLS] + [one.rsum]
+    columns = zip(*table.values())
+    best = [max((value for value in column if value is not None), default=None) for column in columns]
+    rows = []
+    for number, values in table.items():
+        cells = [
+            (NONE if value is None else f"{value:.1f}", len(table) > 1 and value == top)
+            for value, top in zip(values, best)
+        ]
+        rows.append((number, [*cells, (str(runs[number].best_epoch or NONE), False)]))
+    return rows
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Named values of every run."""
+
+    tables: Sequence[Mapping[str, str]]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for table in self.tables for name in table))
+
+    @property
+    def differing(self) -> list[str]:
+        return [name for name in self.names if len({table.get(name) for table in self.tables}) > 1]

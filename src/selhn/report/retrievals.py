@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
-from selhn.data import Data, Split
+from selhn.data import Split
 from selhn.eval import ranks, score_split
 from selhn.models import load_model
 from selhn.report.records import RunRecord
@@ -35,7 +35,6 @@ class Answer:
 
     @property
     def is_far(self) -> bool:
-        """Whether it is not among the first."""
         return self.place > ANSWERS
 
 
@@ -84,7 +83,9 @@ def find_examples(
     in_the_way: dict[str, str] = {}
     for run in sorted(runs, key=lambda run: -run.rsum):
         try:
-            whole = named or _own_data(run)[split]
+            if named is None and run.config is None:
+                raise SelhnError("it does not say what data it was trained on: name some with --data")
+            whole = named or open_data(run.folder)[split]
             items = whole.first(MOST_IMAGES)
             scores = _scores(run, items, on)
         except CANNOT_OPEN as error:
@@ -94,7 +95,7 @@ def find_examples(
         for other in runs:
             if other is not run and other.name not in in_the_way:
                 try:
-                    if data is None and not _same_data(run, other):
+                    if data is None and _data(run) != _data(other):
                         raise SelhnError("it was trained on other data")
                     others[other.name] = places(_scores(other, items, on), items)
                 except CANNOT_OPEN as error:
@@ -177,13 +178,5 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     return scores
 
 
-def _own_data(run: RunRecord) -> Data:
-    if run.config is None:
-        raise SelhnError("it does not say what data it was trained on: name some with --data")
-    return open_data(run.folder)
-
-
-def _same_data(one: RunRecord, other: RunRecord) -> bool:
-    if one.config is None or other.config is None:
-        return False
-    return (one.config.data, one.config.data_settings) == (other.config.data, other.config.data_settings)
+def _data(run: RunRecord) -> tuple[str, Mapping[str, Any]] | None:
+    return None if run.config is None else (run.config.data, run.config.data_settings)

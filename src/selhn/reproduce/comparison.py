@@ -13,17 +13,7 @@ from selhn.data import COCO_FOLDS
 from selhn.eval import Metrics
 from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
-from selhn.reproduce.tables import (
-    DATA_TITLES,
-    RECALLS,
-    RUNS,
-    TABLES,
-    PaperRow,
-    Wanted,
-    paper_rows,
-    row_applies,
-    runs_of,
-)
+from selhn.reproduce.tables import DATA_TITLES, RECALLS, RUNS, TABLES, PaperRow, Wanted, paper_rows, runs_of
 from selhn.runs import RunFolder
 
 NAMES = (*TABLES, *FIGURES)
@@ -104,7 +94,6 @@ class Line:
 
     @property
     def recalls(self) -> list[float | None]:
-        """Our six recalls."""
         if not self.ours:
             return [None] * len(RECALLS)
         mean = Metrics.mean(self.ours)
@@ -112,7 +101,6 @@ class Line:
 
     @property
     def rsum(self) -> float | None:
-        """Our RSUM."""
         return statistics.fmean(one.rsum for one in self.ours) if self.ours else None
 
     @property
@@ -134,7 +122,7 @@ def line(row: PaperRow, runs: PaperRuns) -> Line:
     notes, ours = [row.note], list[Metrics]()
     if members is None:
         notes.append(NOT_OURS)
-    elif not row_applies(row, runs.data_name):
+    elif not row.applies_to(runs.data_name):
         notes.append(f"with --data {row.data.partition('_')[0]}")
     else:
         folds = COCO_FOLDS if row.data == "coco_1k" else 1
@@ -191,8 +179,7 @@ def _made_from(runs: PaperRuns) -> str:
     return (
         f"Ours: {runs.data.name}, {runs.data.train.num_images:,} images to learn from, "
         f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; "
-        f"{about['device']}, torch {about['torch']}, "
-        f"selhn {about['selhn']}.{notes}"
+        f"{about['device']}, torch {about['torch']}, selhn {about['selhn']}.{notes}"
     )
 
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +43,17 @@ class Figure:
     runs: tuple[Wanted, ...] = ()
 
 
-def copy_drawing(name: str) -> Callable[[PaperRuns, Path], Path]:
+def copy_drawing(runs: PaperRuns, path: Path) -> Path:
     """A schematic figure: an SVG file that is shipped with the package and copied beside the others."""
-
-    def draw(runs: PaperRuns, path: Path) -> Path:
-        return Path(shutil.copyfile(PAPER / f"{name}.svg", path.with_suffix(".svg")))
-
-    return draw
+    drawing = path.with_suffix(".svg")
+    return Path(shutil.copyfile(PAPER / drawing.name, drawing))
 
 
 def draw_classical(runs: PaperRuns, path: Path) -> Path:
     """Loss per anchor of models trained with T-HN: running mean, and deviation as a band (figure 1)."""
     figure, axis = pyplot().subplots(figsize=(6.2, 3.8), layout="constrained")
     for (name, wanted), colour in zip(CLASSICAL.items(), COLOURS):
-        for logs in _present(runs, wanted):
+        if logs := runs.logs(wanted):
             at, mean, deviation = _band(logs, "loss_per_anchor")
             axis.fill_between(at, mean - deviation, mean + deviation, color=colour, alpha=0.18, linewidth=0)
             axis.plot(at, mean, color=colour, linewidth=1.8, label=name)
@@ -66,36 +64,32 @@ def draw_classical(runs: PaperRuns, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def draw_losses(model: str, title: str) -> Callable[[PaperRuns, Path], Path]:
+def draw_losses(model: str, title: str, runs: PaperRuns, path: Path) -> Path:
     """Loss, gradient of the FC layer, RSUM and delta_s of one model with each loss (figures 3 and 5)."""
-
-    def draw(runs: PaperRuns, path: Path) -> Path:
-        figure, grid = pyplot().subplots(2, 2, figsize=(8.4, 5.8), layout="constrained")
-        (loss, gradient), (rsum, gap) = grid
-        for name, wanted in losses_of(model).items():
-            line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
-            for logs in _present(runs, wanted):
-                # The sum over all negatives is that many times larger: their mean is shown beside the others.
-                share = 1.0
-                if name == "Triplet":
-                    share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1
-                for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
-                    at, mean, _ = _band(logs, key)
-                    axis.plot(at, mean / (share if axis is not gap else 1), **line)
-                measured = [[row["dev"]["rsum"] for row in log if "dev" in row] for log in logs]
-                epochs = np.arange(len(measured[0])) + 1
-                rsum.plot(epochs, np.mean(measured, axis=0), marker="o", markersize=3, **line)
-        _reference(loss, 0.2, "margin\n0.2")
-        _reference(gap, 0.01, "$\\epsilon$\n0.01")
-        loss.set(title="(a) loss per anchor", ylim=(0, None))
-        gradient.set(title="(b) gradient of the FC layer, norm", yscale="log")
-        rsum.set(title="(c) RSUM on dev", xlabel="epoch", ylim=(0, None))
-        gap.set(title=r"(d) $\Delta s$: hardest negative against positive", xlabel="epoch", yscale="log")
-        loss.legend(frameon=False)
-        figure.suptitle(f"{title}; Triplet in (a) and (b): mean over its negatives", fontsize=11)
-        return save_figure(figure, path)
-
-    return draw
+    figure, grid = pyplot().subplots(2, 2, figsize=(8.4, 5.8), layout="constrained")
+    (loss, gradient), (rsum, gap) = grid
+    for name, wanted in losses_of(model).items():
+        line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
+        if logs := runs.logs(wanted):
+            # The sum over all negatives is that many times larger: their mean is shown beside the others.
+            share = 1.0
+            if name == "Triplet":
+                share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1
+            for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
+                at, mean, _ = _band(logs, key)
+                axis.plot(at, mean / (share if axis is not gap else 1), **line)
+            measured = [[row["dev"]["rsum"] for row in log if "dev" in row] for log in logs]
+            epochs = np.arange(len(measured[0])) + 1
+            rsum.plot(epochs, np.mean(measured, axis=0), marker="o", markersize=3, **line)
+    _reference(loss, 0.2, "margin\n0.2")
+    _reference(gap, 0.01, "$\\epsilon$\n0.01")
+    loss.set(title="(a) loss per anchor", ylim=(0, None))
+    gradient.set(title="(b) gradient of the FC layer, norm", yscale="log")
+    rsum.set(title="(c) RSUM on dev", xlabel="epoch", ylim=(0, None))
+    gap.set(title=r"(d) $\Delta s$: hardest negative against positive", xlabel="epoch", yscale="log")
+    loss.legend(frameon=False)
+    figure.suptitle(f"{title}; Triplet in (a) and (b): mean over its negatives", fontsize=11)
+    return save_figure(figure, path)
 
 
 def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
@@ -191,27 +185,21 @@ def losses_of(model: str) -> Mapping[str, Wanted]:
 def three_losses(model: str, title: str) -> Figure:
     """The figure of one model with these losses."""
     runs = tuple(losses_of(model).values())
-    return Figure(f"Training {title} with three losses", draw_losses(model, title), runs)
+    return Figure(f"Training {title} with three losses", partial(draw_losses, model, title), runs)
 
 
 FIGURES: Mapping[str, Figure] = {
     "fig1": Figure("Training loss of classical models with T-HN", draw_classical, tuple(CLASSICAL.values())),
-    "fig2": Figure("Three image encoders", copy_drawing("fig2")),
+    "fig2": Figure("Three image encoders", copy_drawing),
     "fig3": three_losses("vse_fc", "VSE (FC)"),
-    "fig4": Figure("The gradient of an anchor, its positive and its negative", copy_drawing("fig4")),
+    "fig4": Figure("The gradient of an anchor, its positive and its negative", copy_drawing),
     "fig5": three_losses("vse_mlp", "VSE (MLP)"),
     "fig6": Figure("What epsilon does, RVSE (MLP)", draw_epsilon, tuple(EPSILONS.values())),
     "fig7": Figure("Share of the branches of SelHN over training", draw_branches, tuple(BRANCHES.values())),
     "fig8": Figure("Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])),
-    "fig9": Figure("The MLP", copy_drawing("fig9")),
+    "fig9": Figure("The MLP", copy_drawing),
 }
 """In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""
-
-
-def _present(runs: PaperRuns, wanted: Wanted) -> list[list[list[dict[str, Any]]]]:
-    """The logs of a run, or nothing if it could not be made."""
-    logs = runs.logs(wanted)
-    return [logs] if logs else []
 
 
 Curve = npt.NDArray[np.float64]

@@ -41,6 +41,10 @@ class PaperRow:
     rsum: float | None
     note: str
 
+    def applies_to(self, data: str) -> bool:
+        """Whether runs on a data set can fill it: the two of the paper fill their own rows, others all."""
+        return data not in ("f30k", "coco") or self.data.startswith(data)
+
 
 def paper_rows(table: str | None = None) -> list[PaperRow]:
     """The rows of a table, or of all."""
@@ -121,12 +125,7 @@ kind, and sums over the batch: with clipping, the gradient is then as long after
 are not here are not reproduced yet."""
 
 
-def row_applies(row: PaperRow, data: str) -> bool:
-    """Whether runs on a data set can fill a row: the two of the paper fill their own rows, others all."""
-    return data not in ("f30k", "coco") or row.data.startswith(data)
-
-
 def runs_of(rows: Sequence[PaperRow], data: str) -> list[Wanted]:
     """The runs behind rows, each once."""
-    applying = [row for row in rows if row_applies(row, data)]
+    applying = [row for row in rows if row.applies_to(data)]
     return list(dict.fromkeys(run for row in applying for run in RUNS.get((row.method, row.loss), ())))

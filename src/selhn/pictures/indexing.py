@@ -97,7 +97,7 @@ def open_examples(
 
 
 def example_facts() -> dict[str, dict[str, Any]]:
-    """Metadata of each example picture, to show and to filter by; the licences require that they are named."""
+    """Metadata of each example picture, to filter by and to show; the licences must be named."""
     return {
         entry["file"]: {
             "license": "CC BY-SA 2.0" if "ShareAlike" in entry["license"] else "CC BY 2.0",

@@ -1,4 +1,4 @@
-"""Pictures to try things on, with captions; `annotations.json` beside them names licence and origin of each."""
+"""Pictures to try things on, with captions; `annotations.json` names the licence and origin of each."""
 
 from pathlib import Path
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.kernels import MAXIMA, STATISTICS, Terms
-from selhn.kernels.statistics import label_images
 from selhn.layers import Fragments
 from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
@@ -79,8 +78,9 @@ def pulled_pairs(
     """
     batch = len(scores)
     here = torch.arange(batch, device=scores.device)
-    labels, _ = label_images(image_ids, batch, scores.device)
-    negatives, positive = scores.masked_fill(labels[:, None] == labels, -torch.inf), scores.diagonal()[:, None]
+    images = here if image_ids is None else image_ids
+    negatives = scores.masked_fill(images[:, None] == images, -torch.inf)
+    positive = scores.diagonal()[:, None]
     pairs = [here * batch + here]
     for name in maxima:
         term = STATISTICS[name].term

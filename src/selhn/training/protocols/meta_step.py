@@ -73,8 +73,8 @@ class MetaStep(Protocol):
     def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
         # Batch statistics and, where they are seeded, random numbers are afterwards what they were.
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        devices = [self.batches.device] if self.batches.device.type == "cuda" else []
-        with torch.random.fork_rng(devices, enabled=self._seeded):
+        device = self._parameters[0].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=self._seeded):
             scores = self._scores(batch, seed)
             steps = self._gradients(self.loss.per_anchor(scores, self.image_ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):

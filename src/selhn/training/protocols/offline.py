@@ -1,7 +1,7 @@
 """AOQ: negatives from the whole training set beside those of a batch (Chen et al., ECCV 2020)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Int32
@@ -42,12 +42,12 @@ class OfflineNegatives(Protocol):
         # Features that are not on the device are copied to it within the step, which cannot be recorded.
         self.capturable = batches.resident
         split, device = data.train, batches.device
-        self._texts_of = TextsOfImages.of(split, device)
+        self._by_image, self._first, self._number = (found.to(device) for found in texts_of_images(split))
         self._image_of_text = split.image_of_text.to(device)
-        self._num_images = int((self._texts_of.number > 0).sum())
+        self._num_images = int((self._number > 0).sum())
         if self._num_images < 2:
             raise SelhnError(f"aoq finds no negatives in {split.name}: all of its texts belong to one image")
-        depth = min(loss.depth, split.num_texts - int(self._texts_of.number.max()))
+        depth = min(loss.depth, split.num_texts - int(self._number.max()))
         image_depth = min(self._image_place(depth - 1) + 1, self._num_images - 1)
         self.tables = {
             "texts": torch.zeros(split.num_images, depth, dtype=torch.int32, device=device),
@@ -89,8 +89,7 @@ class OfflineNegatives(Protocol):
         far_texts = texts[pairs.images, place].long()
         far_images = images[pairs.texts, self._image_place(place).clamp(max=images.shape[1] - 1)].long()
         share = torch.rand(size, device=device, generator=self.batches.generator)
-        which = (share * self._texts_of.number[far_images]).long()
-        second_texts = self._texts_of.texts[far_images, which]
+        second_texts = self._by_image[self._first[far_images] + (share * self._number[far_images]).long()]
         return Pairs(torch.cat([far_texts, second_texts]), torch.cat([far_images, self._image_of_text[far_texts]]))
 
     def _image_place(self, place: Any) -> Any:
@@ -108,21 +107,11 @@ def paired_scores(model: AbstractMatcher, images: Any, texts: Any) -> Float[Tens
     return model.score(images, texts).diagonal()
 
 
-class TextsOfImages(NamedTuple):
-    """The texts of every image, as many places as any image has texts, and how many of them are taken."""
-
-    texts: Int[Tensor, "I most"]
-    number: Int[Tensor, " I"]
-
-    @classmethod
-    def of(cls, split: Split, device: torch.device) -> "TextsOfImages":
-        image_of_text = split.image_of_text.cpu()
-        count = image_of_text.bincount(minlength=split.num_images)
-        by_image = image_of_text.argsort(stable=True)
-        place = torch.arange(split.num_texts) - (count.cumsum(0) - count)[image_of_text[by_image]]
-        texts = torch.zeros(split.num_images, max(1, int(count.max())), dtype=torch.int64)
-        texts[image_of_text[by_image], place] = by_image
-        return cls(texts.to(device), count.to(device))
+def texts_of_images(split: Split) -> tuple[Int[Tensor, " T"], Int[Tensor, " I"], Int[Tensor, " I"]]:
+    """All texts in the order of their images; where those of each image begin; how many it has."""
+    image_of_text = split.image_of_text.cpu()
+    number = image_of_text.bincount(minlength=split.num_images)
+    return image_of_text.argsort(stable=True), number.cumsum(0) - number, number
 
 
 def hardest_negatives(

@@ -92,7 +92,8 @@ def test_what_does_not_go_together(name, settings, message):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeypatch):
-    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4", "data.images=16", "batch_size=12"])
+    small = ["data.images=16", "batch_size=12", "model.word_dim=8"]
+    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4", *small])
     whole = run_config(config, tmp_path / "whole", quiet=True)
     step, count = steps.training_step, [0]
 

@@ -127,7 +127,8 @@ def hardest_negatives(
     assert model.tokenizer is not None
     with in_eval_mode(model):
         blocks = TextBlocks(split, model.tokenizer, device=device)
-        images = torch.cat([one_vector(model.encode_images(*part)) for part in image_blocks(split, device=device)])
+        parts = image_blocks(split, device=device)
+        images = torch.cat([one_vector(model.encode_images(*part)) for part in parts])
         texts = torch.cat([one_vector(model.encode_texts(*part)) for part in blocks])[blocks.inverse]
         has_fragments = isinstance(model.encode_texts(*next(iter(blocks))), Fragments)
         score = (lambda images, texts: images @ texts.T) if has_fragments else model.score
@@ -141,10 +142,10 @@ def hardest_negatives(
         def for_texts(rows: slice) -> tuple[Tensor, Tensor]:
             return score(images, texts[rows]).T, (image_of_text[rows, None] == every_image) | without_texts
 
-        rows_at_once = [max(1, tile_bytes // (BYTES_PER_SCORE * many)) for many in (split.num_texts, split.num_images)]
+        tile = tile_bytes // BYTES_PER_SCORE
         return (
-            _largest(for_images, split.num_images, rows_at_once[0], num_texts),
-            _largest(for_texts, split.num_texts, rows_at_once[1], num_images),
+            _largest(for_images, split.num_images, tile // split.num_texts, num_texts),
+            _largest(for_texts, split.num_texts, tile // split.num_images, num_images),
         )
 
 
@@ -156,11 +157,12 @@ def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
 
 
 def _largest(
-    tile: Callable[[slice], tuple[Float[Tensor, "q n"], Bool[Tensor, "q n"]]], queries: int, step: int, k: int
+    tile: Callable[[slice], tuple[Float[Tensor, "q n"], Bool[Tensor, "q n"]]], queries: int, rows: int, k: int
 ) -> Int32[Tensor, "Q k"]:
     """Places of the k largest scores of every query; `tile` gives those of some, and which do not count."""
     found = []
-    for first in range(0, queries, step):
-        scores, left_out = tile(slice(first, first + step))
+    rows = max(1, rows)
+    for first in range(0, queries, rows):
+        scores, left_out = tile(slice(first, first + rows))
         found.append(scores.masked_fill(left_out, -torch.inf).topk(k, dim=1).indices.int())
     return torch.cat(found)

@@ -1,10 +1,11 @@
 """The settings of a run: frozen dataclasses, and `key=value` to change them."""
 
 import dataclasses
+import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
 import yaml
@@ -80,7 +81,8 @@ class RunConfig:
         return [f"{kind} ({name.removeprefix(OWN)})" for kind, name in named.items() if name.startswith(OWN)]
 
     def to_dict(self) -> dict[str, Any]:
-        return _plain(dataclasses.asdict(self))
+        # Through JSON: tuples become lists, paths strings.
+        return json.loads(json.dumps(dataclasses.asdict(self), default=os.fspath))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
@@ -194,11 +196,3 @@ def _refuse_unknown(values: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in values:
         if name not in known:
             raise NotFound(f"unknown setting {name!r}: {did_you_mean(OLD_SPELLINGS.get(name, name), known)}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value

@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from selhn.kernels import fused_triton
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
-from selhn.kernels.torch_tiles import Side
+from selhn.kernels.torch_tiles import Reduced, Side
 
 # The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a
 # multiprocessor of an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for
@@ -50,10 +50,8 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
     return positive
 
 
-def reduce_tile(
-    rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
-) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic, with its winner's index in the tile if it is a maximum."""
+def reduce_tile(rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms) -> list[Reduced]:
+    """All statistics of the rows, then of the columns."""
     (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
     row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
     maxima = [name for name in needs if name in MAXIMA]
@@ -71,11 +69,9 @@ def reduce_tile(
     return [_reduce_blocks(names, *left[:2]), _reduce_blocks(names, *left[2:])]
 
 
-def _reduce_blocks(
-    names: tuple[str, ...], values: Float[Tensor, "S N A"], winners: Tensor
-) -> dict[str, tuple[Tensor, Tensor | None]]:
+def _reduce_blocks(names: tuple[str, ...], values: Float[Tensor, "S N A"], winners: Tensor) -> Reduced:
     """Statistics of A anchors from those over N blocks of candidates each."""
-    reduced: dict[str, tuple[Tensor, Tensor | None]] = {}
+    reduced: Reduced = {}
     for name, value, winner in zip(names, values, [*winners, *[None] * (len(values) - len(winners))]):
         if winner is not None:
             best, block = value.max(dim=0)  # of equal ones the first, which holds the lower indices

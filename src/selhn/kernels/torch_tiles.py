@@ -10,6 +10,8 @@ from selhn.kernels.gpu import wide_product
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 
 HALF = (torch.float16, torch.bfloat16)
+Reduced = dict[str, tuple[Tensor, Tensor | None]]
+"""Statistics of the anchors along one side of a tile; a maximum comes with the index of its winner."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,10 @@ def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
     return scores
 
 
-def reduce_tile(
-    rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms
-) -> list[dict[str, tuple[Tensor, Tensor | None]]]:
-    """For rows, then columns: every statistic, with its winner's index in the tile if it is a maximum."""
+def reduce_tile(rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms) -> list[Reduced]:
+    """All statistics of the rows, then of the columns."""
     scores = negative_scores(rows, columns)
-    reduced: list[dict[str, tuple[Tensor, Tensor | None]]] = [{}, {}]
+    reduced: list[Reduced] = [{}, {}]
     for of_side, negatives, side in zip(reduced, (scores, scores.mT), (rows, columns)):
         for name in needs:
             statistic = STATISTICS[name]

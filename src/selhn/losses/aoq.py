@@ -42,10 +42,8 @@ class AOQ(TakesGiven, AbstractLoss):
         margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
         offline_margin: of the offline negatives.
         alpha, beta: of the weight w.
-        weight_gradient: whether gradient flows through w too, as in the authors' program. It raises an
-            offline negative.
-        negative_weight: whether w may fall below 0, as in the authors' program. It then rewards what it
-            should punish.
+        weight_gradient: whether w has a gradient, as in the authors' program; it raises an offline negative.
+        negative_weight: whether w may be below 0, as in the authors' program; it then rewards a wrong score.
         depth: from how many of the hardest texts of an image training draws its offline negative.
         refresh: epochs between two searches for them.
 

@@ -85,8 +85,7 @@ class AbstractLoss(nn.Module, ABC):
 
         Pairs with equal `image_ids` (several captions of one image in a batch) are not negatives of each
         other. Leading axes are further score matrices of the same pairs; the reduction runs over them too.
-        Half-precision scores are compared and summed in float32. `given` is what a loss says it needs beyond
-        the scores.
+        Half-precision scores are compared and summed in float32. `given` is what a loss needs beyond them.
 
         On the CPU, NaN or infinite scores are an error. Elsewhere the check would stall the device, and a NaN
         score gives a NaN loss.
@@ -207,11 +206,7 @@ def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
     return {key.lstrip("_"): value for key, value in vars(loss).items() if key.lstrip("_") in settings}
 
 
-def hinge(
-    negative: PerAnchor,
-    positive: Float[Tensor, "*K 1 B"],
-    margin: float | Float[Tensor, "*L 1 B"],
-) -> PerAnchor:
+def hinge(negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, "*L 1 B"]) -> PerAnchor:
     """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
     return (negative - positive + margin).relu()
 

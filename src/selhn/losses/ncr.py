@@ -49,9 +49,8 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         softness: the function m.
         warmup_epochs: how many epochs see all negatives; the authors take 5 on Flickr30K and 10 on MS-COCO.
         average_over: what a mean hinge is divided by: an anchor's number of "negatives", or the "batch" size.
-        margin_of: whose label sets the margin of a triplet: that of its "anchor", or, as in the authors'
-            program, that of its "image", which for a text anchor is the negative; labels may then also be a
-            (B, B) matrix.
+        margin_of: whose label sets the margin of a triplet: its "anchor"'s, or, as in the authors' program,
+            its "image"'s, which for a text anchor is the negative; labels may then be a (B, B) matrix.
 
     References:
         Huang et al., Learning with Noisy Correspondence for Cross-modal Matching, NeurIPS 2021.

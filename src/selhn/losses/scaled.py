@@ -23,8 +23,7 @@ class ScaledLoss(Learns, AbstractLoss):
     Args:
         temperature: what scores are divided by. `loss.temperature` is the present value of a learnt one.
         learn: whether the temperature, and the bias of a loss that has one, are parameters. `selhn.train`
-            trains them with the model; in a loop of your own, hand `loss.parameters()` to the optimiser,
-            without weight decay.
+            trains them; a loop of your own gives `loss.parameters()` to its optimiser, without weight decay.
         reduction: see `AbstractLoss`.
     """
 
@@ -162,9 +161,8 @@ class SigLIP(ScaledLoss):
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
     An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's
-    value. An anchor without negatives counts as 0 here as in all losses. The paper learns temperature and
-    bias, and so do whole runs (`selhn train`): where they start, even a positive of cosine 1 is an even
-    chance.
+    value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
+    `selhn train`: where they start, even a positive of cosine 1 is an even chance.
 
     Args:
         temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.

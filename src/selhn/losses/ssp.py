@@ -24,9 +24,8 @@ class SSP(AbstractLoss):
     Args:
         margin: by how much a positive must beat a negative for it not to be mined. It is in no other place: a
             mined anchor is not left alone before its polynomials are.
-        positive, negative: the coefficients a and b, the constant first, for scores that are cosines. The
-            defaults are those of the authors' program: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from
-            0.10 to 0.35.
+        positive, negative: the coefficients a and b, the constant first, for cosines. The defaults are the
+            authors' program's: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from 0.10 to 0.35.
         mining: "hardest", or "average" for the mean of the negative polynomials over all mined negatives.
         one_way: count a positive only where its polynomial falls and a negative only where its own rises. The
             authors' program does not, and so raises a mined negative that scores below 0.10.

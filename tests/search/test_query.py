@@ -152,3 +152,17 @@ def test_a_query_is_checked_when_it_is_made():
         Query("word1", k=0)
     with pytest.raises(SelhnError, match='find must be "image" or "text"'):
         Query("word1", find="pictures")
+
+
+def test_a_query_is_tokenized_once_in_a_mode_that_is_set_once(searched, monkeypatch):
+    model, calls = searched.model, []
+    tokenize, modules = model.tokenize, model.modules
+    monkeypatch.setattr(model, "tokenize", lambda texts: (calls.append("tokenize"), tokenize(texts))[1])
+    monkeypatch.setattr(model, "modules", lambda: (calls.append("mode"), modules())[1])
+    model.train()
+    calls.clear()
+    found = searched.search("word1 word2", 3)
+    assert sorted(calls) == ["mode", "tokenize"]
+    assert model.training
+    model.eval()
+    assert searched.search("word1 word2", 3) == found

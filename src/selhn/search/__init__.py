@@ -6,14 +6,4 @@ from selhn.search.query import Query
 from selhn.search.rerank import Reranker, rerank_split
 from selhn.search.stores import is_milvus
 
-__all__ = [
-    "Hit",
-    "Index",
-    "Item",
-    "Kind",
-    "Query",
-    "Record",
-    "Reranker",
-    "is_milvus",
-    "rerank_split",
-]
+__all__ = ["Hit", "Index", "Item", "Kind", "Query", "Record", "Reranker", "is_milvus", "rerank_split"]

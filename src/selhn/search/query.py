@@ -53,12 +53,8 @@ class Query:
         """A query from a text, from regions, or from another, with `k`, `find` and `where` if given."""
         if not isinstance(query, Query):
             query = cls(text=query) if isinstance(query, str) else cls(image=query)
-        return replace(
-            query,
-            k=query.k if k is None else k,
-            find=find or query.find,
-            where=query.where if where is None else where,
-        )
+        given: dict[str, Any] = {"k": k, "find": find, "where": where}
+        return replace(query, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def shares(self) -> dict[str, float]:

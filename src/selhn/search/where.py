@@ -161,17 +161,15 @@ class _Reader:
         self.depth += 1
         if self.depth > DEEPEST:
             raise SelhnError(f"the filter goes more than {DEEPEST} brackets deep: write it flatter")
-        filters = [self._all()]
-        while self._takes("or"):
-            filters.append(self._all())
+        found = self._several("or", lambda: self._several("and", self._one))
         self.depth -= 1
-        return filters[0] if len(filters) == 1 else Several(tuple(filters), every=False)
+        return found
 
-    def _all(self) -> Filter:
-        filters = [self._one()]
-        while self._takes("and"):
-            filters.append(self._one())
-        return filters[0] if len(filters) == 1 else Several(tuple(filters))
+    def _several(self, word: str, read: Callable[[], Filter]) -> Filter:
+        filters = [read()]
+        while self._takes(word):
+            filters.append(read())
+        return filters[0] if len(filters) == 1 else Several(tuple(filters), every=word == "and")
 
     def _one(self) -> Filter:
         opposite = False

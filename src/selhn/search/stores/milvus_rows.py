@@ -33,6 +33,7 @@ KEY_LENGTH = 80
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 Searching = Literal["exact", "hnsw"]
+_FIELDS = ["key", "owner", "content", "added", "record"]
 _SERVER = re.compile(r"(?:https?|tcp)://|unix:")
 _UNLOADED = re.compile(r"not loaded|call load\(\)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
@@ -112,8 +113,8 @@ class MilvusRows:
             schema.add_field("added", self._types.INT64)
             schema.add_field("record", self._types.JSON)
             schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
-            index = self._index("exact")
-            self._call("create_collection", which, schema=schema, index_params=index, consistency_level="Strong")
+            made = {"schema": schema, "index_params": self._index("exact"), "consistency_level": "Strong"}
+            self._call("create_collection", which, **made)
 
     def width(self) -> int:
         fields = self._call("describe_collection", "images")["fields"]
@@ -148,8 +149,9 @@ class MilvusRows:
     def get(self, which: Which, keys: Iterable[str], vectors: bool = False) -> dict[str, Row]:
         """Rows by their keys; those that are not there are left out."""
         found: dict[str, Row] = {}
+        fields = [*_FIELDS, "vector"] if vectors else _FIELDS
         for some in _chunks(keys):
-            rows = self._call("get", which, ids=some, output_fields=_wanted(vectors))
+            rows = self._call("get", which, ids=some, output_fields=fields)
             found.update({row["key"]: _row(row) for row in rows})
         return found
 
@@ -164,7 +166,7 @@ class MilvusRows:
             self._call("delete", "texts", filter=f"owner in {_list(some)}{kept}")
 
     def scan(self, which: Which, expression: str = "", vectors: bool = False) -> Iterator[Row]:
-        fields = _wanted(vectors)
+        fields = [*_FIELDS, "vector"] if vectors else _FIELDS
         walk = self._call("query_iterator", which, SCANNED_AT_ONCE, filter=expression, output_fields=fields)
         with self._errors_explained():
             try:
@@ -185,11 +187,11 @@ class MilvusRows:
         found = self._call(
             "search",
             which,
-            data=list(queries.detach().cpu().float().numpy().astype(np.float32)),
+            data=list(queries.detach().cpu().float().numpy()),
             anns_field="vector",
             limit=limit,
             filter=expression,
-            output_fields=_wanted(False),
+            output_fields=_FIELDS,
             search_params={"metric_type": "IP", "params": params},
         )
         return [[_row(hit["entity"], hit["distance"]) for hit in hits] for hits in found]
@@ -232,17 +234,10 @@ def _reason(wrong: BaseException) -> str:
     return str(getattr(wrong, "message", "") or wrong).strip().split("\n")[0][:200] or type(wrong).__name__
 
 
-_FIELDS = ("key", "owner", "content", "added", "record")
-
-
-def _wanted(vectors: bool) -> list[str]:
-    return [*_FIELDS, *(["vector"] if vectors else [])]
-
-
 def _row(found: Any, score: float = 0.0) -> Row:
     vector = found.get("vector")
     own = None if vector is None else torch.from_numpy(np.array(vector, dtype=np.float32))
-    return Row(found["key"], found["owner"], found["content"], found["added"], found["record"], own, score)
+    return Row(**{name: found[name] for name in _FIELDS}, vector=own, score=score)
 
 
 def _chunks(keys: Iterable[str], size: int = 500) -> Iterator[list[str]]:

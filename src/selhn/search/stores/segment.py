@@ -33,7 +33,6 @@ from selhn.search.stores.vectors import DTYPES, Vectors
 from selhn.search.where import Filter
 
 LINES_FILE = "items.jsonl"
-NEW_LINE = 10
 FILTERS_KEPT = 32
 
 
@@ -55,7 +54,7 @@ class Lines:
 
     def __init__(self, content: npt.NDArray[np.uint8]):
         self.content = content.view(np.ndarray)  # slices of a memmap are slow to make
-        self.ends = np.flatnonzero(content == NEW_LINE) + 1
+        self.ends = np.flatnonzero(content == ord("\n")) + 1
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -37,14 +37,7 @@ from selhn.search.stores.checked_files import (
 )
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Draft, Part, Segment, check_files
-from selhn.search.stores.snapshot import (
-    MANIFEST,
-    OtherVersion,
-    Snapshot,
-    manifest_of,
-    read_manifest,
-    require_plain,
-)
+from selhn.search.stores.snapshot import MANIFEST, OtherVersion, Snapshot, manifest_of, read_manifest
 from selhn.search.stores.store import Identity
 
 FOLDERS = ("segments", "deleted", "models", "approximate")
@@ -117,7 +110,8 @@ class IndexFolder:
         candidates: dict[Kind, FaissCandidates] = {}
         for one in content["approximate"]:
             side: Kind = "image" if one["side"] == "image" else "text"
-            candidates[side] = FaissCandidates(one["kind"], side, one["parts"], None, one["file"], one["written"])
+            of_file = one["file"], one["written"]
+            candidates[side] = FaissCandidates(one["kind"], side, one["parts"], None, *of_file)
         return Snapshot(
             identity,
             [self._open_part(entry, identity) for entry in content["segments"]],
@@ -134,10 +128,8 @@ class IndexFolder:
         segment = Segment.open(folder, entry, identity.precision, identity.width)
         alive = torch.ones(len(segment), dtype=torch.bool)
         if entry["deleted"] is not None:
-            if len(entry["deleted"]) != 3:
-                raise Damaged("it does not say which items were deleted")
             name, number, written = entry["deleted"]
-            path = self.path / "deleted" / require_plain(name)
+            path = self.path / "deleted" / name
             check_content(path, written)
             rows = open_rows(path, torch.int32, (number,)).long()
             if not 0 <= int(rows.min()) <= int(rows.max()) < len(segment):
@@ -244,23 +236,13 @@ class IndexFolder:
                     else:
                         path.unlink(missing_ok=True)
 
-    def check(self) -> None:
-        """Read every byte of the index, and refuse it if it is not what was written."""
-        snapshot = self.open()
-        self.check_parts(snapshot.parts)
-        with self._damage_explained():
-            for one in snapshot.candidates.values():
-                check_content(self.path / "approximate" / one.file, one.written)
-
-    def check_parts(self, parts: Iterable[Part]) -> None:
-        with self._damage_explained():
+    def check(self, parts: Iterable[Part], candidates: Iterable[FaissCandidates] = ()) -> None:
+        """Read every byte of some segments and FAISS indices, and refuse what is not as it was written."""
+        try:
             for part in parts:
                 check_files(self.path / "segments" / part.entry["name"], part.entry)
-
-    @contextmanager
-    def _damage_explained(self) -> Iterator[None]:
-        try:
-            yield
+            for one in candidates:
+                check_content(self.path / "approximate" / one.file, one.written)
         except Damaged as wrong:
             raise self._damaged(str(wrong)) from None
 

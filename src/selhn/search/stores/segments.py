@@ -191,7 +191,8 @@ class SegmentStore(Store):
 
     def check(self) -> None:
         if self.folder is not None:
-            self.folder.check()
+            there = self.folder.open()
+            self.folder.check(there.parts, there.candidates.values())
 
     def to(self, device: torch.device) -> None:
         with self._changing:
@@ -218,7 +219,7 @@ class SegmentStore(Store):
         """Write everything as one segment into a folder; an index that was there is replaced in one step."""
         folder, empty = IndexFolder(path), Snapshot(self.identity)
         with folder.writing():
-            before = folder.open() if is_index(path) else Snapshot(self.identity)
+            before = folder.open() if is_index(path) else empty
             if before.generation == 0:  # a manifest first: the folder is then an index, even after a kill
                 before = folder.commit(before, replace(empty, unfinished="save"), model=model)
             folder.sweep(before)
@@ -256,7 +257,7 @@ class SegmentStore(Store):
         """Continue with a snapshot and new segments, on disk if there is a folder."""
         before = self.snapshot
         if self.folder is not None:  # what is copied is checked: damage must not get a checksum of its own
-            self.folder.check_parts(part for draft in drafts for part in draft.parts if part.entry)
+            self.folder.check(part for draft in drafts for part in draft.parts if part.entry)
             after = self.folder.commit(before, after, drafts)
         else:
             parts = [*after.parts, *(Part.whole(draft.in_memory()) for draft in drafts)]

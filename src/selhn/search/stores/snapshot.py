@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,21 +25,15 @@ from selhn.search.stores.vectors import DTYPES
 
 FORMAT, VERSION = "selhn-index", 2
 MANIFEST = "manifest.json"
-
-_MANIFEST_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+_Fields: TypeAlias = Mapping[str, type | tuple[type, ...]]
+_OF_MANIFEST: _Fields = {
     "format": str, "version": int, "selhn": str, "generation": int, "model": dict, "width": int,
-    "precision": str, "about": dict, "unfinished": (str, type(None)), "next": int, "segments": list,
+    "precision": str, "about": dict, "unfinished": (str, NoneType), "next": int, "segments": list,
     "approximate": list,
 }  # fmt: skip
-_MODEL_FIELDS = {"digest": str, "name": str, "kept": bool}
-_SEGMENT_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "name": str,
-    "items": int,
-    "texts": int,
-    "files": dict,
-    "deleted": (list, type(None)),
-}
-_APPROXIMATE_FIELDS = {"file": str, "kind": str, "side": str, "parts": int, "written": list}
+_OF_MODEL = {"digest": str, "name": str, "kept": bool}
+_OF_SEGMENT: _Fields = {"name": str, "items": int, "texts": int, "files": dict, "deleted": (list, NoneType)}
+_OF_FAISS = {"file": str, "kind": str, "side": str, "parts": int, "written": list}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +58,11 @@ class Snapshot:
     @cached_property
     def row_of_id(self) -> dict[str, tuple[int, int]]:
         """Part and row of every item that is there."""
-        return {
-            part.segment.lines.ids[row]: (number, row) for number, part in enumerate(self.parts) for row in part.rows()
-        }
+        found = {}
+        for number, part in enumerate(self.parts):
+            ids = part.segment.lines.ids
+            found.update({ids[row]: (number, row) for row in part.rows()})
+        return found
 
     @cached_property
     def first_rows(self) -> dict[Kind, list[int]]:
@@ -107,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not (folder / MANIFEST).is_file():
         raise Damaged(f"it has no {MANIFEST}")
     content = read_checked_json(folder / MANIFEST)
-    _require(content, _MANIFEST_FIELDS)
+    _require(content, _OF_MANIFEST)
     if content["format"] != FORMAT or content["version"] != VERSION:
         raise OtherVersion(
             f"{folder} has version {content['version']} of {content['format']} (selhn {content['selhn']}), "
@@ -115,13 +112,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     if content["precision"] not in DTYPES:
         raise Damaged(f"it has vectors in {content['precision']!r}")
-    _require(content["model"], _MODEL_FIELDS)
+    _require(content["model"], _OF_MODEL)
     for entry in content["segments"]:
-        _require(entry, _SEGMENT_FIELDS)
-        require_plain(entry["name"])
+        _require(entry, _OF_SEGMENT)
+        _require_plain(entry["name"])
+        if entry["deleted"] is not None:
+            if len(entry["deleted"]) != 3:
+                raise Damaged("it does not say which items were deleted")
+            _require_plain(entry["deleted"][0])
     for entry in content["approximate"]:
-        _require(entry, _APPROXIMATE_FIELDS)
-        require_plain(entry["file"])
+        _require(entry, _OF_FAISS)
+        _require_plain(entry["file"])
     return content
 
 
@@ -145,14 +146,13 @@ def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _require(content: Any, fields: Mapping[str, type | tuple[type, ...]]) -> None:
+def _require(content: Any, fields: _Fields) -> None:
     for name, kind in fields.items():
         if not isinstance(content, dict) or not isinstance(content.get(name), kind):
             raise Damaged(f"{MANIFEST} has no {name!r} that could have been written")
 
 
-def require_plain(name: Any) -> str:
+def _require_plain(name: Any) -> None:
     """Refuse the name of a file that could lead out of its folder."""
     if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
         raise Damaged(f"it names the file {name!r}")
-    return name

@@ -78,7 +78,7 @@ def padded(
 
 
 def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of sentences, by a model in evaluation mode; those without a word that it knows are refused."""
+    """The vectors of sentences, by a model in evaluation mode; one without a known word is refused."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")

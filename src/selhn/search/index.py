@@ -31,9 +31,9 @@ class Index:
     """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
     A path is a folder or a Milvus URI: http://host:19530, or a Milvus Lite file such as "pictures.db", with
-    #NAME to choose a collection. With a path every change is stored when its call returns, and survives if the
-    process is killed. One process writes to a folder at a time; others search what they opened and call
-    `refresh`. Several processes may write to a Milvus server.
+    #NAME to choose a collection. With a path every change is stored when its call returns, and survives a
+    kill. One process writes to a folder at a time; others search what they opened and call `refresh`. Several
+    processes may write to a Milvus server.
     """
 
     def __init__(self, model: AbstractMatcher, store: Store):
@@ -218,7 +218,7 @@ class Index:
         """The answers to queries that find the same kind of thing by the same filter."""
         find, where = queries[0].find, queries[0].where
         filter = None if where is None else read_filter(where)
-        vectors = encode_queries(self.model, queries, self.identity.width, self._device, self._vectors)
+        vectors = encode_queries(self.model, queries, self._device, self._vectors)
         # One more, because the item of `like` is not an answer.
         answers = self.store.nearest(vectors, find, 1 + max(query.k for query in queries), filter)
         for query, found in zip(queries, answers):

@@ -111,7 +111,6 @@ class QueryVectors:
 def encode_queries(
     model: AbstractMatcher,
     queries: Sequence[Query],
-    width: int,
     device: torch.device,
     encode_like: Callable[[list[str]], Float[Tensor, "n d"]],
 ) -> QueryVectors:
@@ -127,7 +126,7 @@ def encode_queries(
         rows = [row for row, own in enumerate(shares) if part in own]
         if rows:
             encoded = encode_part([getattr(queries[row], part) for row in rows]).to(device)
-            vectors[part] = encoded.new_zeros(len(queries), width)
+            vectors[part] = encoded.new_zeros(len(queries), encoded.shape[1])
             vectors[part][rows] = encoded
             weights[part] = torch.tensor([own.get(part, 0.0) for own in shares], device=device)
     return QueryVectors(model, vectors, weights)

@@ -7,9 +7,8 @@
     sign        = "=" | "!=" | "<" | "<=" | ">" | ">=" | "contains" | "like"
     value       = "text" | 'text' | number | true | false | null | word
 
-`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own. A field
-that an item does not have compares as false, except with `!=`. Nothing is executed: a filter becomes three
-small classes.
+`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own.
+A field that an item does not have compares as false, except with `!=`. Nothing is executed.
 """
 
 import json

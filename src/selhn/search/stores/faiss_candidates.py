@@ -105,18 +105,14 @@ class FaissCandidates:
         try:
             check_content(path, self.written)
             content = require_faiss().deserialize_index(np.fromfile(path, np.uint8))
-        except (OSError, Damaged, RuntimeError) as wrong:
-            return self._left_out(path, str(wrong))
-        rows = _num_rows(parts[: self.num_parts], self.side)
-        if not 0 < self.num_parts <= len(parts) or content.ntotal != rows:
-            return self._left_out(path, "it is not of this index")
+            rows = _num_rows(parts[: self.num_parts], self.side)
+            if not 0 < self.num_parts <= len(parts) or content.ntotal != rows:
+                raise Damaged("it is not of this index")
+        except (OSError, Damaged, RuntimeError) as wrong:  # candidates only save time
+            reason = f"{path} cannot be used ({str(wrong)[:200]})"
+            warnings.warn(f"{reason}, so search is exact: call index.approximate() again", stacklevel=4)
+            return self
         return replace(self, faiss_index=content)
-
-    def _left_out(self, path: Path, reason: str) -> "FaissCandidates":
-        """Candidates only save time: without them every vector is compared."""
-        words = f"{path} cannot be used ({reason[:200]}), so search is exact: call index.approximate() again"
-        warnings.warn(words, stacklevel=5)
-        return self
 
 
 def chosen_kind(rows: int) -> ApproximateKind:

@@ -70,13 +70,12 @@ def _joined(word: str, parts: Iterable[str | None]) -> str | None:
 
 
 def _compared(path: str, sign: str, value: Any) -> str | None:
-    literals = _literals(sign, value)
-    return _any_of(None if one is None else f"{path} {sign} {one}" for one in literals)
+    return _any_of(f"{path} {sign} {one}" for one in _literals(sign, value))
 
 
 def _contains(path: str, value: Any) -> str | None:
     literals = _literals("==", value)
-    element = _any_of(None if one is None else f"json_contains({path}, {one})" for one in literals)
+    element = _any_of(f"json_contains({path}, {one})" for one in literals)
     if element is None or not isinstance(value, str):
         return element
     return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literals[0][1:-1]}%")'
@@ -85,27 +84,23 @@ def _contains(path: str, value: Any) -> str | None:
 def _begins(path: str, pattern: str) -> str | None:
     """By the beginning of a pattern, up to its first sign."""
     beginning = _PATTERN_SIGN.split(pattern)[0]
-    literal = _literal(beginning)
-    if not beginning or literal is None or _SIGN_OF_LIKE.search(beginning):
+    literals = _literals("==", beginning)
+    if not beginning or not literals or _SIGN_OF_LIKE.search(beginning):
         return None
-    return f'{path} like "{literal[1:-1]}%"'
+    return f'{path} like "{literals[0][1:-1]}%"'
 
 
-def _literals(sign: str, value: Any) -> list[Any]:
-    """The ways to write a value: Milvus compares whole numbers only with whole numbers."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return [_literal(value)]
-    if not math.isfinite(value) or abs(value) >= LARGEST:
-        return [None]
+def _literals(sign: str, value: Any) -> list[str]:
+    """The ways to write a value, none if not all would read the same.
+
+    A number has two, because Milvus compares whole numbers only with whole numbers.
+    """
+    if isinstance(value, bool):
+        return ["true" if value else "false"]
+    if isinstance(value, str) and value.isprintable():
+        return ['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"']
+    if not isinstance(value, int | float) or not math.isfinite(value) or abs(value) >= LARGEST:
+        return []
     whole = math.floor(value) if sign in (">", ">=") else math.ceil(value)
     as_whole = [] if sign == "==" and whole != value else [str(whole)]
     return [*as_whole, repr(float(value))]
-
-
-def _literal(value: Any) -> str | None:
-    """A text or a truth value that can be written so that all read the same; None for others."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str) and value.isprintable():
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return None

@@ -98,10 +98,6 @@ class Segment:
     def vectors(self, kind: Kind) -> Vectors:
         return self.images if kind == "image" else self.texts
 
-    def items_of(self, kind: Kind, mask: Bool[Tensor, " n"]) -> Bool[Tensor, " rows"]:
-        """A choice of items as a choice of images or of captions."""
-        return mask if kind == "image" else mask[self.item_of_text]
-
     @classmethod
     def open(cls, folder: Path, entry: Mapping[str, Any], precision: StoredPrecision, width: int) -> "Segment":
         """One that `Draft.write` wrote, with its vectors mapped.
@@ -150,14 +146,15 @@ class Part:
 
     def mask(self, kind: Kind, filter: Filter | None = None) -> Bool[Tensor, " rows"] | None:
         """Which images or captions are there and match a filter; None for all."""
-        if filter is None:
-            return None if len(self) == len(self.alive) else self.segment.items_of(kind, self.alive)
-        return self.segment.items_of(kind, self.alive & self.segment.chosen(filter))
+        if filter is None and len(self) == len(self.alive):
+            return None
+        chosen = self.alive if filter is None else self.alive & self.segment.chosen(filter)
+        return chosen if kind == "image" else chosen[self.segment.item_of_text]
 
     def rows(self, filter: Filter | None = None) -> list[int]:
         """The items that are there and match a filter."""
-        chosen = self.alive if filter is None else self.alive & self.segment.chosen(filter)
-        return chosen.nonzero()[:, 0].tolist()
+        mask = self.mask("image", filter)
+        return list(range(len(self))) if mask is None else mask.nonzero()[:, 0].tolist()
 
     def to(self, device: torch.device) -> "Part":
         images, texts = self.segment.images.to(device), self.segment.texts.to(device)

@@ -56,9 +56,10 @@ def test_what_is_not_alive_is_left_out_block_by_block(tmp_path, monkeypatch):
 
 def test_filters_and_their_captions():
     segment = draft(5).in_memory()
-    mask = segment.chosen(read_filter("odd = 1 and n > 1"))
+    filter = read_filter("odd = 1 and n > 1")
+    mask = segment.chosen(filter)
     assert mask.tolist() == [False, False, False, True, False]
-    assert segment.items_of("text", mask).tolist() == [False, False, True, True]
+    assert Part.whole(segment).mask("text", filter).tolist() == [False, False, True, True]
     assert segment.chosen(read_filter("odd = 1 and n > 1")) is mask
     for number in range(100):
         segment.chosen(read_filter(f"n = {number}"))

@@ -118,7 +118,13 @@ def probe_embeddings(
         unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
         numbers = _triplets(unit["images"], unit["texts"], image_ids)
         for name, value in given.items():
-            numbers |= _cloud(name, unit[name])
+            # How far embeddings are from their mean, and in how many directions.
+            centred = unit[name] - unit[name].mean(dim=0)
+            gram = centred @ centred.T
+            trace = gram.trace().clamp(min=0)
+            shares = (gram / trace.clamp(min=TINY)).square().sum().clamp(min=TINY)
+            numbers[f"spread_{name}"] = (trace / len(gram)).sqrt()
+            numbers[f"rank_{name}"] = torch.where(trace > TINY, 1 / shares, 0.0)
             # The measured gradient of the loss on the embeddings: norms of the parts across and along them.
             if (value.is_leaf or value.retains_grad) and value.grad is not None:
                 gradient = value.grad.float()
@@ -158,18 +164,6 @@ def _triplets(
 def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
     """Of a right-angled triangle."""
     return (hypotenuse.square() - side.square()).clamp(min=0).sqrt()
-
-
-def _cloud(name: str, embeddings: Float[Tensor, "B d"]) -> dict[str, Float[Tensor, ""]]:
-    """How far embeddings are from their mean, and in how many directions."""
-    centred = embeddings - embeddings.mean(dim=0)
-    gram = centred @ centred.T
-    trace = gram.trace().clamp(min=0)
-    shares = (gram / trace.clamp(min=TINY)).square().sum().clamp(min=TINY)
-    return {
-        f"spread_{name}": (trace / len(gram)).sqrt(),
-        f"rank_{name}": torch.where(trace > TINY, 1 / shares, 0.0),
-    }
 
 
 @torch.no_grad()

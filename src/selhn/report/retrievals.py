@@ -1,6 +1,6 @@
 """Example retrievals: a few queries with a right answer, a few without, and where each run puts the answer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -143,27 +143,21 @@ def _examples(
     number: int,
     in_the_way: Mapping[str, str],
 ) -> Examples:
+    def example(query: int, direction: Direction) -> Example:
+        elsewhere = tuple((name, int(of_other[direction][query])) for name, of_other in others.items())
+        if direction == "i2t":
+            shown = answers(scores[query], items.image_of_text == query)
+        else:
+            shown = answers(scores[:, query], torch.arange(items.num_images) == items.image_of_text[query])
+        return Example(query, shown, elsewhere)
+
     found, missed, first = {}, {}, {}
     for direction, place in places(scores, items).items():
         first[direction] = int((place == 1).sum()), int((place > 0).sum())
-
-        def made(rows: list[int], direction: Direction = direction) -> Iterator[Example]:
-            for row in rows:
-                elsewhere = tuple((name, int(of_other[direction][row])) for name, of_other in others.items())
-                yield Example(row, answers(*_gallery(scores, items, direction, row)), elsewhere)
-
-        chosen = choose(place, number)
-        found[direction], missed[direction] = tuple(made(chosen[0])), tuple(made(chosen[1]))
+        right, wrong = choose(place, number)
+        found[direction] = tuple(example(query, direction) for query in right)
+        missed[direction] = tuple(example(query, direction) for query in wrong)
     return Examples(run, items, whole, found, missed, first, in_the_way)
-
-
-def _gallery(
-    scores: Float[Tensor, "I T"], split: Split, direction: Direction, query: int
-) -> tuple[Float[Tensor, " G"], Bool[Tensor, " G"]]:
-    """The scores of all that may answer a query, and which are right."""
-    if direction == "i2t":
-        return scores[query], split.image_of_text == query
-    return scores[:, query], torch.arange(split.num_images) == split.image_of_text[query]
 
 
 def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor, "I T"]:

@@ -102,7 +102,6 @@ class PaperRuns:
         return runs if all(run.finished for run in runs) else []
 
     def logs(self, wanted: Wanted) -> list[list[dict[str, Any]]]:
-        """The log of every seed."""
         return [run.log() for run in self.done(wanted)]
 
     def metrics(self, members: Sequence[Wanted], folds: int = 1) -> list[Metrics]:

@@ -220,7 +220,7 @@ def test_a_model_of_ones_own(tmp_path, tiny_model, tiny_data, tiny_config):
 
 def test_features_that_do_not_fit(tiny_model, tiny_data, tiny_config):
     narrow = load_data("world", images=100, width=64)
-    with pytest.raises(ValueError, match="features of train are 64 wide and the model was made for 256"):
+    with pytest.raises(ValueError, match="features of train are 64 wide, the model was made for 256"):
         train(tiny_model(), narrow, TripletHN(), config=tiny_config, quiet=True)
     with pytest.raises(ValueError, match="features of test are 64 wide"):
         evaluate(tiny_model(), narrow.test)

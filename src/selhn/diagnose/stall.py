@@ -113,15 +113,15 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
     """The stall alarm for a loss of ours; its plateau is set at the start of every epoch."""
     if not isinstance(loss, AbstractLoss):
         return None
+    alarm = StallAlarm(None, patience=patience(loss, steps_per_epoch))
     if isinstance(loss, TripletSelHN):
-        remedy = (
+        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
+        alarm.epsilon = max(loss.epsilon, alarm.epsilon)
+        alarm.remedy = (
             "a larger epsilon (loss.epsilon=0.03), a smaller batch or learning rate, "
             "or a loss that has no switch (loss=tal loss.temperature=0.05)"
         )
-        # With a smaller epsilon than that of the alarm it mines where scores are still, and stalls like T-HN.
-        epsilon = max(loss.epsilon, StallAlarm.epsilon)
-        return StallAlarm(None, epsilon, patience(loss, steps_per_epoch), remedy)
-    return StallAlarm(None, patience=patience(loss, steps_per_epoch))
+    return alarm
 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:

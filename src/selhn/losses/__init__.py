@@ -11,19 +11,19 @@ from selhn.losses.aoq import AOQ as AOQ
 from selhn.losses.aoq import OfflineScores
 from selhn.losses.base import AbstractLoss, Learns, Scheduled, TakesGiven, hinge, loss_settings
 from selhn.losses.hardest import TripletHN as TripletHN
-from selhn.losses.hardest import TripletSHN as TripletSHN
+from selhn.losses.infonce import InfoNCE as InfoNCE
 from selhn.losses.meta_spn import MetaSPN as MetaSPN
+from selhn.losses.multi_positive import MultiPositiveInfoNCE as MultiPositiveInfoNCE
 from selhn.losses.ncr import NCR as NCR
 from selhn.losses.ncr import PairLabels
-from selhn.losses.scaled import InfoNCE as InfoNCE
-from selhn.losses.scaled import MultiPositiveInfoNCE as MultiPositiveInfoNCE
-from selhn.losses.scaled import SigLIP as SigLIP
 from selhn.losses.sct import SCT as SCT
 from selhn.losses.selhn import TripletSelHN as TripletSelHN
+from selhn.losses.semihard import TripletSHN as TripletSHN
+from selhn.losses.siglip import SigLIP as SigLIP
 from selhn.losses.ssp import SSP as SSP
 from selhn.losses.tal import TAL as TAL
 from selhn.losses.triplet import Triplet as Triplet
-from selhn.losses.triplet import TripletWarmUp as TripletWarmUp
+from selhn.losses.warmup import TripletWarmUp as TripletWarmUp
 
 
 @dataclass(frozen=True)

@@ -1,56 +1,9 @@
-"""Losses of one negative per anchor, the hardest or the hardest below the positive."""
+"""The triplet loss on the hardest negative: Faghri et al., VSE++, BMVC 2018."""
 
-import math
-from typing import Any, get_args
-
-from jaxtyping import Bool, Float
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+from typing import Any
 
 from selhn.base.types import Reduction, Variant
-from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.losses.base import AbstractLoss, hinge
-from selhn.losses.checks import require_choice, require_number
-
-
-class VariantLoss(AbstractLoss):
-    """The triplet term of a positive and the one negative that the loss `needs`.
-
-    Args:
-        margin, reduction: see `AbstractLoss`.
-        variant: "hinge", or "nca" for `-log sigmoid((s_p - s_n) / temperature)`, whose mean leaves out
-            anchors without such a negative.
-        temperature: of "nca" only.
-    """
-
-    def __init__(
-        self,
-        margin: float = 0.2,
-        variant: Variant = "hinge",
-        temperature: float = 0.1,
-        reduction: Reduction = "mean",
-    ):
-        super().__init__(margin, reduction)
-        self.variant = require_choice("variant", variant, get_args(Variant))
-        self.temperature = require_number("temperature", temperature, above=0)
-
-    def triplet(self, negative: PerAnchor, positive: Float[Tensor, "*K 1 B"]) -> PerAnchor:
-        """The term of one negative; 0 without a gradient if it is at -inf."""
-        if self.variant == "nca":
-            # Not softplus: torch's turns into the identity above 20, which is off by 2e-9 there.
-            return -logsigmoid((positive - negative) / self.temperature)
-        return hinge(negative, positive, self.margin)
-
-    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        return self.triplet(anchors[self.needs[0]], anchors.positive)
-
-    def plateau(self, batch: int) -> float | None:
-        """The margin; in the "nca" form log 2."""
-        return math.log(2) if self.variant == "nca" else self.margin
-
-    def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
-        """In the "nca" form, the anchors that have such a negative."""
-        return None if self.variant == "hinge" else anchors[self.needs[0]].isfinite()
+from selhn.losses.one_negative import VariantLoss
 
 
 class TripletHN(VariantLoss):
@@ -80,36 +33,3 @@ class TripletHN(VariantLoss):
         """As in public code: VSE++ with `--max_violation` sums over both directions; "nca" takes the mean."""
         reduction: Reduction = "sum" if variant == "hinge" else "mean"
         return cls(variant=variant, **{"reduction": reduction, **settings})
-
-
-class TripletSHN(VariantLoss):
-    """T-SHN: the hinge of the hardest negative that scores below the positive.
-
-    Equations 13 and 14 of the SelHN paper, for anchor V_i:
-    [max {s(V_i, T_j) : s(V_i, T_j) < s(V_i, T_i)} - s(V_i, T_i) + margin]+, and 0 if no negative is below.
-
-    Args:
-        margin, temperature, reduction: see `VariantLoss`.
-        variant: see `VariantLoss`; in "nca" a negative equal to the positive may be taken.
-
-    References:
-        Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015.
-        The "nca" form: Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020.
-
-    Relations:
-        FaceNet samples among the negatives inside the margin; this takes the hardest of them. `TripletHN`
-        without the condition is the same loss on all negatives.
-
-    Example:
-        >>> loss = TripletSHN()(image_emb @ text_emb.T)
-    """
-
-    @classmethod
-    def official(cls, **settings: Any) -> "TripletSHN":
-        """As in the public code of Xuan et al.: "nca", mean. For the hinge form no public code exists."""
-        return cls(**{"variant": "nca", **settings})
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        # Official: the "nca" code keeps a negative that ties with the positive. Paper: strictly below.
-        return ("hardest_below",) if self.variant == "hinge" else ("hardest_up_to",)

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from selhn.base.types import Reduction
-from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.kernels import Terms
 from selhn.losses.base import AbstractLoss, Learns
 from selhn.losses.checks import require_number
 
@@ -78,121 +77,6 @@ class ScaledLoss(Learns, AbstractLoss):
 
     def _scale(self) -> Float[Tensor, ""]:
         return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
-
-
-class InfoNCE(ScaledLoss):
-    """The cross-entropy of an anchor's softmax over its positive and all of its negatives.
-
-    Equation, for anchor V_i:  -log( e^(s(V_i, T_i) / temperature) / sum_j e^(s(V_i, T_j) / temperature) )
-
-    The mean over the anchors of both directions is CLIP's loss, which learns its temperature.
-
-    Args:
-        temperature: what scores are divided by; CLIP's training starts at 0.07.
-        learn, reduction: see `ScaledLoss`.
-
-    References:
-        van den Oord et al., Representation Learning with Contrastive Predictive Coding, 2018.
-        Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021.
-
-    Relations:
-        As the temperature goes to 0, `temperature` times it becomes `TripletHN` without a margin. `SigLIP`
-        treats every pair independently.
-
-    Example:
-        >>> loss = InfoNCE(temperature=0.07)(image_emb @ text_emb.T)
-    """
-
-    needs = ("log_sum_exp",)
-
-    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        return -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
-
-    def plateau(self, batch: int) -> float | None:
-        """log B: every text is as likely as any other."""
-        return math.log(batch)
-
-
-class MultiPositiveInfoNCE(ScaledLoss):
-    """The cross-entropy of an anchor's softmax and a target spread evenly over all pairs of its image.
-
-    Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, itself among them:
-
-        -(1 / |P(i)|) sum_{j in P(i)} log( e^(s(V_i, T_j) / t) / sum_k e^(s(V_i, T_k) / t) ),  t = temperature
-
-    It needs `image_ids` to know P(i); without them every pair is alone and this is `InfoNCE`. An anchor
-    without negatives counts as 0.
-
-    Args:
-        temperature: what scores are divided by.
-        learn, reduction: see `ScaledLoss`.
-
-    References:
-        Yang et al., Unified Contrastive Learning in Image-Text-Label Space, CVPR 2022.
-        Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, for one kind of input.
-
-    Relations:
-        `InfoNCE` leaves the other pairs of an image out; here they are moved towards the anchor too. The loss
-        of an anchor with n positives cannot fall below log n.
-
-    Example:
-        >>> loss = MultiPositiveInfoNCE()(image_emb @ text_emb.T, image_ids=image_ids)
-    """
-
-    needs = ("log_sum_exp", "positive_mean")
-    mask_same_image = False  # they stay in the denominator
-
-    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        """`InfoNCE` of an anchor's own pair, and how much less the others of its image score."""
-        own = -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
-        less = self.logits(anchors.positive - anchors["positive_mean"])
-        return torch.where(anchors.num_negatives > 0, own + less, 0.0)
-
-    def plateau(self, batch: int) -> float | None:
-        """log B, whatever the number of positives."""
-        return math.log(batch)
-
-
-class SigLIP(ScaledLoss):
-    """Every pair of an image and a text is a yes-or-no question of its own.
-
-    Equation of the paper, with z_ij = 1 where i and j are a pair and -1 elsewhere:
-
-        (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
-
-    An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's
-    value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
-    `selhn train`: where they start, even a positive of cosine 1 is an even chance.
-
-    Args:
-        temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.
-        bias: added to the scores, negative because nearly all pairs do not match; training starts at -10.
-        learn, reduction: see `ScaledLoss`.
-
-    References:
-        Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
-
-    Relations:
-        `InfoNCE` compares the pairs of an anchor with each other; this does not, so it changes when a
-        constant is added to all scores.
-
-    Example:
-        >>> loss = SigLIP()(image_emb @ text_emb.T)
-    """
-
-    needs = ("softplus_sum",)
-
-    def __init__(
-        self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"
-    ):
-        super().__init__(temperature, learn, reduction)
-        self._bias = require_number("bias", bias, signed=True)
-        if learn:
-            self.learnt_bias = nn.Parameter(torch.tensor(float(bias)))
-
-    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        of_positive = -logsigmoid(self.logits(anchors.positive))
-        return torch.where(anchors.num_negatives > 0, of_positive + anchors["softplus_sum"], 0.0)
 
 
 def _present(start: float, learnt: float) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 from selhn.base.types import Reduction, Variant
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
-from selhn.losses.hardest import VariantLoss
+from selhn.losses.one_negative import VariantLoss
 
 
 class SCT(VariantLoss):

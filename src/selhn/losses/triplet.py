@@ -1,10 +1,9 @@
-"""The triplet loss over all negatives, and its use as a warm-up for the hardest one."""
+"""The triplet loss over all negatives: Schroff et al., FaceNet, CVPR 2015."""
 
 from typing import Any
 
-from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.losses.base import AbstractLoss, Scheduled, hinge
+from selhn.losses.base import AbstractLoss
 
 
 class Triplet(AbstractLoss):
@@ -37,43 +36,3 @@ class Triplet(AbstractLoss):
     def plateau(self, batch: int) -> float | None:
         """The margin, once for every negative."""
         return self.margin * (batch - 1)
-
-
-class TripletWarmUp(Scheduled, AbstractLoss):
-    """`Triplet` for the first `warmup_epochs` epochs, `TripletHN` from then on.
-
-    Equation 2, then equation 3 of the SelHN paper. Call `loss_fn.set_epoch(epoch)` in every epoch.
-
-    Args:
-        margin, reduction: see `AbstractLoss`.
-        warmup_epochs: how many epochs see all negatives; the public region recipe of VSE-infinity takes 1.
-
-    References:
-        Chen et al., Learning the Best Pooling Strategy for Visual Semantic Embedding, CVPR 2021.
-
-    Relations:
-        The choice is made once for all anchors and by the clock, where `TripletSelHN` makes it for every
-        anchor and by its state; a model that collapses after the warm-up stays collapsed.
-
-    Example:
-        >>> loss_fn = TripletWarmUp(warmup_epochs=1)
-        >>> loss_fn.set_epoch(0)
-        >>> loss = loss_fn(image_emb @ text_emb.T)
-    """
-
-    def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
-        super().__init__(margin, reduction)
-        self.warm_up_for(warmup_epochs)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("hinge_sum",) if self.warming_up else ("hardest",)
-
-    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        if self.warming_up:
-            return anchors["hinge_sum"]
-        return hinge(anchors["hardest"], anchors.positive, self.margin)
-
-    def plateau(self, batch: int) -> float | None:
-        """That of `Triplet` while warming up, then that of `TripletHN`."""
-        return self.margin * (batch - 1) if self.warming_up else self.margin

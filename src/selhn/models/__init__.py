@@ -12,7 +12,7 @@ import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
-from selhn.models import scan, sgraf, vse, vsepp
+from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import check_fits, find_folder, read_config, read_weights
@@ -64,14 +64,14 @@ MODELS: dict[str, ModelEntry] = {
     "rvsepp": ModelEntry(vse.rvsepp, "embedding", *_SELHN, brings_tokenizer=True),
     "vsepp": ModelEntry(vsepp.vsepp, "embedding", *_VSEPP),
     "vsepp_order": ModelEntry(vsepp.vsepp_order, "order embedding", *_VSEPP),
-    "vse_infty": ModelEntry(vse.vse_infty, "embedding", *_VSE_INFTY),
-    "vse_infty_bert": ModelEntry(vse.vse_infty_bert, "embedding", *_VSE_INFTY, brings_tokenizer=True),
+    "vse_infty": ModelEntry(vse_infty.vse_infty, "embedding", *_VSE_INFTY),
+    "vse_infty_bert": ModelEntry(vse_infty.vse_infty_bert, "embedding", *_VSE_INFTY, brings_tokenizer=True),
     "scan_t2i_avg": ModelEntry(scan.scan_t2i_avg, "cross-attention", *_SCAN),
     "scan_t2i_lse": ModelEntry(scan.scan_t2i_lse, "cross-attention", *_SCAN),
     "scan_i2t_avg": ModelEntry(scan.scan_i2t_avg, "cross-attention", *_SCAN),
     "scan_i2t_lse": ModelEntry(scan.scan_i2t_lse, "cross-attention", *_SCAN),
-    "bfan_equal": ModelEntry(scan.bfan_equal, "cross-attention", *_BFAN),
-    "bfan_prob": ModelEntry(scan.bfan_prob, "cross-attention", *_BFAN),
+    "bfan_equal": ModelEntry(bfan.bfan_equal, "cross-attention", *_BFAN),
+    "bfan_prob": ModelEntry(bfan.bfan_prob, "cross-attention", *_BFAN),
     "sgr": ModelEntry(sgraf.sgr, "cross-attention", *_SGRAF),
     "saf": ModelEntry(sgraf.saf, "cross-attention", *_SGRAF),
 }

@@ -1,10 +1,8 @@
-"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018, and what shares its head,
-BFAN: Liu et al., Focus Your Attention: A Bidirectional Focal Attention Network, ACM Multimedia 2019.
+"""SCAN: Lee et al., Stacked Cross Attention for Image-Text Matching, ECCV 2018.
 
 Words attend to regions (t2i) or regions to words (i2t). A score is the mean of the cosines of those that look
-with what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). BFAN attends in both directions,
-then ignores all that is below the average and weighs the rest again; its score is the sum of both means, from
--2 to 2. `reference.py` has the equations one pair at a time.
+with what they see (AVG), or log(sum of exp(lambda * cosine)) / lambda (LSE). `reference.py` has the equations
+one pair at a time.
 """
 
 from typing import Literal
@@ -118,15 +116,3 @@ def scan_i2t_avg(common: WordSettings, smooth: float = 4.0) -> CrossAttention:
 def scan_i2t_lse(common: WordSettings, smooth: float = 4.0, lambda_lse: float = 6.0) -> CrossAttention:
     """SCAN i2t LSE: log-sum-exp over regions that attend to words; the authors took lambda 5 or 20."""
     return with_head(StackedAttention(("i2t",), smooth, lambda_lse), common)
-
-
-@builder
-def bfan_equal(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
-    """BFAN (equal): a fragment is kept if its weight is above the mean weight."""
-    return with_head(StackedAttention(("t2i", "i2t"), smooth, focus="equal"), common)
-
-
-@builder
-def bfan_prob(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
-    """BFAN (prob): the mean is itself weighted, with the square roots of the weights."""
-    return with_head(StackedAttention(("t2i", "i2t"), smooth, focus="prob"), common)

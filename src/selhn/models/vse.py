@@ -1,9 +1,7 @@
-"""VSE (FC), VSE (MLP), RVSE, RVSE++: Li et al., Selectively Hard Negative Mining, 2023, the base models; and
-VSE-infinity on regions: Chen et al., Learning the Best Pooling Strategy for VSE, CVPR 2021.
+"""VSE (FC), VSE (MLP), RVSE, RVSE++: Li et al., Selectively Hard Negative Mining, 2023, the base models.
 
 regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vector;  score = dot product.
 The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
-That of VSE-infinity is f + mlp(x): its MLP is parallel to the FC, on the raw features x.
 """
 
 from typing import Literal
@@ -21,7 +19,8 @@ from selhn.text import Tokenizer
 Body = Literal["fc", "mlp", "residual", "parallel"]
 """What stands between region features x and pooling, f = FC(x): f, mlp(f), f + mlp(f), or f + mlp(x)."""
 
-_ORDER: MLPOrder = "fc-bn-relu-fc"
+MLP_ORDER: MLPOrder = "fc-bn-relu-fc"
+"""The default order inside the MLP."""
 
 
 class ImageEncoder(nn.Module):
@@ -92,13 +91,15 @@ def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Flo
         return images @ texts.T
 
 
-def _with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+def with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+    """A VSE that reads words with a BiGRU."""
     words = WordGRU(common.num_words, common.word_dim, common.dim, word_dropout)
     image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
     return VSE(image, TextEncoder(words, common.dim), common.tokenizer)
 
 
-def _with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+    """A VSE that reads word pieces with a BERT, by default with the BERT's own tokenizer."""
     words = Bert(common.bert, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
@@ -111,37 +112,27 @@ def _with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: b
 @builder
 def vse_fc(common: WordSettings, word_dropout: float = 0.0) -> VSE:
     """VSE (FC): the features of a region go through one linear layer."""
-    return _with_gru("fc", common, word_dropout, _ORDER, mask_bn=False)
+    return with_gru("fc", common, word_dropout, MLP_ORDER, mask_bn=False)
 
 
 @builder
 def vse_mlp(
-    common: WordSettings, mlp_order: MLPOrder = _ORDER, mask_bn: bool = False, word_dropout: float = 0.0
+    common: WordSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False, word_dropout: float = 0.0
 ) -> VSE:
     """VSE (MLP): mlp(FC(x)), which hard negatives stall worst of all."""
-    return _with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
+    return with_gru("mlp", common, word_dropout, mlp_order, mask_bn)
 
 
 @builder
-def rvse(common: WordSettings, mlp_order: MLPOrder = _ORDER, mask_bn: bool = False, word_dropout: float = 0.0) -> VSE:
+def rvse(
+    common: WordSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False, word_dropout: float = 0.0
+) -> VSE:
     """RVSE (MLP): FC(x) + mlp(FC(x))."""
-    return _with_gru("residual", common, word_dropout, mlp_order, mask_bn)
+    return with_gru("residual", common, word_dropout, mlp_order, mask_bn)
 
 
 @builder
-def rvsepp(common: BertSettings, mlp_order: MLPOrder = _ORDER, mask_bn: bool = False) -> VSE:
+def rvsepp(common: BertSettings, mlp_order: MLPOrder = MLP_ORDER, mask_bn: bool = False) -> VSE:
     """RVSE++: FC(x) + mlp(FC(x)) for regions; BERT, FC for words."""
     # Paper: it does not say which BERT, and the released code has the BiGRU only, so it is a setting.
-    return _with_bert("residual", common, mlp_order, mask_bn)
-
-
-@builder
-def vse_infty(common: WordSettings, mask_bn: bool = False) -> VSE:
-    """VSE-infinity with a BiGRU: FC(x) + mlp(x)."""
-    return _with_gru("parallel", common, 0.0, _ORDER, mask_bn)
-
-
-@builder
-def vse_infty_bert(common: BertSettings, mask_bn: bool = False) -> VSE:
-    """VSE-infinity with a BERT; the authors used bert-base-uncased."""
-    return _with_bert("parallel", common, _ORDER, mask_bn)
+    return with_bert("residual", common, mlp_order, mask_bn)

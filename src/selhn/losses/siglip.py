@@ -1,0 +1,52 @@
+"""The sigmoid loss on pairs: Zhai et al., SigLIP, ICCV 2023."""
+
+import torch
+from torch import nn
+from torch.nn.functional import logsigmoid
+
+from selhn.base.types import Reduction
+from selhn.kernels import AnchorStatistics, PerAnchor
+from selhn.losses.checks import require_number
+from selhn.losses.scaled import ScaledLoss
+
+
+class SigLIP(ScaledLoss):
+    """Every pair of an image and a text is a yes-or-no question of its own.
+
+    Equation of the paper, with z_ij = 1 where i and j are a pair and -1 elsewhere:
+
+        (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
+
+    An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's
+    value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
+    `selhn train`: where they start, even a positive of cosine 1 is an even chance.
+
+    Args:
+        temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.
+        bias: added to the scores, negative because nearly all pairs do not match; training starts at -10.
+        learn, reduction: see `ScaledLoss`.
+
+    References:
+        Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023.
+
+    Relations:
+        `InfoNCE` compares the pairs of an anchor with each other; this does not, so it changes when a
+        constant is added to all scores.
+
+    Example:
+        >>> loss = SigLIP()(image_emb @ text_emb.T)
+    """
+
+    needs = ("softplus_sum",)
+
+    def __init__(
+        self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"
+    ):
+        super().__init__(temperature, learn, reduction)
+        self._bias = require_number("bias", bias, signed=True)
+        if learn:
+            self.learnt_bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
+        of_positive = -logsigmoid(self.logits(anchors.positive))
+        return torch.where(anchors.num_negatives > 0, of_positive + anchors["softplus_sum"], 0.0)

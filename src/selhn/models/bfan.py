@@ -1,0 +1,21 @@
+"""BFAN: Liu et al., Focus Your Attention: A Bidirectional Focal Attention Network, ACM Multimedia 2019.
+
+SCAN's attention in both directions, then all that is below the average is ignored and the rest weighed again.
+A score is the sum of both means, from -2 to 2.
+"""
+
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.scan import StackedAttention
+
+
+@builder
+def bfan_equal(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
+    """BFAN (equal): a fragment is kept if its weight is above the mean weight."""
+    return with_head(StackedAttention(("t2i", "i2t"), smooth, focus="equal"), common)
+
+
+@builder
+def bfan_prob(common: WordSettings, smooth: float = 20.0) -> CrossAttention:
+    """BFAN (prob): the mean is itself weighted, with the square roots of the weights."""
+    return with_head(StackedAttention(("t2i", "i2t"), smooth, focus="prob"), common)

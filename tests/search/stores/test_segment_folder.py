@@ -330,7 +330,8 @@ def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, prec
             refused += 1
             assert len(str(error)) > 20  # noqa: PT017
         else:
-            assert changed == whole or "models" in path.parts
+            # The checksum of the manifest is of what it says: a lost newline at its end is no damage.
+            assert changed.rstrip() == whole.rstrip() or "models" in path.parts
         path.unlink()
         path.write_bytes(whole)
     assert refused > number / 2

@@ -8,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from selhn.base.errors import SelhnError
 from selhn.cli import app, main
 
 RUNNER = CliRunner()
@@ -158,11 +159,14 @@ def test_data(tmp_path):
         (["train", "rvse_selhn_worl"], "unknown recipe 'rvse_selhn_worl': did you mean 'rvse_selhn_world'?"),
         (["train", "rvse_selhn_world", "epoch=3"], "unknown setting 'epoch': did you mean 'epochs'?"),
         (["train", "rvse_selhn_world", "--seeds", "a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
+        (["train", "rvse_selhn_world", "seeds=a"], "--seeds takes whole numbers such as 0,1,2, got 'a'"),
+        (["eval", "ready"], "ready does not say what data it was trained on"),
         (["eval", "nowhere"], "nowhere"),
         (["search", "nowhere", "a dog"], "nowhere"),
         (["search", "a dog"], "there is no index selhn.index: make one with `selhn index ~/Pictures`"),
         (["search"], 'write `selhn search "a dog in the snow"`'),
         (["index", "world"], "there is no index selhn.index yet: name a run"),
+        (["index", "nowhere"], "nowhere is not a folder of pictures, and there is no index selhn.index yet"),
         (["index", "--check"], "selhn.index does not exist"),
         (["train", "rvse_hn_f8k"], "the data set 'f8k' was not found"),
         (["train", "--resume", "nowhere"], "nowhere holds no run"),
@@ -272,3 +276,5 @@ def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
     assert "0 captions" in again
     with pytest.raises(ValueError, match="an import of pictures has no setting 'batchsize': did you mean 'batch_size'"):
         say("data", "import", "photos", "third", "batchsize=2")
+    with pytest.raises(SelhnError, match="there is no device 'frog' here"):
+        say("data", "import", "photos", "third", "--device", "frog")

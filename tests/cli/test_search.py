@@ -79,6 +79,8 @@ def test_what_is_missing(saved, tmp_path):
         ask(["a", "b", "c"], tmp_path / "none")
     with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is not one"):
         fill_index("world", tmp_path / "none", saved, captions=tmp_path)
+    with pytest.raises(ValueError, match="--dry-run is for a folder of pictures, and the data of a run is not one"):
+        fill_index(None, tmp_path / "none", saved, dry_run=True)
 
 
 @pytest.fixture

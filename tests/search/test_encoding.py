@@ -44,7 +44,7 @@ def test_items_without_captions(model, make_item):
         ({"regions": None}, "'item1' has neither regions nor a vector"),
         ({"regions": torch.full((2, FEATURE_DIM), torch.nan)}, "NaN or infinity"),
         ({"regions": torch.rand(2, 5)}, r"regions of 'item1' have shape \(2, 5\)"),
-        ({"regions": torch.rand(0, FEATURE_DIM)}, "give .M, F."),
+        ({"regions": torch.rand(0, FEATURE_DIM)}, rf"give \(M, {FEATURE_DIM}\) for this model"),
         ({"vector": torch.full((16,), torch.inf)}, "the vector of the image 'item1' contains NaN or infinity"),
         ({"vector": torch.rand(15)}, r"has shape \(15,\), and those of the index \(16,\)"),
     ],
@@ -52,6 +52,11 @@ def test_items_without_captions(model, make_item):
 def test_items_that_are_refused(model, make_item, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         encode(model, make_item(0), make_item(1, **changes))
+
+
+def test_features_of_another_width_are_refused(model):
+    with pytest.raises(SelhnError, match=rf"'first' have shape \(2, 5\): give \(M, {FEATURE_DIM}\)"):
+        encode(model, Item("first", regions=torch.rand(2, 5)), Item("second", regions=torch.rand(3, 5)))
 
 
 def test_queries(model):

@@ -43,6 +43,7 @@ def data_import(
     device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
 ) -> None:
     """Convert a data set, or a folder of pictures, into the simple format of selhn."""
+    from selhn.base.device import choose_device
     from selhn.data import check, import_data
     from selhn.pictures.indexing import pictures_in
     from selhn.training.config import key_values
@@ -57,7 +58,7 @@ def data_import(
         out = out or Path(f"{Path(source).resolve().name}_data")
         options = {"precision": precision, **options}
         require_settings("an import of pictures", import_pictures, options, only_optional=True)
-        vision = None if extractor == "files" else load_extractor(extractor, device)
+        vision = None if extractor == "files" else load_extractor(extractor, choose_device(device))
         found = import_pictures(source if pictures is None else pictures, out, vision, captions, **options)
         typer.echo(found.describe(out / REPORT_FILE))
         typer.echo(str(check(out)))

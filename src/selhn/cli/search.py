@@ -46,11 +46,14 @@ def fill_index(
     if found is None:
         for name, value in (("captions", captions), ("extractor", extractor), ("dry-run", dry_run or None)):
             if value is not None:
-                raise SelhnError(f"--{name} is for a folder of pictures, and {source} is not one")
+                raise SelhnError(
+                    f"--{name} is for a folder of pictures, and {source or 'the data of a run'} is not one"
+                )
         path = path or DEFAULT_INDEX
         index = Index.load(path, opened) if Index.exists(path) else None
         if index is None and opened is None:
-            raise NotFound(f"there is no index {path} yet: name a run or a saved model with --model")
+            reason = "" if source is None else f"{source} is not a folder of pictures, and "
+            raise NotFound(f"{reason}there is no index {path} yet: name a run or a saved model with --model")
         if source is None and model is None:
             raise SelhnError("nothing to index: name a folder of pictures, a data set, or a run with --model")
         items = open_data(model or Path(path), source)[split]

@@ -32,7 +32,10 @@ def train(
     elif show or recipe is None:
         typer.echo(describe_recipes())
     else:
-        named = [seeds, *(word.removeprefix("seeds=") for word in settings or [] if word not in changes)]
+        named = [
+            *filter(None, [seeds]),
+            *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
+        ]
         config, out = override(get_recipe(recipe), changes), out or Path("runs") / recipe
         if numbers := seed_numbers(",".join(named)):
             typer.echo(run_seeds(config, numbers, out))

@@ -132,7 +132,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
     Args:
         path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the shipped model.
     """
-    if path in NAMED_MODELS and not Path(path).exists():
+    if str(path) in NAMED_MODELS and not Path(path).exists():
         module, function = NAMED_MODELS[str(path)].split(":")
         return getattr(import_module(module), function)()
     folder = find_folder(Path(path))

@@ -54,7 +54,7 @@ def encode_items(
         else:
             raise SelhnError(f"{item.id!r} has neither regions nor a vector: give one of them")
     if regions:
-        together = padded(list(regions.values()), [items[row].id for row in regions])
+        together = padded(model, list(regions.values()), [repr(items[row].id) for row in regions])
         images[list(regions)] = model.embed_images(*together).float().cpu()
     captions = [text for record in records for text in record.captions]
     texts = model.embed_texts(captions).float().cpu()
@@ -64,14 +64,13 @@ def encode_items(
 
 
 def padded(
-    images: Sequence[Float[Tensor, "_ F"]], names: Sequence[str]
+    model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]], names: Sequence[str]
 ) -> tuple[Float[Tensor, "n M F"], Bool[Tensor, "n M"]]:
-    """Images with different numbers of regions as one tensor."""
+    """Images with different numbers of regions as one tensor; widths that the model does not take are refused."""
+    width = model.settings.get("feature_dim", images[0].shape[-1])
     for own, name in zip(images, names):
-        if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != images[0].shape[-1]:
-            raise SelhnError(
-                f"the regions of {name!r} have shape {tuple(own.shape)}: give (M, F), with the same F for all"
-            )
+        if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != width:
+            raise SelhnError(f"the regions of {name} have shape {tuple(own.shape)}: give (M, {width}) for this model")
     regions = pad_sequence([own.float() for own in images], batch_first=True)
     lengths = torch.tensor([[len(own)] for own in images])
     return regions, (torch.arange(regions.shape[1]) < lengths).to(regions.device)
@@ -106,15 +105,9 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
 
 def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
     """The vectors of images by their regions, by a model in evaluation mode."""
-    for regions in images:
-        width = model.settings.get("feature_dim", regions.shape[-1])
-        if regions.ndim != 2 or regions.shape[1] != width or regions.shape[0] == 0:
-            raise SelhnError(
-                f"the regions of the query have shape {tuple(regions.shape)}: give (M, {width}) for this model"
-            )
-        if not bool(regions.isfinite().all()):
-            raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
-    together, mask = padded(images, ["the query"] * len(images))
+    together, mask = padded(model, images, ["the query"] * len(images))
+    if not bool(together.isfinite().all()):
+        raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
     weight = next(model.parameters())
     encoded = model.encode_images(together.to(weight), mask.to(weight.device)).float()
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")

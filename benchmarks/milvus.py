@@ -7,12 +7,14 @@ The vectors are those of `search.py`. Answers of both are compared.
 """
 
 import argparse
+import os
 import tempfile
 import time
 from pathlib import Path
 
 import search
 import torch
+from pymilvus import MilvusClient
 from report import environment, save, table
 from torch.nn.functional import normalize
 
@@ -43,9 +45,17 @@ def measure(size: int, uri: str) -> list[str]:
         *(lambda index=index: index.search(queries[0], K, where=where) for index in (exact, remote))
     )
     many = search.median_ms(*(lambda index=index: index.search_many(queries, K) for index in (exact, remote)))
-    remote.store.drop()
+    remove(uri)
     times = [f"{value:.1f}" for pair in (one, half, [each / BATCH for each in many]) for value in pair]
     return [f"{size:,}", f"{same} of {BATCH}", *times, *(f"{size / each:,.0f}" for each in seconds)]
+
+
+def remove(uri: str) -> None:
+    """Remove the collections of the benchmark: a server keeps them otherwise, and the next size needs the name."""
+    address, _, name = uri.partition("#")
+    client = MilvusClient(address, token=os.environ.get("MILVUS_TOKEN", ""))
+    for part in ("about", "texts", "images"):
+        client.drop_collection(f"{name}_{part}")
 
 
 def main() -> None:

@@ -43,10 +43,13 @@ def serve_examples(most: int) -> None:
     from selhn.serve.start import listen, run_server
 
     torch.set_num_threads(1)
-    service = Service(Collection(open_examples()))
+    collection = Collection(open_examples())
+    service = Service(collection)
     thread = ThreadPoolExecutor(1)
-    service.queries = Batcher(service._answer, most, service.metrics.batches.observe, thread)
-    service.extractions = Batcher(service._extract, min(most, PICTURES_AT_ONCE), thread=thread)
+    service.queries = Batcher(collection.answer, most, service.metrics.batches.observe, thread)
+    service.extractions = Batcher(
+        lambda pictures, wanted: collection.extract(pictures), min(most, PICTURES_AT_ONCE), thread=thread
+    )
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     run_server(create_app(service), listening, service.limits)

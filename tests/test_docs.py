@@ -139,6 +139,12 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(there), f"{target} has no such heading"
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page):
+    for file in re.findall(r"`(\w[\w/]*/\w+\.(?:py|json|csv))(?:::[\w.]+)?`", page.read_text()):
+        assert any((DOCS.parent / room / file).exists() for room in ("", "src", "src/selhn")), f"there is no {file}"
+
+
 def names_in(path):
     """What a Python file defines: functions, classes and their methods, and constants."""
     found = set()

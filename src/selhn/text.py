@@ -142,7 +142,7 @@ class Vocabulary:
         Path(path).write_text(json.dumps(content), encoding="utf-8")
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        _check_texts(texts)
+        check_texts(texts)
         kept = None if self.max_length is None else self.max_length - 2
         start, end, unknown, ids = 1, 2, 3, self.ids
         words = (split_words(text)[:kept] for text in texts)
@@ -207,7 +207,7 @@ class WordPiece:
         return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        _check_texts(texts)
+        check_texts(texts)
         # Half a character, which JSON files may contain, is none to the library.
         whole = [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         return _pad([row.ids for row in self.tokenizer.encode_batch_fast(whole)], self.pad_id)
@@ -264,7 +264,8 @@ def corrupt_words(
     return changed.gather(1, order).masked_fill(~kept, tokenizer.pad_id), kept
 
 
-def _check_texts(texts: list[str]) -> None:
+def check_texts(texts: list[str]) -> None:
+    """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
         raise SelhnError(f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]")

@@ -85,6 +85,21 @@ def test_vectors_of_sentences_and_images(name, monkeypatch):
     assert model.embed_images(batch.regions[:0]).shape == (0, 16)
 
 
+def test_what_cannot_be_embedded_is_named(as_a_user):
+    model = make_model("rvse")
+    regions = make_batch().regions
+    images, number, width = regions.shape
+    with pytest.raises(SelhnError, match=r"got 'word3': for one sentence, write \[sentence\]"):
+        model.embed_texts("word3")  # not one vector per letter
+    with pytest.raises(SelhnError, match="text 2 is empty"):
+        model.embed_texts(["word3 word4", "word5", ""])  # its place in the list, not in order of length
+    for wrong in (regions[0], regions[:, :, 1:]):
+        with pytest.raises(SelhnError, match=rf"give \(I, M, {width}\) for this model"):
+            model.embed_images(wrong)
+    with pytest.raises(SelhnError, match=rf"the mask has shape .* give \({images}, {number}\)"):
+        model.embed_images(regions, torch.ones(images, number + 1, dtype=torch.bool))
+
+
 @every_model
 def test_padding_changes_no_score(name):
     model, batch = make_model(name), make_batch()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from model_cases import make_model
 
-from selhn.base.errors import Damaged, NotFound
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.data import load_data
 from selhn.eval import score_split
 from selhn.models import create_model
@@ -97,6 +97,10 @@ def test_bad_queries(model, split):
         index.search("a ball", find="images")
     with pytest.raises(ValueError, match=r"have shape \(3, 17\): give \(M, 256\) for this model"):
         index.search(torch.rand(3, 17))
+    with pytest.raises(SelhnError, match="the query is a list: .* `search_many` takes a list"):
+        index.search(["a ball"])
+    with pytest.raises(SelhnError, match=r"the regions of 'new' have shape \(3, 17\): give \(M, 256\)"):
+        index.add([Item("new", torch.rand(3, 17))])
 
 
 def test_what_is_no_index(tmp_path, model, split):

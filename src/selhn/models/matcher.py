@@ -15,7 +15,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
 from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
-from selhn.text import Tokenizer
+from selhn.text import Tokenizer, check_texts
 
 Regions = Float[Tensor, "I M F"]
 RegionMask = Bool[Tensor, "I M"]
@@ -91,8 +91,9 @@ class AbstractMatcher(nn.Module, ABC):
 
     def embed_texts(self, texts: list[str]) -> Float[Tensor, "T d"]:
         """One vector per sentence, on the model's device, in evaluation mode and without gradients."""
-        if not texts:
+        if not isinstance(texts, str) and len(texts) == 0:
             return self.embed_texts(["a"])[:0]
+        check_texts(texts)
         device = device_of(self)
         # Texts of similar length together, so that little of a block is padding.
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
@@ -105,8 +106,15 @@ class AbstractMatcher(nn.Module, ABC):
 
     def embed_images(self, regions: Regions, mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         """One vector per image, on the model's device, in evaluation mode and without gradients."""
+        width = self.settings.get("feature_dim", regions.shape[-1])
+        if regions.ndim != 3 or regions.shape[2] != width:
+            raise SelhnError(f"the regions have shape {tuple(regions.shape)}: give (I, M, {width}) for this model")
         weight, vectors = next(self.parameters()), []
         mask = all_real(regions, mask)
+        if mask.shape != regions.shape[:2]:
+            raise SelhnError(
+                f"the mask has shape {tuple(mask.shape)}: give {tuple(regions.shape[:2])}, True for each real region"
+            )
         with in_eval_mode(self):
             for own, own_mask in zip(regions.split(ITEMS_AT_ONCE), mask.split(ITEMS_AT_ONCE), strict=True):
                 vectors.append(self._vectors(self.encode_images(own.to(weight), own_mask.to(weight.device))))

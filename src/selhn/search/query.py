@@ -41,6 +41,11 @@ class Query:
             raise SelhnError(f"k must be at least 1, got {self.k}")
         if self.find not in ("image", "text"):
             raise SelhnError(f'find must be "image" or "text", got {self.find!r}')
+        if self.image is not None and not isinstance(self.image, Tensor):
+            raise SelhnError(
+                f"the query is a {type(self.image).__name__}: give a text, the regions of an image as a tensor "
+                "(M, F), or a Query; `search_many` takes a list of them"
+            )
 
     @classmethod
     def of(

@@ -92,6 +92,8 @@ def train_in(
 ) -> Run:
     """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line."""
     config = run.train
+    if isinstance(loss, type) or not callable(loss):
+        raise SelhnError(f"the loss is {loss!r}: give an object such as TripletSelHN(), or a function of the scores")
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     folder.check(resume)

@@ -14,6 +14,15 @@ def test_did_you_mean():
     assert did_you_mean("zzz", []) == "there are none"
 
 
+def test_a_default_of_none_allows_everything():
+    def build(tokenizer=None, dim=16):
+        pass
+
+    require_settings("mine", build, {"tokenizer": object(), "dim": 8})
+    with pytest.raises(SelhnError, match="dim of mine takes a whole number"):
+        require_settings("mine", build, {"dim": "8"})
+
+
 def test_require_settings():
     def make(dim, width=3):
         return dim, width

@@ -91,6 +91,13 @@ def test_a_run_is_its_best_epoch(saved, tmp_path):
     assert load_model(run).name == "rvse"
 
 
+def test_a_run_with_a_model_that_is_not_registered(saved, tmp_path):
+    saved.rename(tmp_path / "best")
+    (tmp_path / "best" / "config.json").unlink()
+    with pytest.raises(NotFound, match="register_model"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["model", "run", "run_from_python"])
 def test_models_and_runs_from_before_are_read(name):
     model = load_model(Path(__file__).parents[1] / "fixtures/before_the_house" / name)

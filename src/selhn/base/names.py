@@ -60,8 +60,10 @@ def require_settings(
         if name not in known:
             raise NotFound(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
         parameter = known[name]
-        bare = parameter.annotation is inspect.Parameter.empty
-        require_kind(f"{name} of {owner}", value, type(parameter.default) if bare else parameter.annotation)
+        kind = parameter.annotation
+        if kind is inspect.Parameter.empty:  # then the default says it, and None says nothing
+            kind = Any if parameter.default is None else type(parameter.default)
+        require_kind(f"{name} of {owner}", value, kind)
 
 
 def require_kind(name: str, value: Any, kind: Any) -> None:

@@ -56,8 +56,13 @@ def find_folder(path: Path) -> Path:
     """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
     if not path.exists():
         raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
-    if (path / BEST_FOLDER).is_dir():
+    if (path / BEST_FOLDER / CONFIG_FILE).is_file():
         return path / BEST_FOLDER
+    if (path / BEST_FOLDER).is_dir():
+        raise NotFound(
+            f"{path / BEST_FOLDER} has no {CONFIG_FILE}, as for a model of your own that is not registered: "
+            f"build it and load {WEIGHTS_FILE} yourself, or train it under a name (register_model)"
+        )
     if (path / "checkpoints").is_dir():
         raise NotFound(f"{path} has not finished its first epoch: continue with selhn train --resume {path}")
     for file in (CONFIG_FILE, WEIGHTS_FILE):

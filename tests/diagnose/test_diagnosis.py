@@ -3,6 +3,7 @@ import json
 import pytest
 import yaml
 
+from selhn.base.errors import SelhnError
 from selhn.diagnose import diagnose, from_rows
 from selhn.runs import read_log
 from selhn.training import get_recipe, override, run_config
@@ -91,8 +92,11 @@ def test_a_sum_has_the_plateau_of_a_sum(tmp_path):
 
 def test_what_a_run_says_of_itself_is_not_told_otherwise(tmp_path):
     run = a_run(tmp_path / "run", STILL, "loss=hn")
-    with pytest.raises(ValueError, match="leave margin, batch and reduction out"):
-        diagnose(run, margin=0.3)
+    for told in ({"margin": 0.3}, {"batch": 0}):  # a 0 is told too, and not passed over
+        with pytest.raises(ValueError, match="leave margin, batch and reduction out"):
+            diagnose(run, **told)
+    with pytest.raises(SelhnError):
+        diagnose(run / "log.jsonl", batch=0)
     assert diagnose(a_run(tmp_path / "wide", STILL, "loss.epsilon=0.05")).epsilon == 0.05
 
 

@@ -37,14 +37,15 @@ def diagnose(
     `reduction`, or they are guessed.
     """
     path = Path(path)
+    described = any(value is not None for value in (margin, batch, reduction))
     config = RunFolder(path).config if (path / "log.jsonl").exists() else None
     if config is not None and not str(config.get("loss")).startswith(OWN):
-        if margin or batch or reduction:
+        if described:
             raise SelhnError(f"{path}/config.yaml says what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)
     log = read_foreign(_log_in(path) if path.is_dir() else path, column)
     # Numbers of the scores say more than any guess at the loss.
-    guess = "delta_s" not in log.columns or margin or batch or reduction
+    guess = "delta_s" not in log.columns or described
     ways = list(plateaus(margin, batch, reduction)) if guess else []
     verdict = judge(log, ways)
     here = min((way.value for way in ways), key=lambda value: abs(value - log.loss[-1]), default=None)

@@ -60,7 +60,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     folders = [run.resolve() for run in runs]
     twice = next((run for run, folder in zip(runs, folders) if folders.count(folder) > 1), None)
     if twice is not None:
-        raise SelhnError(f"{twice} is named twice: an ensemble is made of different runs")
+        raise SelhnError(f"{twice} is named twice: name each run once")
     above = os.path.commonpath([folder.parent for folder in folders])
     return [folder.relative_to(above).as_posix() for folder in folders]
 

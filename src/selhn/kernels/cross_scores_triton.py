@@ -1,7 +1,6 @@
 """The Triton kernels of `cross_scores`; imported only where they run. `triton_tiles` says what a tile is."""
 
 from collections.abc import Sequence
-from typing import no_type_check
 
 import triton
 import triton.language as tl
@@ -36,7 +35,6 @@ ANY = {
 
 
 @triton.jit
-@no_type_check
 def _query(mask, lengths, query, size, L: tl.constexpr):
     """Which fragments of a query are real, and their lengths."""
     fragment = tl.arange(0, L)
@@ -45,7 +43,6 @@ def _query(mask, lengths, query, size, L: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _pool(dot, square, length, real, sharpness, LSE: tl.constexpr):
     """The cosines, |x|, 1 / (|q| |x|), the score, and how the score changes with each cosine."""
     root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
@@ -66,7 +63,6 @@ def _pool(dot, square, length, real, sharpness, LSE: tl.constexpr):
 
 
 @triton.jit(**ANY)
-@no_type_check
 def _score(
     dots, gram, context_mask, query_mask, lengths, scores, num_images, num_texts, regions, eights, smooth, sharpness,
     AXIS: tl.constexpr, FOCUS: tl.constexpr, LSE: tl.constexpr, ADD: tl.constexpr,
@@ -93,7 +89,6 @@ def _score(
 
 
 @triton.jit(**ANY)
-@no_type_check
 def _score_backward(
     grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
     num_images, num_texts, regions, eights, smooth, sharpness,

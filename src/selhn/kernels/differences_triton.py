@@ -5,7 +5,7 @@ each: the differences are made DEPTH channels at a time, and go from the registe
 product.
 """
 
-from typing import NamedTuple, no_type_check
+from typing import NamedTuple
 
 import torch
 import triton
@@ -47,7 +47,6 @@ class Nodes(NamedTuple):
 
 
 @triton.jit(**ANY_PAIRS)
-@no_type_check
 def _weights(
     dots, gram, region_mask, weights, num_texts, regions, eights, words, wide, smooth,
     TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
@@ -66,7 +65,6 @@ def _weights(
 
 
 @triton.jit(**ANY_PAIRS)
-@no_type_check
 def _weights_backward(
     grad, scale, dots, gram, region_mask, grad_dots, grad_gram, num_texts, regions, eights, words, wide, smooth,
     TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
@@ -101,7 +99,6 @@ def _weights_backward(
 
 
 @triton.jit
-@no_type_check
 def _rows(num_words, ROWS: tl.constexpr):
     """The image of a program, its words, and which of them there are."""
     parts = tl.cdiv(num_words, ROWS)
@@ -110,7 +107,6 @@ def _rows(num_words, ROWS: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _look(weights, image, image_eights, row, inside, wide, K: tl.constexpr):
     """The weights of some words for the regions of an image."""
     k, width = tl.arange(0, K)[None, :], wide * 8
@@ -119,7 +115,6 @@ def _look(weights, image, image_eights, row, inside, wide, K: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _difference(p, regions, words, image, num_regions, row, inside, channel, D: tl.constexpr, K: tl.constexpr):
     """a - w in some channels, times SCALE; and the regions."""
     k = tl.arange(0, K)[:, None]
@@ -129,7 +124,6 @@ def _difference(p, regions, words, image, num_regions, row, inside, channel, D: 
 
 
 @triton.jit
-@no_type_check
 def _node(image, row, per_text, places, first_place, per_image):
     """The row among all nodes."""
     text = row // per_text
@@ -137,7 +131,6 @@ def _node(image, row, per_text, places, first_place, per_image):
 
 
 @triton.jit(**ANY_ROWS)
-@no_type_check
 def _project(
     weights, regions, words, matrix, bias, nodes, inverses, image_eights,
     num_words, num_regions, wide, per_text, places, first_place, per_image,
@@ -161,7 +154,6 @@ def _project(
 
 
 @triton.jit(**ANY_ROWS)
-@no_type_check
 def _project_backward(
     grad, weights, regions, words, matrix, nodes, inverses, grad_projected, grad_differences, squares, grad_weights,
     image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,

@@ -1,10 +1,8 @@
 """The Triton kernels of `fused`; imported only where they run.
 
 A program has one block of scores, `ROWS` image anchors by `COLUMNS` text anchors. Names in capitals are known
-when a kernel is compiled. `no_type_check`: these are not Python functions, whatever they look like.
+when a kernel is compiled.
 """
-
-from typing import no_type_check
 
 import triton
 import triton.language as tl
@@ -19,7 +17,6 @@ kernel = triton.jit(do_not_specialize=VARYING.split())  # compiled once for all 
 
 
 @triton.jit
-@no_type_check
 def _place(num_rows, num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Which block is this program's, and how many there are: row of blocks, column of blocks."""
     height, width = tl.cdiv(num_rows, ROWS), tl.cdiv(num_columns, COLUMNS)
@@ -30,13 +27,11 @@ def _place(num_rows, num_columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-@no_type_check
 def _block_scores(images, texts, row, column, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr):
     """Scores of a block. Every one is added up in the same order, so that equal pairs have equal scores."""
     scores = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -46,7 +41,6 @@ def _block_scores(images, texts, row, column, width, ROWS: tl.constexpr, COLUMNS
 
 
 @triton.jit
-@no_type_check
 def _negatives(scores, row_label, column_label):
     """The scores, -inf at pairs of one image and outside of the tile, where labels are -1."""
     lowest_row, lowest_column = tl.min(row_label), tl.min(column_label)
@@ -58,7 +52,6 @@ def _negatives(scores, row_label, column_label):
 
 
 @kernel
-@no_type_check
 def positive_scores(
     images, texts, positive, batch, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr
 ):
@@ -73,7 +66,6 @@ def positive_scores(
 
 
 @triton.jit
-@no_type_check
 def _maximum(scores, positive, NAME: tl.constexpr, AXIS: tl.constexpr):
     """The maximum of a block along an axis and its index: the first of equal ones. A NaN is at 0."""
     if NAME == "hardest_below":
@@ -88,7 +80,6 @@ def _maximum(scores, positive, NAME: tl.constexpr, AXIS: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _sum(scores, positive, margin, scale, bias, NAME: tl.constexpr, AXIS: tl.constexpr):
     """A statistic over all negatives of a block along an axis."""
     if NAME == "hinge_sum":
@@ -111,7 +102,6 @@ def _sum(scores, positive, margin, scale, bias, NAME: tl.constexpr, AXIS: tl.con
 
 
 @triton.jit
-@no_type_check
 def _reaches(scores, row_positive, column_positive, margin):
     """Whether any hinge of a block may be above 0, or NaN; a bound, and nearly free beside the maxima."""
     best = tl.reduce(scores, 1, _larger)
@@ -122,7 +112,6 @@ def _reaches(scores, row_positive, column_positive, margin):
 
 
 @kernel
-@no_type_check
 def reduce_scores(
     images, texts, row_labels, column_labels, row_positives, column_positives,
     row_values, row_winners, column_values, column_winners,
@@ -164,7 +153,6 @@ def reduce_scores(
 
 
 @triton.jit
-@no_type_check
 def _pull(scores, level, weight, margin, scale, bias, NAME: tl.constexpr):
     """`Statistic.derivative` times the anchors' weights."""
     if NAME == "hinge_sum":
@@ -178,7 +166,6 @@ def _pull(scores, level, weight, margin, scale, bias, NAME: tl.constexpr):
 
 
 @kernel
-@no_type_check
 def pull_scores(
     images, texts, pulls, row_labels, column_labels, row_levels, column_levels, row_weights, column_weights,
     row_sums, column_sums, num_rows, num_columns, width, margin, scale, bias,

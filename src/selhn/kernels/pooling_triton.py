@@ -1,7 +1,5 @@
 """The Triton kernels of `pooling`; imported only where they run."""
 
-from typing import no_type_check
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +11,6 @@ LOWEST = tl.constexpr(-(2**31))
 
 
 @triton.jit
-@no_type_check
 def _key(value):
     """Whole numbers in the order of the values: cheaper to compare, and a tie is broken by adding one."""
     bits = value.to(tl.int32, bitcast=True)
@@ -21,7 +18,6 @@ def _key(value):
 
 
 @triton.jit(do_not_specialize=["M"])
-@no_type_check
 def _pool(
     features, mask, weights, pooled, places, ordered, M, D,
     MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,
@@ -50,7 +46,6 @@ def _pool(
 
 
 @triton.jit(do_not_specialize=["M"])
-@no_type_check
 def _pool_backward(
     grad, places, ordered, weights, grad_features, grad_weights, M, D,
     MEMBERS: tl.constexpr, CHANNELS: tl.constexpr, NOWHERE: tl.constexpr,

@@ -1,7 +1,5 @@
 """The Triton kernels of `recurrent`; imported only where they run."""
 
-from typing import no_type_check
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -10,20 +8,17 @@ BLOCK = 512
 
 
 @triton.jit
-@no_type_check
 def _sigmoid(x):
     return 1 / (1 + tl.exp(-x))
 
 
 @triton.jit
-@no_type_check
 def _tanh(x):
     return 2 / (1 + tl.exp(-2 * x)) - 1
 
 
 # Compiling takes longer than many runs: one version must serve all steps.
 @triton.jit(do_not_specialize=["step", "steps", "batch"])
-@no_type_check
 def _forward_step(
     from_input, recalled, bias_n, state, states, gates, step, steps, batch, H: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -56,7 +51,6 @@ def _forward_step(
 
 
 @triton.jit(do_not_specialize=["step", "steps", "batch"])
-@no_type_check
 def _backward_step(
     grad, from_next, carried, gates, states, grad_input, grad_recalled, step, steps, batch, H: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -6,8 +6,6 @@ Whatever a bias, gamma or beta receives is summed over some rows in each program
 another kernel.
 """
 
-from typing import no_type_check
-
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +18,6 @@ PROGRAMS = 264
 
 
 @triton.jit
-@no_type_check
 def _dropout_factor(bits, at, inside, threshold, scale, DROP: tl.constexpr):
     factor = 1.0
     if DROP:
@@ -29,7 +26,6 @@ def _dropout_factor(bits, at, inside, threshold, scale, DROP: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _normalise(
     x, bias, residual, bits, at, column, inside, width, eps, threshold, scale, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -44,7 +40,6 @@ def _normalise(
 
 
 @triton.jit
-@no_type_check
 def _add_norm(
     x, bias, residual, gamma, beta, bits, y, rows, width, eps, threshold, scale,
     DROP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -60,7 +55,6 @@ def _add_norm(
 
 
 @triton.jit
-@no_type_check
 def _add_norm_backward(
     dy, x, bias, residual, gamma, bits, dx, dresidual, sums, rows, width, eps, threshold, scale,
     DROP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -95,7 +89,6 @@ def _add_norm_backward(
 
 
 @triton.jit
-@no_type_check
 def _normal_below(value):
     """The share of a normal distribution below a value, and its density there, within 1e-7.
 
@@ -108,7 +101,6 @@ def _normal_below(value):
 
 
 @triton.jit
-@no_type_check
 def _bias_gelu(x, bias, y, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -120,7 +112,6 @@ def _bias_gelu(x, bias, y, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexp
 
 
 @triton.jit
-@no_type_check
 def _bias_gelu_backward(dy, x, bias, dx, sums, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A block of columns over every so many rows."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -140,7 +131,6 @@ def _bias_gelu_backward(dy, x, bias, dx, sums, rows, width, ROWS: tl.constexpr, 
 
 
 @triton.jit
-@no_type_check
 def _column_sums(parts, sums, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -152,7 +142,6 @@ def _column_sums(parts, sums, count, width, ROWS: tl.constexpr, COLUMNS: tl.cons
 
 
 @triton.jit
-@no_type_check
 def _attention(q, k, mask, token, N, D: tl.constexpr):
     """softmax(q k' / sqrt(D)) over the tokens that are there; over all of them where none is."""
     present = tl.load(mask + token, mask=token < N, other=0) != 0
@@ -164,7 +153,6 @@ def _attention(q, k, mask, token, N, D: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def _attend(
     qkv, mask, bits, context, N, threshold, scale,
     DROP: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr,
@@ -186,7 +174,6 @@ def _attend(
 
 
 @triton.jit
-@no_type_check
 def _attend_backward(
     dcontext, qkv, mask, bits, dqkv, sums, N, threshold, scale,
     DROP: tl.constexpr, D: tl.constexpr, TOKENS: tl.constexpr,

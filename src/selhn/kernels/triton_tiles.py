@@ -6,8 +6,6 @@ after the other, so that it reads the context's Gram matrix once. N is a multipl
 begins at a full sector of memory, and is read four numbers at a time.
 """
 
-from typing import no_type_check
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -21,7 +19,6 @@ LARGEST_HALF = tl.constexpr(65504.0)
 
 
 @triton.jit
-@no_type_check
 def halves(x):
     """Two numbers in half precision whose sum is x, for an x of about 1, within 2^-22."""
     high = x.to(tl.float16)
@@ -29,14 +26,12 @@ def halves(x):
 
 
 @triton.jit
-@no_type_check
 def half(x):
     """Rounded, and finite where x is."""
     return tl.clamp(x, -LARGEST_HALF, LARGEST_HALF, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)
 
 
 @triton.jit
-@no_type_check
 def place(num_queries, QUERIES: tl.constexpr):
     """The context of a program, and its first query."""
     parts = tl.cdiv(num_queries, QUERIES)
@@ -44,7 +39,6 @@ def place(num_queries, QUERIES: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def tile(num_texts, regions, eights, REGIONS: tl.constexpr, WORDS: tl.constexpr):
     """Where the numbers of a pair are, counted from its first, and which of them there are."""
     region, word = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :]
@@ -53,7 +47,6 @@ def tile(num_texts, regions, eights, REGIONS: tl.constexpr, WORDS: tl.constexpr)
 
 
 @triton.jit
-@no_type_check
 def pair_at(context, query, num_texts, regions, eights, AXIS: tl.constexpr):
     """Where the score of a pair is, and the first of its numbers."""
     if AXIS == 0:
@@ -65,7 +58,6 @@ def pair_at(context, query, num_texts, regions, eights, AXIS: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def read_context(gram, mask, context, size, K: tl.constexpr):
     """The Gram matrix of a context, and which fragments are looked at: all, if none is real."""
     k, other = tl.arange(0, K), tl.arange(0, K)[None, :]
@@ -76,7 +68,6 @@ def read_context(gram, mask, context, size, K: tl.constexpr):
 
 
 @triton.jit
-@no_type_check
 def attend(s, high, low, looked_at, smooth, AXIS: tl.constexpr, FOCUS: tl.constexpr):
     """f(s), and what it is divided by; the weights w, also rounded, and G w; q . x and x . x."""
     active = tl.where(s > 0, s, SLOPE * s)

@@ -102,8 +102,9 @@ def test_other_mistakes(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="keep every tenth"):
         read_foreign(path)
     monkeypatch.setattr("selhn.diagnose.logs.MOST_BYTES", 3)
-    with pytest.raises(SelhnError, match="log fewer rows"):
-        read_foreign(path)
+    for name in ("log.csv", "events.out.tfevents.17"):
+        with pytest.raises(SelhnError, match="log fewer rows"):
+            read_foreign(written(tmp_path, name, FORMS[name]))
 
 
 def test_a_log_of_one_row_says_its_step():

@@ -1,11 +1,18 @@
 """Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
-from selhn.diagnose.attention_maps import attention_figure
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.logs import Log, from_rows, read_foreign
-from selhn.diagnose.measures import Norms, gradient_norms, parameter_norms, probe_scores, total_norm
-from selhn.diagnose.plots import training_figure, verdict_figure
-from selhn.diagnose.probe import Probe, probe_embeddings, probe_split
+from selhn.diagnose.plots import attention_figure, training_figure, verdict_figure
+from selhn.diagnose.probe import (
+    Norms,
+    Probe,
+    gradient_norms,
+    parameter_norms,
+    probe_embeddings,
+    probe_scores,
+    probe_split,
+    total_norm,
+)
 from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus
 from selhn.diagnose.verdict import Verdict, judge
 

@@ -6,14 +6,15 @@ field 2 a float, field 8 a tensor). Everything else is skipped.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import Damaged
 
-MOST_BYTES = 1 << 30
 LONGEST_RECORD = 1 << 24
 """A picture can be megabytes long; a scalar never is."""
+CODES: Mapping[object, str] = {1: "<f", 2: "<d"}
+"""Types of a tensor that is read."""
 
 Scalar = tuple[int, str, float]
 """Step, tag and value."""
@@ -21,9 +22,6 @@ Scalar = tuple[int, str, float]
 
 def read_events(path: Path) -> list[Scalar]:
     """The scalars of an event file in the order written; a last record that was cut off is left out."""
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise SelhnError(f"{path} has {size:,} bytes, more than {MOST_BYTES:,}: that is not a log of scalars")
     scalars: list[Scalar] = []
     wrong = f"{path} is not a TensorBoard file, or is damaged"
     with path.open("rb") as file:
@@ -36,38 +34,33 @@ def read_events(path: Path) -> list[Scalar]:
                 break
             try:
                 scalars += _scalars(record)
-            except (Damaged, struct.error, UnicodeDecodeError):
+            except ValueError:  # also what is not UTF-8
                 raise Damaged(f"{wrong}: see the record at byte {at}") from None
     return scalars
 
 
 def _scalars(event: bytes) -> Iterator[Scalar]:
-    step, summaries = 0, []
-    for field, value in _fields(event):
-        if field == 2 and isinstance(value, int):
-            step = value - (1 << 64) if value >> 63 else value
-        if field == 5 and isinstance(value, bytes):
-            summaries.append(value)
-    for summary in summaries:
-        for field, value in _fields(summary):
-            if field == 1 and isinstance(value, bytes):
-                parts = dict(_fields(value))
-                tag, plain, tensor = parts.get(1, b""), parts.get(2), parts.get(8)
-                number: float | None = None
-                if isinstance(plain, bytes) and len(plain) == 4:
-                    (number,) = struct.unpack("<f", plain)
-                elif isinstance(tensor, bytes):
-                    number = _tensor(tensor)
-                if number is not None and isinstance(tag, bytes):
-                    yield step, tag.decode(), number
+    step = dict(_fields(event)).get(2, 0)
+    for summary in _messages(event, 5):
+        for value in _messages(summary, 1):
+            parts = dict(_fields(value))
+            tag, number = parts.get(1, b""), _number(parts)
+            if number is not None and isinstance(tag, bytes) and isinstance(step, int):
+                yield step - (step >> 63 << 64), tag.decode(), number
 
 
-def _tensor(message: bytes) -> float | None:
-    """The number of a tensor that holds one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
-    parts = dict(_fields(message))
-    code = {1: "<f", 2: "<d"}.get(kind) if isinstance(kind := parts.get(1), int) else None
-    raw = parts.get(4) or parts.get(5) or parts.get(6)
-    if code is None or not isinstance(raw, bytes) or len(raw) != struct.calcsize(code):
+def _messages(message: bytes, number: int) -> list[bytes]:
+    """The messages in a field that may be there several times."""
+    return [value for field, value in _fields(message) if field == number and isinstance(value, bytes)]
+
+
+def _number(parts: Mapping[int, int | bytes]) -> float | None:
+    """The number of a value; of a tensor that holds one: field 1 the type, 4 the raw bytes, 5 floats, 6 doubles."""
+    code, raw = "<f", parts.get(2)
+    if raw is None and isinstance(tensor := parts.get(8), bytes):
+        parts = dict(_fields(tensor))
+        code, raw = CODES.get(parts.get(1), ""), parts.get(4) or parts.get(5) or parts.get(6)
+    if not code or not isinstance(raw, bytes) or len(raw) != struct.calcsize(code):
         return None
     return float(struct.unpack(code, raw)[0])
 
@@ -77,21 +70,15 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(message, at)
-            yield key >> 3, value
+        width = {1: 8, 5: 4}.get(key & 7)
+        number, at = _varint(message, at) if width is None else (width, at)
+        if key & 7 == 0:
+            yield key >> 3, number
             continue
-        if kind == 2:
-            length, at = _varint(message, at)
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-        else:
-            raise Damaged(f"a field of kind {kind}")
-        if length > len(message) - at:
-            raise Damaged("a field beyond the end of its message")
-        yield key >> 3, message[at : at + length]
-        at += length
+        if key & 7 not in (1, 2, 5) or number > len(message) - at:
+            raise ValueError("not a field, or one beyond the end of its message")
+        yield key >> 3, message[at : at + number]
+        at += number
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
@@ -101,4 +88,4 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << 7 * place
         if byte < 128:
             return value & (1 << 64) - 1, at + place + 1
-    raise Damaged("a number without an end")
+    raise ValueError("a number without an end")

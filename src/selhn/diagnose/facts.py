@@ -1,7 +1,7 @@
 """Facts about a log that the rules of a verdict use, each computed once."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -51,21 +51,20 @@ class Facts:
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
         # Whether RSUM on dev says so, whatever the loss does.
         self.learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
-        self.stills = self._stills([*ways] or [None], epsilon)
+        given: list[Plateau | None] = [*ways]
+
+        def still(way: Plateau | None) -> Still:
+            # Of many guesses nearly all are far off, which is seen without reading the log row by row.
+            is_far = len(given) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value
+            return Still(way, epsilon) if is_far else _still(log, way, epsilon, self.patience)
+
+        # What the alarm makes of each plateau, or of delta_s alone if none is given.
+        self.stills = [still(way) for way in given or [None]]
         likely = self.stills
         if len(likely) > 1:  # the one plateau, not guessed, above which training with hard negatives starts
             known = [(one, one.plateau.value) for one in likely if one.plateau and not one.plateau.guessed]
             likely = [one for one, value in known if 1 < self.first / value < 1.8]
         self.likely = likely[0] if len(likely) == 1 else None
-
-    def _stills(self, ways: Sequence[Plateau | None], epsilon: float) -> list[Still]:
-        """What the alarm makes of each plateau, or of delta_s alone if none is given."""
-        stills = []
-        for way in ways:
-            # Of many guesses nearly all are far off, which is seen without reading the log row by row.
-            is_far = len(ways) > 1 and way is not None and abs(self.last - way.value) > FAR * way.value
-            stills.append(Still(way, epsilon) if is_far else _still(self.log, way, epsilon, self.patience))
-        return stills
 
     def at_end(self, still: Still) -> tuple[str, ...]:
         """Evidence: loss and delta_s in the end, and how other numbers changed."""

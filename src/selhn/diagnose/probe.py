@@ -1,10 +1,11 @@
-"""A probe for any training loop: what a step says about its scores, its embeddings and its gradients."""
+"""What a step of training says about its scores, embeddings and gradients, and a probe of it for any loop."""
 
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -13,11 +14,13 @@ from torch import Tensor, nn
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.data import Split, image_blocks
-from selhn.diagnose.measures import gradient_norms, probe_scores
 from selhn.diagnose.stall import StallAlarm
+from selhn.kernels import AnchorStatistics, Terms, dense_statistics
 from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
+Norms: TypeAlias = Mapping[nn.Parameter, Float[Tensor, ""]]
+"""The norm of every gradient there is."""
 TINY = 1e-12
 
 
@@ -98,6 +101,34 @@ class Probe:
 
 
 @torch.no_grad()
+def probe_scores(
+    scores: Float[Tensor, "*K B B"],
+    image_ids: Int[Tensor, " B"] | None = None,
+    epsilon: float = 0.01,
+    anchors: AnchorStatistics | None = None,
+) -> dict[str, Float[Tensor, ""]]:
+    """How well the positives of a batch are told from their hardest negatives.
+
+    `delta_s` is equation 10 of the SelHN paper, the mean over anchors that have a negative of |s_n - s_p|; `separated`
+    the share of them above `epsilon`, where SelHN mines; `spread` the standard deviation of all scores, which is 0
+    when the embeddings have fallen together. `anchors` are the statistics of the scores if they are known already.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if anchors is None:
+        anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
+    has_negative = (anchors.num_negatives > 0).expand_as(anchors["hardest"])
+    count = has_negative.sum().clamp(min=1)
+    gap = torch.where(has_negative, (anchors["hardest"] - anchors.positive).abs(), 0)
+    return {
+        "delta_s": gap.sum() / count,
+        "separated": ((gap > epsilon) & has_negative).sum() / count,
+        "s_p": anchors.positive.mean(),
+        "s_n": torch.where(has_negative, anchors["hardest"], 0).sum() / count,
+        "spread": scores.std(correction=0),
+    }
+
+
+@torch.no_grad()
 def probe_embeddings(
     images: Float[Tensor, "B d"], texts: Float[Tensor, "B d"], image_ids: Int[Tensor, " B"] | None = None
 ) -> dict[str, Float[Tensor, ""]]:
@@ -174,6 +205,30 @@ def false_negatives(scores: Float[Tensor, "*K B B"], image_ids: Int[Tensor, " B"
     others = scores.masked_fill(own, -math.inf)
     found = [same.expand_as(one).gather(-1, one.argmax(-1, keepdim=True)) for one in (others, others.mT)]
     return torch.stack(found).float().mean()
+
+
+@torch.no_grad()
+def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
+    """The norm of the gradient of every parameter that has one, in one pass over them."""
+    grads = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+    wide = torch.float64 if any(grad.dtype == torch.float64 for grad in grads.values()) else torch.float32
+    return dict(zip(grads, torch._foreach_norm(list(grads.values()), dtype=wide))) if grads else {}
+
+
+@torch.no_grad()
+def gradient_norms(watched: Mapping[str, nn.Module], norms: Norms | None = None) -> dict[str, Float[Tensor, ""]]:
+    """The norm of the gradient over all weights of each module, as `grad_NAME`; `norms` if they are known."""
+    if norms is None:
+        norms = parameter_norms(parameter for module in watched.values() for parameter in module.parameters())
+    return {
+        f"grad_{name}": total_norm([norms[parameter] for parameter in module.parameters() if parameter in norms])
+        for name, module in watched.items()
+    }
+
+
+def total_norm(norms: Sequence[Float[Tensor, ""]]) -> Float[Tensor, ""]:
+    """The norm of a vector from the norms of its parts."""
+    return torch.linalg.vector_norm(torch.stack(list(norms))) if norms else torch.zeros(())
 
 
 def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:

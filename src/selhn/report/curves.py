@@ -60,15 +60,6 @@ class Panel:
     measured: bool = False
     """Whether every point is a measurement of its own, to be marked."""
 
-    @property
-    def lost(self) -> int:
-        return sum(curve.lost for curve in self.curves)
-
-    @property
-    def quarters(self) -> list[float]:
-        """Steps at which a page without a script tells the values."""
-        return [self.until * quarter / 4 for quarter in range(1, 5)]
-
 
 def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
     """What chart.js draws; what came after the step `since` is shaded."""
@@ -85,31 +76,27 @@ def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
     return {**{name: getattr(panel, name) for name in names}, "since": since, "curves": curves}
 
 
-def thin(run: int, name: str, points: Points, average: bool = True, most: int = MOST_POINTS) -> Curve:
-    """A curve with at most so many points; whatever was largest or smallest in the log is so in the curve."""
+def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
+    """A curve of at most `MOST_POINTS`; whatever was largest or smallest in the log is so in the curve.
+
+    The line is the mean of a value and its neighbours on both sides, so that it is not late; fewer at the ends.
+    """
     steps, values = (np.asarray(column, dtype=float) for column in points)
     finite = np.isfinite(values)
     drawn, place = values[finite], np.cumsum(finite) - 1
     reach = len(drawn) // WINDOWS // 2 if average else 0
-    edges = np.linspace(0, len(values), min(len(values), most) + 1).astype(int)
+    edges = np.linspace(0, len(values), min(len(values), MOST_POINTS) + 1).astype(int)
     cut: list[tuple[float, float, float, float]] = []
     for start, end in zip(edges, edges[1:]):
         there = np.flatnonzero(finite[start:end]) + start
         if len(there):
-            mean = mean_around(drawn, int(place[there[-1]]), reach)
-            cut.append((steps[there[-1]], mean, values[there].min(), values[there].max()))
+            # Differences of one cumulative sum would lose small values that come after a large one.
+            near = drawn[max(place[there[-1]] - reach, 0) : place[there[-1]] + reach + 1]
+            cut.append((steps[there[-1]], near.mean(), values[there].min(), values[there].max()))
         else:
             cut.append((steps[end - 1], np.nan, np.nan, np.nan))
     at, line, low, high = np.array(cut, dtype=float).reshape(-1, 4).T
     return Curve(run, name, at, line, low, high, lost=int((~finite).sum()))
-
-
-def mean_around(values: Column, at: int, reach: int) -> float:
-    """The mean of a value and its neighbours on both sides, so that a curve is not late; fewer at the ends.
-
-    Differences of one cumulative sum would lose small values that come after a large one.
-    """
-    return float(values[max(at - reach, 0) : at + reach + 1].mean())
 
 
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:

@@ -38,6 +38,7 @@ PAGES = Environment(
     lstrip_blocks=True,
     undefined=StrictUndefined,
 )
+FILES = files("selhn.report")
 SIDE = 200
 """Most pixels a side: sharp at half that size on a fine screen, and a few kilobytes."""
 QUALITY = 78
@@ -96,7 +97,10 @@ def page(
     """The text of the page."""
     since = runs[0].verdict.since if len(runs) == 1 and runs[0].verdict.kind != "healthy" else None
     since = None if since is None else since * runs[0].log.steps_a_row
-    style, script = (_read("chart/chart", "templates/page", kind) for kind in ("css", "js"))
+    style, script = (
+        "".join(FILES.joinpath(f"{name}.{kind}").read_text("utf-8") for name in ("chart/chart", "templates/page"))
+        for kind in ("css", "js")
+    )
     drawn = panels(runs)
     return PAGES.get_template("report.html").render(
         runs=runs,
@@ -123,17 +127,8 @@ def _shown(examples: Examples, data: str | None, pictures: Path | None) -> dict[
     config, split = examples.run.config, examples.split
     source = data or (None if config is None else config.data)
     folder = pictures or (None if source is None else imported_from(source))
-
-    def first_text(row: int) -> str | None:
-        own = (split.image_of_text == row).nonzero()[:1, 0].tolist()
-        return split.captions[own[0]] if own else None
-
-    return {"picture": picture_source(examples.whole, folder), "first_text": first_text}
-
-
-def _read(*names: str) -> str:
-    *paths, kind = names
-    return "".join(files("selhn.report").joinpath(f"{path}.{kind}").read_text("utf-8") for path in paths)
+    texts = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
+    return {"picture": picture_source(examples.whole, folder), "first_text": texts.get}
 
 
 def _hash(content: str) -> str:

@@ -133,24 +133,21 @@ def results(runs: Sequence[RunRecord]) -> dict[str, list[tuple[int, list[Cell]]]
         "On test, measured once with the weights of the best epoch on dev": [run.test for run in runs],
         "On dev, at its best epoch": [run.dev for run in runs],
     }
-    return {words: _rows(runs, found) for words, found in groups.items() if any(found)}
-
-
-def _rows(runs: Sequence[RunRecord], found: Sequence[Metrics | None]) -> list[tuple[int, list[Cell]]]:
-    table: dict[int, list[float | None]] = {}
-    for number, one in enumerate(found):
-        if one is not None:
-            table[number] = [way.recalls.get(k) for way in (one.i2t, one.t2i) for k in RECALLS] + [one.rsum]
-    columns = zip(*table.values())
-    best = [max((value for value in column if value is not None), default=None) for column in columns]
-    rows = []
-    for number, values in table.items():
-        cells = [
-            (NONE if value is None else f"{value:.1f}", len(table) > 1 and value == top)
-            for value, top in zip(values, best)
-        ]
-        rows.append((number, [*cells, (str(runs[number].best_epoch or NONE), False)]))
-    return rows
+    tables: dict[str, list[tuple[int, list[Cell]]]] = {}
+    for words, measured in groups.items():
+        numbers = {
+            number: [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in RECALLS), one.rsum]
+            for number, one in enumerate(measured)
+            if one is not None
+        }
+        best = [max(column) for column in zip(*numbers.values())]
+        for number, values in numbers.items():
+            cells = [
+                (f"{value:.1f}" if value >= 0 else NONE, len(numbers) > 1 and value == top)
+                for value, top in zip(values, best)
+            ]
+            tables.setdefault(words, []).append((number, [*cells, (str(runs[number].best_epoch or NONE), False)]))
+    return tables
 
 
 @dataclass(frozen=True)

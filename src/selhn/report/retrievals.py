@@ -81,27 +81,41 @@ def find_examples(
     # Data that was named must be there; the runs' own data may be gone.
     named = None if data is None else open_data(runs[0].folder, data)[split]
     in_the_way: dict[str, str] = {}
-    for run in sorted(runs, key=lambda run: -run.rsum):
+    for best in sorted(runs, key=lambda run: -run.rsum):
         try:
-            if named is None and run.config is None:
+            if named is None and best.config is None:
                 raise SelhnError("it does not say what data it was trained on: name some with --data")
-            whole = named or open_data(run.folder)[split]
+            whole = named or open_data(best.folder)[split]
             items = whole.first(MOST_IMAGES)
-            scores = _scores(run, items, on)
+            scores = _scores(best, items, on)
+            break
         except CANNOT_OPEN as error:
-            in_the_way[run.name] = str(error)
-            continue
-        others = {}
-        for other in runs:
-            if other is not run and other.name not in in_the_way:
-                try:
-                    if data is None and _data(run) != _data(other):
-                        raise SelhnError("it was trained on other data")
-                    others[other.name] = places(_scores(other, items, on), items)
-                except CANNOT_OPEN as error:
-                    in_the_way[other.name] = str(error)
-        return _examples(run, items, whole, scores, others, number, in_the_way)
-    return in_the_way
+            in_the_way[best.name] = str(error)
+    else:
+        return in_the_way
+    others = {}
+    for other in runs:
+        if other is not best and other.name not in in_the_way:
+            try:
+                if data is None and _data(best) != _data(other):
+                    raise SelhnError("it was trained on other data")
+                others[other.name] = places(_scores(other, items, on), items)
+            except CANNOT_OPEN as error:
+                in_the_way[other.name] = str(error)
+
+    def example(query: int, direction: Direction) -> Example:
+        elsewhere = tuple((name, int(of_other[direction][query])) for name, of_other in others.items())
+        if direction == "i2t":
+            shown = answers(scores[query], items.image_of_text == query)
+        else:
+            shown = answers(scores[:, query], torch.arange(items.num_images) == items.image_of_text[query])
+        return Example(query, shown, elsewhere)
+
+    found, missed, first = {}, {}, {}
+    for way, place in places(scores, items).items():
+        first[way] = int((place == 1).sum()), int((place > 0).sum())
+        found[way], missed[way] = (tuple(example(query, way) for query in some) for some in choose(place, number))
+    return Examples(best, items, whole, found, missed, first, in_the_way)
 
 
 def places(scores: Float[Tensor, "I T"], split: Split) -> dict[Direction, Int[Tensor, " Q"]]:
@@ -112,16 +126,14 @@ def places(scores: Float[Tensor, "I T"], split: Split) -> dict[Direction, Int[Te
 
 def choose(place: Int[Tensor, " Q"], number: int) -> tuple[list[int], list[int]]:
     """Queries with a right answer in the first place, and without one among those shown, or not in the first."""
+
+    def spread(chosen: Bool[Tensor, " Q"]) -> list[int]:  # each from the middle of an equal part of them
+        rows = chosen.nonzero()[:, 0].tolist()
+        middles = [(2 * part + 1) * len(rows) // (2 * number) for part in range(number if rows else 0)]
+        return list(dict.fromkeys(rows[middle] for middle in middles))
+
     far = place > ANSWERS
-    missed = far if bool(far.any()) else place > 1
-    return _spread(place == 1, number), _spread(missed, number)
-
-
-def _spread(chosen: Bool[Tensor, " Q"], number: int) -> list[int]:
-    """Some of the chosen, each from the middle of an equal part of them."""
-    rows = chosen.nonzero()[:, 0].tolist()
-    middles = [(2 * part + 1) * len(rows) // (2 * number) for part in range(number if rows else 0)]
-    return list(dict.fromkeys(rows[middle] for middle in middles))
+    return spread(place == 1), spread(far if bool(far.any()) else place > 1)
 
 
 def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Answer, ...]:
@@ -132,32 +144,6 @@ def answers(scores: Float[Tensor, " G"], right: Bool[Tensor, " G"]) -> tuple[Ans
     first = int(right[order].int().argmax())
     rows = [*enumerate(shown, 1), *([(first + 1, int(order[first]))] if first >= ANSWERS else [])]
     return tuple(Answer(row, place, float(scores[row]), bool(right[row])) for place, row in rows)
-
-
-def _examples(
-    run: RunRecord,
-    items: Split,
-    whole: Split,
-    scores: Float[Tensor, "I T"],
-    others: Mapping[str, dict[Direction, Int[Tensor, " Q"]]],
-    number: int,
-    in_the_way: Mapping[str, str],
-) -> Examples:
-    def example(query: int, direction: Direction) -> Example:
-        elsewhere = tuple((name, int(of_other[direction][query])) for name, of_other in others.items())
-        if direction == "i2t":
-            shown = answers(scores[query], items.image_of_text == query)
-        else:
-            shown = answers(scores[:, query], torch.arange(items.num_images) == items.image_of_text[query])
-        return Example(query, shown, elsewhere)
-
-    found, missed, first = {}, {}, {}
-    for direction, place in places(scores, items).items():
-        first[direction] = int((place == 1).sum()), int((place > 0).sum())
-        right, wrong = choose(place, number)
-        found[direction] = tuple(example(query, direction) for query in right)
-        missed[direction] = tuple(example(query, direction) for query in wrong)
-    return Examples(run, items, whole, found, missed, first, in_the_way)
 
 
 def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor, "I T"]:

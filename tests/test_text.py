@@ -120,8 +120,8 @@ def test_saved_and_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is not a JSON file"),
-        ("[]", "is not a vocabulary"),
+        ("{", "is not JSON"),
+        ("[]", "should hold one JSON object"),
         ('{"word2idx": {"a": 0, "b": 2}}', "is not a vocabulary"),
     ],
 )
@@ -140,7 +140,7 @@ def test_wrong_vocabularies(tmp_path):
         Vocabulary(WORDS.words, max_length=2)
     with pytest.raises(ValueError, match="lower min_count"):
         Vocabulary.build(["a dog"], min_count=4)
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(ValueError, match="is missing or not a file"):
         Vocabulary.from_json(tmp_path / "nowhere.json")
     with pytest.raises(ValueError, match="no tokenizer in"):
         load_tokenizer(tmp_path)
@@ -280,7 +280,7 @@ def test_damaged_files_are_named(pieces_folder, tmp_path):
     with pytest.raises(ValueError, match="tokenizer.json is cut off or damaged"):
         WordPiece.load(pieces_folder)
     (tmp_path / "v.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"v\.json is not a JSON file"):
+    with pytest.raises(ValueError, match=r"v\.json is not JSON"):
         Vocabulary.from_json(tmp_path / "v.json")
 
 

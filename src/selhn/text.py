@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
+from selhn.base.untrusted import read_json
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
@@ -125,8 +126,8 @@ class Vocabulary:
     @classmethod
     def from_json(cls, path: Path | str, add_mask: bool = False, max_length: int | None = None) -> "Vocabulary":
         """Read SCAN's `{word2idx, idx2word, idx}`; `add_mask` appends `<mask>` where the file has none."""
-        content = _read_json(Path(path))
-        ids = content.get("word2idx") if isinstance(content, dict) else None
+        content = read_json(Path(path))
+        ids = content.get("word2idx")
         if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
             raise Damaged(f"{path} is not a vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
         words = sorted(ids, key=ids.__getitem__)
@@ -196,14 +197,14 @@ class WordPiece:
             except ValueError as error:
                 raise Damaged(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
         elif (folder / PIECE_LIST_FILE).exists():
-            settings = _read_json(folder / "tokenizer_config.json", default={})
+            settings = read_json(folder / "tokenizer_config.json", optional=True)
             tokenizer = tokenizers.BertWordPieceTokenizer(
                 str(folder / PIECE_LIST_FILE), lowercase=settings.get("do_lower_case", True)
             )._tokenizer
         else:
             raise NotFound(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
         # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
-        positions = _read_json(folder / "config.json", default={}).get("max_position_embeddings")
+        positions = read_json(folder / "config.json", optional=True).get("max_position_embeddings")
         return cls(tokenizer, max_length or positions or (tokenizer.truncation or {}).get("max_length") or 512)
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
@@ -282,14 +283,3 @@ def _pad(rows: list[list[int]], pad_id: int) -> tuple[Int[Tensor, "T N"], Bool[T
     tokens = torch.full(mask.shape, pad_id, dtype=torch.int64)
     tokens[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())))
     return tokens, mask
-
-
-def _read_json(path: Path, default: dict[str, Any] | None = None) -> Any:
-    if default is not None and not path.exists():
-        return default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}: copy the whole folder") from None
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is not a JSON file ({error}): it may be cut off; copy it again") from error

@@ -108,7 +108,7 @@ def test_widths_that_differ(precomp):
     precomp.text("test_ids.txt", [20, 21])
     report = check(precomp.folder)
     assert len(report.problems) == 2
-    assert "train features are 4 wide and test features 9" in report.problems[0]
+    assert "test features are 9 wide, those of train 4" in report.problems[0]
 
 
 def test_images_without_captions(precomp):

@@ -157,11 +157,13 @@ def parse_json(text: str, place: str) -> Any:
         raise Damaged(f"{place} is not JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object."""
+def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    """A JSON object; if it is optional and there is no such file, an empty one."""
+    if optional and not path.exists():
+        return {}
     content = parse_json(read_text(path), str(path))
     if not isinstance(content, dict):
-        raise SelhnError(f"{path} should hold one JSON object, not a {type(content).__name__}: check the file")
+        raise Damaged(f"{path} should hold one JSON object, not a {type(content).__name__}: check the file")
     return content
 
 

@@ -1,6 +1,5 @@
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -92,8 +91,7 @@ def test_five_different_captions_an_image(captions):
 
 
 def test_every_word_is_used(source):
-    used = np.bincount(WorldCaptions(source, 2000).codes.ravel(), minlength=len(WORDS))
-    assert (used > 0).all(), [word for word, count in zip(WORDS, used) if not count]
+    assert {word for caption in WorldCaptions(source, 2000) for word in caption.split()} == set(WORDS[1:])
     assert len(WORDS) <= 256, "codes are bytes"
 
 
@@ -108,7 +106,6 @@ def test_access(captions):
     assert every == captions[:] == [captions[i] for i in range(len(captions))]
     assert captions[-1] == every[-1]
     assert captions[3:9:2] == every[3:9:2]
-    assert [" ".join(WORDS[c] for c in row if c) for row in captions.codes[:20]] == every[:20]
     with pytest.raises(IndexError):
         captions[750]
 

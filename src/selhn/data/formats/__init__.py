@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,13 @@ class Format:
     read: Callable[..., Found]
     files: str
     """What a person would look for."""
-    settings: Callable[..., Any] | None = None
-    """The function whose parameters are the settings of this format; None for `read`."""
 
 
 def _has_file(path: Path, *patterns: str) -> bool:
     return path.is_dir() and all(any(path.glob(pattern)) for pattern in patterns)
 
 
+@wraps(make_world)  # whose parameters are the settings
 def _read_world(path: Path, report: Report, **settings: Any) -> Found:
     data = make_world(**settings)
     return data.name, {name: data[name] for name in SPLITS}
@@ -40,7 +41,7 @@ def _read_world(path: Path, report: Report, **settings: Any) -> Found:
 
 # The first that fits is taken: a pocket folder has the files of a precomp folder too.
 FORMATS: Mapping[str, Format] = {
-    "world": Format(lambda path: path == Path("world"), _read_world, "the word world: generated data", make_world),
+    "world": Format(lambda path: path == Path("world"), _read_world, "the word world: generated data"),
     "native": Format(lambda path: _has_file(path, "data.json"), read_native, "data.json"),
     "pocket": Format(
         lambda path: _has_file(path, "projection.npz"), read_pocket, "projection.npz, train_ims.npy (int8)"
@@ -101,18 +102,23 @@ def import_data(
 
 
 def _read_data(path: Path, format_name: str, settings: Mapping[str, Any]) -> Data:
-    known, report = FORMATS[format_name], Report()
-    require_settings(f"the {format_name} format", known.settings or known.read, settings, only_optional=True)
-    name, splits = known.read(path, report, **settings)
+    report = Report()
+    require_settings(f"the {format_name} format", FORMATS[format_name].read, settings, only_optional=True)
+    name, splits = read_splits(path, format_name, report, **settings)
     report.raise_problems()
+    return Data(name, splits["train"], splits["dev"], splits["test"])
+
+
+def read_splits(path: Path, format_name: str, report: Report, **settings: Any) -> Found:
+    """The splits that could be read; the report has their problems and those between them."""
+    name, splits = FORMATS[format_name].read(path, report, **settings)
     missing = [split for split in SPLITS if split not in splits]
-    if missing:
-        raise SelhnError(f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test")
-    train, dev, test = (splits[split] for split in SPLITS)
-    for split in (dev, test):
-        if split.features.width != train.features.width:
-            raise SelhnError(
-                f"{path}: {split.name} features are {split.features.width} wide, those of train "
-                f"{train.features.width}: take all splits from the same features"
-            )
-    return Data(name, train, dev, test)
+    if missing and not report.problems:  # if its files were tried and failed, that is the problem to fix
+        report.problems.append(f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test")
+    report.problems += [
+        f"{path}: {other.name} features are {other.features.width} wide, those of {one.name} "
+        f"{one.features.width}: take all splits from the same features"
+        for one, other in combinations(splits.values(), 2)
+        if one.features.width != other.features.width
+    ]
+    return name, splits

@@ -3,7 +3,7 @@
 Reference: Karpathy, Fei-Fei, "Deep Visual-Semantic Alignments for Generating Image Descriptions", CVPR 2015.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from selhn.base.untrusted import open_array, read_json, require_file
 from selhn.data.features import DenseFeatures, Features
 from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.precomp import cut_images
-from selhn.data.splits import COCO_FOLDS, Split
+from selhn.data.splits import COCO_FOLDS, SPLITS, Split
 
 # restval is the part of COCO's validation images that everyone trains on.
 SPLIT_NAMES = {"train": "train", "restval": "train", "val": "dev", "test": "test"}
@@ -64,11 +64,10 @@ def read_karpathy(
             "features must have one row for each image of the file, in its order, whatever its split"
         )
     report.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, ordered as {json_path.name}")
-    splits = {}
-    for name, numbers in numbers_of_splits(images, report, cut_dev).items():
-        stored = DenseFeatures(array, torch.tensor(numbers), path=array_path)
-        splits[name] = make_split(name, stored, [images[number] for number in numbers], json_path)
-    return json_path.stem.removeprefix("dataset_"), splits
+    return split_images(
+        *(images, json_path, report, cut_dev),
+        lambda _, numbers: (DenseFeatures(array, torch.tensor(numbers), path=array_path), None),
+    )
 
 
 def only_file(path: Path, pattern: str, what: str) -> Path:
@@ -107,32 +106,32 @@ def _captioned_image(entry: Any, place: str, max_captions: int | None) -> Captio
     return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
 
 
-def numbers_of_splits(images: Sequence[CaptionedImage], report: Report, cut_dev: bool) -> dict[str, list[int]]:
-    """For each split, the numbers of its images in the order of the file."""
-    numbers: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
-    for number, image in enumerate(images):
-        numbers[image.split].append(number)
-    if cut_dev:
-        numbers["dev"] = numbers["dev"][: cut_images("dev", len(numbers["dev"]), report)]
-    return {name: found for name, found in numbers.items() if found}
-
-
-def make_split(
-    name: str,
-    features: Features,
+def split_images(
     images: Sequence[CaptionedImage],
     json_path: Path,
-    boxes: Float[Tensor, "I M 4"] | None = None,
-) -> Split:
-    """A split of these images in this order."""
-    counts = torch.tensor([len(image.captions) for image in images])
-    in_folds = name == "test" and "coco" in json_path.stem and len(images) == COCO_TEST_IMAGES
-    return Split(
-        name,
-        features,
-        [caption for image in images for caption in image.captions],
-        torch.arange(len(images)).repeat_interleave(counts),
-        [image.filename or image.imgid or f"{name} image {n}" for n, image in enumerate(images)],
-        boxes,
-        COCO_FOLDS if in_folds else 1,
-    )
+    report: Report,
+    cut_dev: bool,
+    features_of: Callable[[str, list[int]], tuple[Features, Float[Tensor, "I M 4"] | None]],
+) -> Found:
+    """The images by split; `features_of` gives features and boxes for the name of a split and its numbers."""
+    splits = {}
+    for name in SPLITS:
+        numbers = [number for number, image in enumerate(images) if image.split == name]
+        if cut_dev and name == "dev":
+            numbers = numbers[: cut_images(name, len(numbers), report)]
+        if not numbers:
+            continue
+        chosen = [images[number] for number in numbers]
+        in_folds = name == "test" and "coco" in json_path.stem and len(chosen) == COCO_TEST_IMAGES
+        with report.collecting():
+            features, boxes = features_of(name, numbers)
+            splits[name] = Split(
+                name,
+                features,
+                [caption for image in chosen for caption in image.captions],
+                torch.tensor([row for row, image in enumerate(chosen) for _ in image.captions]),
+                [image.filename or image.imgid or f"{name} image {n}" for n, image in enumerate(chosen)],
+                boxes,
+                COCO_FOLDS if in_folds else 1,
+            )
+    return json_path.stem.removeprefix("dataset_"), splits

@@ -3,12 +3,11 @@
 Eight thousand photographs with 20 regions each take 41 MB; `README.md` beside the data says how it was made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -81,19 +80,19 @@ def read_pocket(
     projection = read_projection(path / "projection.npz")
     full, reduced = projection.components.shape
     report.lines.append(f"projection.npz: {reduced} codes become {reduced} (pca) or {full} (full) numbers")
-
-    def unpacked(array: npt.NDArray[Any], rows: Int[Tensor, " I"], path: Path) -> PocketFeatures:
-        if array.dtype != np.int8 or array.ndim != 3 or array.shape[2] != reduced:
-            raise SelhnError(
-                f"{path} is {array.dtype} {array.shape}, but projection.npz unpacks int8 codes of shape "
-                f"(images, regions, {reduced}): take both files from the same folder"
-            )
-        return PocketFeatures(DenseFeatures(array[:, :regions], rows, path=path), projection, form)
-
     splits = {}
     for name in SPLITS:
         with report.collecting():
-            splits[name] = open_split(SplitFiles(path, name), name, report, unpacked, kinds="i")
+            split = open_split(SplitFiles(path, name), name, report, kinds="i")
+            codes = cast(DenseFeatures, split.features)
+            if codes.store.dtype != np.int8 or codes.store.ndim != 3 or codes.width != reduced:
+                raise SelhnError(
+                    f"{codes.path} is {codes.store.dtype} {codes.store.shape}, but projection.npz unpacks int8 codes "
+                    f"of shape (images, regions, {reduced}): take both files from the same folder"
+                )
+            kept = replace(codes, store=codes.store[:, :regions])
+            boxes = None if split.boxes is None else split.boxes[:, :regions]
+            splits[name] = replace(split, features=PocketFeatures(kept, projection, form), boxes=boxes)
     return path.name, splits
 
 

@@ -5,7 +5,6 @@ captions, how many captions it has, and whether ids are given by image or by cap
 features stay in their file and each image is read once.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import open_array, read_integers, read_json, read_lines, some
-from selhn.data.features import DenseFeatures, Features
+from selhn.data.features import DenseFeatures
 from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.splits import COCO_FOLDS, Split
 
@@ -51,9 +50,6 @@ class SplitFiles:
         return self.folder / f"{self.stem}_{kind}"
 
 
-FeaturesOf = Callable[[npt.NDArray[Any], Int[Tensor, " I"], Path], Features]
-
-
 def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str | None = None) -> Found:
     """The splits of a precomp folder.
 
@@ -66,7 +62,9 @@ def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str 
     splits = {}
     for name, files in (("train", "train"), ("dev", "dev"), ("test", stem)):
         with report.collecting():
-            splits[name] = open_split(SplitFiles(folder, files), name, report, cut=cut_dev and name == "dev")
+            splits[name] = open_split(SplitFiles(folder, files), name, report)
+    if cut_dev and "dev" in splits:
+        splits["dev"] = splits["dev"].first(cut_images("dev", splits["dev"].num_images, report))
     if stem == "testall" and (folder / "test_ims.npy").exists():
         report.lines.append("test_*: not used, because it is the first fifth of testall_*")
     if stem == "testall" and "test" in splits and splits["test"].num_images % COCO_FOLDS == 0:
@@ -80,15 +78,8 @@ def precomp_folder(folder: Path) -> Path:
     return inner if inner.is_dir() and not any(folder.glob("*_ims.npy")) else folder
 
 
-def open_split(
-    files: SplitFiles,
-    name: str,
-    report: Report,
-    features_of: FeaturesOf = lambda array, rows, path: DenseFeatures(array, rows, path=path),
-    cut: bool = False,
-    kinds: str = "f",
-) -> Split:
-    """The split of some files; `features_of` makes its features of array, rows and path."""
+def open_split(files: SplitFiles, name: str, report: Report, kinds: str = "f") -> Split:
+    """The split of some files, features of a kind of numbers as `open_array` calls it."""
     path = files.path("ims.npy")
     array, captions, ids = each(
         lambda: open_array(path, kinds),
@@ -101,19 +92,10 @@ def open_split(
     names, boxes = [f"{files.stem} row {row}" for row in layout.rows.tolist()], None
     with report.collecting():
         names = _names_of_images(files, layout, ids, len(array)) or names
-    kept = cut_images(name, len(layout.rows), report) if cut else len(layout.rows)
-    features = features_of(array, layout.rows[:kept], path)
+    features = DenseFeatures(array, layout.rows, path=path)
     with report.collecting():
         boxes = _read_boxes(files, layout, features.num_regions, len(array), report)
-    texts = (layout.image_of_text < kept).nonzero().flatten()
-    return Split(
-        name,
-        features,
-        [captions[text] for text in texts.tolist()],
-        layout.image_of_text[texts],
-        names[:kept],
-        None if boxes is None else boxes[:kept],
-    )
+    return Split(name, features, captions, layout.image_of_text, names, boxes)
 
 
 def cut_images(name: str, number: int, report: Report) -> int:
@@ -218,9 +200,8 @@ def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_r
     if len(ids) == num_rows:
         ids = [ids[row] for row in layout.rows.tolist()]
     elif len(ids) == texts:
-        first_text = torch.full((images,), texts)
-        first_text = first_text.scatter_reduce(0, layout.image_of_text, torch.arange(texts), "amin")
-        ids = [ids[text] if text < texts else f"row {row}" for row, text in enumerate(first_text.tolist())]
+        id_of = dict(zip(reversed(layout.image_of_text.tolist()), reversed(ids)))  # that of its first caption
+        ids = [id_of.get(row, f"row {row}") for row in range(images)]
     elif len(ids) != images:
         raise SelhnError(
             f"{files.path('ids.txt')} has {len(ids)} lines for {images} images and {texts} captions: "

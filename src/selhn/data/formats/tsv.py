@@ -26,10 +26,9 @@ from selhn.data.formats.data_report import Found, Report, each
 from selhn.data.formats.karpathy import (
     MAX_CAPTIONS,
     CaptionedImage,
-    make_split,
-    numbers_of_splits,
     only_file,
     read_captioned_images,
+    split_images,
 )
 
 FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -96,15 +95,13 @@ def read_tsv(
     )
     most = max(len(row.boxes) for row in lines.values())
     report.lines.append(f"{path.name}: {len(lines):,} images with 1 to {most} boxes")
-    splits = {}
-    for name, numbers in numbers_of_splits(images, report, cut_dev).items():
-        with report.collecting():
-            chosen = [images[number] for number in numbers]
-            rows = _rows_of_images(chosen, lines, path, name)
-            features = TsvFeatures(rows, _read_features(rows[0]).shape[1])
-            boxes = pad_sequence([torch.from_numpy(row.boxes) for row in rows], batch_first=True)
-            splits[name] = make_split(name, features, chosen, json_path, boxes)
-    return json_path.stem.removeprefix("dataset_"), splits
+
+    def of_lines(split: str, numbers: list[int]) -> tuple[TsvFeatures, Float[Tensor, "I M 4"]]:
+        rows = _rows_of_images([images[number] for number in numbers], lines, path, split)
+        boxes = pad_sequence([torch.from_numpy(row.boxes) for row in rows], batch_first=True)
+        return TsvFeatures(rows, _read_features(rows[0]).shape[1]), boxes
+
+    return split_images(images, json_path, report, cut_dev, of_lines)
 
 
 def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:

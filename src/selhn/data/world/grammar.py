@@ -1,7 +1,6 @@
 """The language of the generated world: five captions per image, each true, partial, and built differently."""
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias, overload
 
@@ -146,56 +145,29 @@ def _packed(slots: Int[Tensor, "T S"]) -> UInt8[Tensor, "T 20"]:
     return words.to(torch.uint8)
 
 
-class LazyTexts(Sequence[str]):
-    """A sequence of texts, each made when it is read."""
+class WorldCaptions(Sequence[str]):
+    """The captions of a split, written when they are first read, a block at a time."""
 
-    @abstractmethod
-    def text(self, number: int) -> str:
-        """Text number 0 to len - 1."""
+    def __init__(self, source: SceneSource, num_images: int):
+        self.source, self._size = source, num_images * NUM_CAPTIONS
+        self._blocks: dict[int, UInt8[np.ndarray, "T 20"]] = {}
+
+    def __len__(self) -> int:
+        return self._size
 
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        numbers = range(len(self))[index]
-        return [self.text(number) for number in numbers] if isinstance(numbers, range) else self.text(numbers)
+        numbers = range(self._size)[index]
+        return [self._text(number) for number in numbers] if isinstance(numbers, range) else self._text(numbers)
 
-    def __iter__(self) -> Iterator[str]:
-        return map(self.text, range(len(self)))
-
-
-class WorldCaptions(LazyTexts):
-    """The captions of a split, written when they are first read, a block at a time.
-
-    `words` and `codes` hold the same captions as numbers, for whoever tokenizes millions of them.
-    """
-
-    words = WORDS
-
-    def __init__(self, source: SceneSource, num_images: int):
-        self.source = source
-        self._codes = np.zeros((num_images * NUM_CAPTIONS, MOST_WORDS), dtype=np.uint8)
-        self._written = np.zeros(-(-len(self._codes) // _BLOCK), dtype=np.bool_)
-
-    @property
-    def codes(self) -> UInt8[np.ndarray, "T 20"]:
-        """Word numbers of all captions; 0 is padding."""
-        for block in np.flatnonzero(~self._written):
-            self._write(int(block))
-        return self._codes
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def text(self, number: int) -> str:
-        if not self._written[number // _BLOCK]:
-            self._write(number // _BLOCK)
-        return " ".join(WORDS[code] for code in self._codes[number].tolist() if code)
-
-    def _write(self, block: int) -> None:
-        texts = torch.arange(block * _BLOCK, min((block + 1) * _BLOCK, len(self)))
-        scenes = self.source.draw(texts[::NUM_CAPTIONS] // NUM_CAPTIONS).repeat(NUM_CAPTIONS)
-        draws = Draws(self.source.seed, self.source.split, "captions")
-        self._codes[texts[0] : texts[-1] + 1] = write(draws, scenes, texts).numpy()
-        self._written[block] = True
+    def _text(self, number: int) -> str:
+        block, row = divmod(number, _BLOCK)
+        if block not in self._blocks:
+            texts = torch.arange(block * _BLOCK, min((block + 1) * _BLOCK, self._size))
+            scenes = self.source.draw(texts[::NUM_CAPTIONS] // NUM_CAPTIONS).repeat(NUM_CAPTIONS)
+            draws = Draws(self.source.seed, self.source.split, "captions")
+            self._blocks[block] = write(draws, scenes, texts).numpy()
+        return " ".join(WORDS[code] for code in self._blocks[block][row].tolist() if code)

@@ -1,6 +1,7 @@
 """Pictures of the generated world, for people: models see features, never these."""
 
 import math
+from collections.abc import Sequence
 from itertools import cycle
 
 from PIL import Image, ImageDraw
@@ -14,6 +15,8 @@ Points = list[tuple[float, float]]
 Figures = list[tuple[str, tuple[float, ...], Colour]]
 """Kind of figure, its corners in percent of the picture, and its colour."""
 
+DARK: Colour = (20, 20, 40)
+WHITE: Colour = (255, 255, 255)
 PAINT: dict[str, Colour] = {
     "red": (214, 60, 56),
     "orange": (240, 140, 48),
@@ -91,9 +94,7 @@ def render(scene: Scene, size: int = 256) -> PILImage:
     picture = _backdrop(scene.setting, full)
     for thing in sorted(scene.things, key=lambda thing: -thing.depth):
         x, y, wide = thing.x * full, thing.foot * full, 0.9 * thing.radius * full
-        shadow = Image.new("L", picture.size)
-        ImageDraw.Draw(shadow).ellipse([x - wide, y - 0.2 * wide, x + wide, y + 0.2 * wide], fill=80)
-        picture.paste((20, 20, 40), mask=shadow)
+        _shade(picture, "ellipse", [x - wide, y - 0.2 * wide, x + wide, y + 0.2 * wide], DARK, 80)
         side = max(2, round(2 * thing.radius * full))
         corner = round((thing.x - thing.radius) * full), round((thing.y - thing.radius) * full)
         tile = _tile(thing).resize((side, side), Image.Resampling.LANCZOS)
@@ -106,12 +107,11 @@ def _mix(first: Colour, second: Colour, share: float) -> Colour:
     return red, green, blue
 
 
-def _darker(colour: Colour, share: float) -> Colour:
-    return _mix(colour, (20, 20, 40), share)
-
-
-def _lighter(colour: Colour, share: float) -> Colour:
-    return _mix(colour, (255, 255, 255), share)
+def _shade(picture: PILImage, kind: str, corners: Sequence[float] | Points, colour: Colour, strength: int) -> None:
+    """Lay a figure of a colour over a picture, up to 255 for opaque."""
+    mask = Image.new("L", picture.size)
+    getattr(ImageDraw.Draw(mask), kind)(corners, fill=strength)
+    picture.paste(colour, mask=mask)
 
 
 def _backdrop(setting: str, full: int) -> PILImage:
@@ -122,7 +122,7 @@ def _backdrop(setting: str, full: int) -> PILImage:
     horizon = round(HORIZON * full)
     for row in range(full):
         near = (row - horizon) / (full - horizon)
-        colour = _mix(top, low, row / horizon) if row < horizon else _darker(ground, 0.15 * near)
+        colour = _mix(top, low, row / horizon) if row < horizon else _mix(ground, DARK, 0.15 * near)
         draw.line([(0, row), (full, row)], fill=colour)
     for kind, corners, colour in SCENERY[setting]:
         getattr(draw, kind)([place * full / 100 for place in corners], fill=colour)
@@ -175,19 +175,22 @@ def _surface(thing: Thing) -> PILImage:
     draw = ImageDraw.Draw(surface)
     for row in range(_TILE):
         down = row / _TILE
-        if thing.material == "metal":  # light, dark, light: it mirrors sky and ground
-            bright = 0.5 + 0.5 * math.cos(2.6 * math.pi * down)
-            colour = _lighter(paint, 0.7 * bright**2) if bright > 0.3 else _darker(paint, 0.5 * (0.3 - bright) / 0.3)
+        bright = 0.5 + 0.5 * math.cos(2.6 * math.pi * down)
+        if thing.material != "metal":
+            tint, share = DARK, 0.3 * max(0.0, down - 0.45)
+        elif bright > 0.3:  # light, dark, light: it mirrors sky and ground
+            tint, share = WHITE, 0.7 * bright**2
         else:
-            colour = _darker(paint, 0.3 * max(0.0, down - 0.45))
-        draw.line([(0, row), (_TILE, row)], fill=colour)
+            tint, share = DARK, 0.5 * (0.3 - bright) / 0.3
+        draw.line([(0, row), (_TILE, row)], fill=_mix(paint, tint, share))
     if thing.material == "wood":
+        tint, share = (WHITE, 0.25) if thing.colour == "black" else (DARK, 0.3)
         for k in range(-2, 12):
             grain = [(x, 26 * k + 12 * math.sin(x / 50 + 0.3 * k) + x / 6) for x in range(0, _TILE + 8, 8)]
-            draw.line(grain, fill=_darker(paint, 0.3) if thing.colour != "black" else _lighter(paint, 0.25), width=7)
+            draw.line(grain, fill=_mix(paint, tint, share), width=7)
     if thing.material == "glass":
         for offset, wide in ((70, 26), (120, 10)):
-            draw.line([(offset - 60, _TILE), (offset + 120, 0)], fill=_lighter(paint, 0.75), width=wide)
+            draw.line([(offset - 60, _TILE), (offset + 120, 0)], fill=_mix(paint, WHITE, 0.75), width=wide)
     return surface
 
 
@@ -199,17 +202,13 @@ def _tile(thing: Thing) -> PILImage:
 
     tile = _surface(thing)
     for points, light in FACES.get(thing.shape, []):
-        shade = Image.new("L", tile.size)
-        ImageDraw.Draw(shade).polygon(placed(points), fill=abs(light))
-        tile.paste((255, 255, 255) if light > 0 else (20, 20, 40), mask=shade)
+        _shade(tile, "polygon", placed(points), WHITE if light > 0 else DARK, abs(light))
     if thing.shape == "ball":
-        shine = Image.new("L", tile.size)
-        ImageDraw.Draw(shine).ellipse([60, 40, 110, 84], fill=60 if thing.material in ("rubber", "wood") else 200)
-        tile.paste((255, 255, 255), mask=shine)
+        _shade(tile, "ellipse", [60, 40, 110, 84], WHITE, 60 if thing.material in ("rubber", "wood") else 200)
     silhouette = Image.new("L", tile.size)
     edge = placed(_outline(thing.shape))
     ImageDraw.Draw(silhouette).polygon(edge, fill=150 if thing.material == "glass" else 255)
-    rim = _darker(PAINT[thing.colour], 0.45)
+    rim = _mix(PAINT[thing.colour], DARK, 0.45)
     rims = [edge]
     if thing.shape == "ring":
         rims.append([(_TILE / 2 + 0.5 * (x - _TILE / 2), _TILE / 2 + 0.5 * (y - _TILE / 2)) for x, y in edge])

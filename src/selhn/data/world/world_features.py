@@ -7,7 +7,6 @@ picture share, and noise. The constants were chosen by the statistics of Flickr8
 """
 
 import copy
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -19,7 +18,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.data.features import Features, Regions
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
-from selhn.data.world.grammar import NUM_CAPTIONS, LazyTexts, WorldCaptions
+from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
 from selhn.data.world.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
 
 CODE = 256
@@ -162,20 +161,6 @@ def _seen(regions: Float[Tensor, "B M 4"], things: Float[Tensor, "B K 4"]) -> Fl
     return inside / (things[..., 2:] - things[..., :2]).prod(dim=-1).clamp(min=1e-6)[:, None]
 
 
-@dataclass(frozen=True)
-class SceneNames(LazyTexts):
-    """The names of the scenes 0 .. size - 1 of a split, which need not be stored."""
-
-    split: str
-    size: int
-
-    def __len__(self) -> int:
-        return self.size
-
-    def text(self, number: int) -> str:
-        return f"{self.split}-scene-{number:06d}"
-
-
 def make_world(
     images: int = 6000,
     seed: int = 0,
@@ -217,7 +202,8 @@ def make_world(
         features = WorldFeatures(source, size, regions, width, noise)
         boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(1 << 14)])
         image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
-        return Split(name, features, WorldCaptions(source, size), image_of_text, SceneNames(name, size), boxes)
+        names = [f"{name}-scene-{number:06d}" for number in range(size)]
+        return Split(name, features, WorldCaptions(source, size), image_of_text, names, boxes)
 
     return Data("world", make_split("train", images), make_split("dev", held_out), make_split("test", held_out))
 

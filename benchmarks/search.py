@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -24,7 +25,6 @@ from torch.nn.functional import normalize
 
 from selhn.models import create_model
 from selhn.search import Index, Item, Query
-from selhn.search.stores.faiss_candidates import has_faiss
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH = 1024, 10, 64
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000])
-    kinds = ["exact", "hnsw"] if has_faiss() else ["exact"]
+    kinds = ["exact", "hnsw"] if find_spec("faiss") else ["exact"]
     parser.add_argument("--kinds", nargs="+", default=kinds, choices=["exact", "hnsw", "ivf", "ivf_int8"])
     parser.add_argument("--precision", nargs="+", default=["float32"], choices=["float32", "float16", "int8"])
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")

@@ -18,7 +18,7 @@ def searched(request, make_item):
 
 
 def vectors(index, kind):
-    return torch.cat([part.segment.vectors(kind).take(slice(None)) for part in index.store.snapshot.parts])
+    return torch.cat([segment.vectors[kind].take(slice(None)) for segment in index.store.snapshot.segments])
 
 
 def expected(index, parts, kind):

@@ -14,6 +14,7 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.data import Split
 
 Kind = Literal["image", "text"]
+PLURAL: Mapping[Kind, Literal["images", "texts"]] = {"image": "images", "text": "texts"}
 LONGEST_ID = 4096
 DEEPEST = 32
 SPLIT_BLOCK = 256

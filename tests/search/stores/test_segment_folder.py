@@ -372,12 +372,12 @@ def test_a_place_that_is_taken(index, model, tmp_path, make_item):
 
 
 def test_opened_vectors_are_mapped(index):
-    part = Index.load(index.path).store.snapshot.parts[0]
-    rows = part.segment.images.rows
+    part = Index.load(index.path).store.snapshot.segments[0]
+    rows = part.vectors["image"].rows
     assert rows.untyped_storage().nbytes() >= rows.numel() * 4
     maps = Path("/proc/self/maps")
     assert not maps.exists() or str(index.path / "segments") in maps.read_text()
-    assert torch.equal(rows, index.store.snapshot.parts[0].segment.images.rows)
+    assert torch.equal(rows, index.store.snapshot.segments[0].vectors["image"].rows)
 
 
 def test_an_index_built_in_the_place_of_another_is_seen(index, model, make_item, tmp_path):

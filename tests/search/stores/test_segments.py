@@ -9,9 +9,9 @@ def test_small_segments_are_put_together_and_stay_in_order(model, make_item, tmp
     index = Index.create(model, tmp_path / "i")
     for number in range(11):
         index.add([make_item(number)])
-        assert len(index.store.snapshot.parts) <= 5
+        assert len(index.store.snapshot.segments) <= 5
         assert index.ids() == [f"item{n}" for n in range(number + 1)]
-    assert len(list((tmp_path / "i" / "segments").iterdir())) == len(index.store.snapshot.parts)
+    assert len(list((tmp_path / "i" / "segments").iterdir())) == len(index.store.snapshot.segments)
 
 
 def test_large_segments_are_left_alone(model, make_item, tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_large_segments_are_left_alone(model, make_item, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SMALL_SEGMENTS", 2)
     index = Index.create(model, tmp_path / "i")
     index.add(make_item(number) for number in range(10))
-    assert [len(part) for part in index.store.snapshot.parts] == [3, 3, 3, 1]
+    assert [len(part) for part in index.store.snapshot.segments] == [3, 3, 3, 1]
 
 
 def test_items_are_taken_as_they_are_needed(model, make_item, tmp_path, monkeypatch):

@@ -40,21 +40,21 @@ class Best(NamedTuple):
 
 
 def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, filter: Filter | None) -> Best:
-    """The best rows of a snapshot: of its first parts among what FAISS proposes, of the others among all."""
+    """The best rows of a snapshot: among what FAISS proposes of its first segments, and all of the others."""
     best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows[kind], 0
-    masks = [part.mask(kind, filter) for part in snapshot.parts]
+    masks = [segment.mask(kind, filter) for segment in snapshot.segments]
     candidates = snapshot.candidates.get(kind)
     if candidates is not None and queries.products is not None:
-        covered = masks[: candidates.num_parts]
+        covered = masks[: candidates.parts]
         mask = None
         if any(one is not None for one in covered):
             sizes = [stop - start for start, stop in zip(first_rows, first_rows[1:])]
             mask = torch.cat([_all(size) if one is None else one for one, size in zip(covered, sizes)])
         proposed = candidates.propose(queries.products.cpu(), k, mask)
         if proposed is not None:
-            done, best = candidates.num_parts, _rescored(queries, snapshot, kind, proposed, k)
-    numbers = range(done, len(snapshot.parts))
-    places = ((first_rows[n], snapshot.parts[n].segment.vectors(kind), masks[n]) for n in numbers)
+            done, best = candidates.parts, _rescored(queries, snapshot, kind, proposed, k)
+    numbers = range(done, len(snapshot.segments))
+    places = ((first_rows[n], snapshot.segments[n].vectors[kind], masks[n]) for n in numbers)
     return best.joined(nearest(lambda block: queries.score(block, kind), places, k, len(queries)), k)
 
 
@@ -72,7 +72,7 @@ def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[T
     scores = torch.full((len(queries), len(every)), -torch.inf)
     for part in number.unique().tolist():
         here = number == part
-        vectors = snapshot.parts[part].segment.vectors(kind)
+        vectors = snapshot.segments[part].vectors[kind]
         local = (every[here] - first_rows[part]).to(vectors.rows.device)
         scores[:, here] = queries.score(vectors.take(local), kind).cpu()
     query, place = (rows >= 0).nonzero(as_tuple=True)

@@ -45,7 +45,12 @@ def array_chunks(shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Ten
 
 
 def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[Tensor, "..."]:
-    """A .npy file of this type and shape, mapped into memory; writing to it does not change the file."""
+    """A .npy file of this type and shape, mapped into memory; writing to it does not change the file.
+
+    An array without rows has no file.
+    """
+    if shape[0] == 0:
+        return torch.empty(shape, dtype=dtype)
     try:
         found = open_array(path, "fi", (1, 2))
     except SelhnError as wrong:

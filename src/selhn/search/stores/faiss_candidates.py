@@ -19,7 +19,7 @@ from torch import Tensor
 from selhn.base.errors import Damaged, MissingExtra, SelhnError
 from selhn.search.items import Kind
 from selhn.search.stores.checked_files import check_content, write_file
-from selhn.search.stores.segment import Part
+from selhn.search.stores.segment import Segment
 from selhn.search.stores.store import ApproximateKind
 
 # Below the first, exact search takes tens of milliseconds; above the second, a graph needs too much memory.
@@ -36,28 +36,30 @@ SCARCE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class FaissCandidates:
-    """A FAISS index over the images or the texts of the first parts of an index."""
+    """A FAISS index over the images or the texts of the first segments of an index."""
 
     kind: str
     side: Kind
-    num_parts: int
-    faiss_index: Any = None
-    """None if it was not read, because FAISS is missing or the file is damaged; search is exact then."""
+    parts: int
+    """So many of the first segments."""
     file: str = ""
     written: Sequence[int] = ()
     """Length and checksum of the file."""
+    faiss_index: Any = None
+    """None if it was not read, because FAISS is missing or the file is damaged; search is exact then."""
 
     @classmethod
-    def of(cls, parts: Sequence[Part], kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
-        """Over the images of some parts, and over their texts if there are any."""
+    def of(cls, segments: Sequence[Segment], kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
+        """Over the images of some segments, and over their texts if there are any."""
         if kind not in get_args(ApproximateKind):
             raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, FaissCandidates] = {}
         for side in get_args(Kind):
-            rows = _num_rows(parts, side)
+            rows = _num_rows(segments, side)
             chosen = chosen_kind(rows) if kind == "auto" else kind
             if chosen != "exact" and rows > 0:
-                found[side] = cls(chosen, side, len(parts), _built(chosen, side, parts, rows))
+                built = _built(chosen, side, segments, rows)
+                found[side] = cls(chosen, side, len(segments), faiss_index=built)
         return found
 
     def propose(
@@ -85,29 +87,24 @@ class FaissCandidates:
         return torch.from_numpy(rows)
 
     def write(self, folder: Path, name: str) -> "FaissCandidates":
-        """Write the index into a file, of which the manifest gets the `entry`."""
+        """The same, written into a file."""
         folder.mkdir(exist_ok=True)
         file = f"{name}_{self.side}.faiss"
         written = write_file(folder / file, [require_faiss().serialize_index(self.faiss_index).data])
         return replace(self, file=file, written=written)
 
-    @property
-    def entry(self) -> dict[str, Any]:
-        """What the manifest says of it."""
-        named = {"file": self.file, "kind": self.kind, "side": self.side, "parts": self.num_parts}
-        return {**named, "written": list(self.written)}
-
-    def read(self, folder: Path, parts: Sequence[Part]) -> "FaissCandidates":
+    def read(self, folder: Path, segments: Sequence[Segment]) -> "FaissCandidates":
         """The same with the FAISS index, if usable. FAISS trusts what it reads: the checksum comes first."""
-        if not has_faiss():
-            return self
         path = folder / self.file
         try:
+            faiss = require_faiss()
             check_content(path, self.written)
-            content = require_faiss().deserialize_index(np.fromfile(path, np.uint8))
-            rows = _num_rows(parts[: self.num_parts], self.side)
-            if not 0 < self.num_parts <= len(parts) or content.ntotal != rows:
+            content = faiss.deserialize_index(np.fromfile(path, np.uint8))
+            rows = _num_rows(segments[: self.parts], self.side)
+            if not 0 < self.parts <= len(segments) or content.ntotal != rows:
                 raise Damaged("it is not of this index")
+        except MissingExtra:
+            return self
         except (OSError, Damaged, RuntimeError) as wrong:  # candidates only save time
             reason = f"{path} cannot be used ({str(wrong)[:200]})"
             warnings.warn(f"{reason}, so search is exact: call index.approximate() again", stacklevel=4)
@@ -120,12 +117,12 @@ def chosen_kind(rows: int) -> ApproximateKind:
     return "exact" if rows < HNSW_FROM else "hnsw" if rows < IVF_FROM else "ivf_int8"
 
 
-def _num_rows(parts: Sequence[Part], side: Kind) -> int:
-    return sum(len(part.segment.vectors(side)) for part in parts)
+def _num_rows(segments: Sequence[Segment], side: Kind) -> int:
+    return sum(len(segment.vectors[side]) for segment in segments)
 
 
-def _built(kind: str, side: Kind, parts: Sequence[Part], rows: int) -> Any:
-    faiss, width = require_faiss(), parts[0].segment.images.rows.shape[1]
+def _built(kind: str, side: Kind, segments: Sequence[Segment], rows: int) -> Any:
+    faiss, width = require_faiss(), segments[0].vectors[side].rows.shape[1]
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = BREADTH_AT_BUILD
@@ -136,33 +133,24 @@ def _built(kind: str, side: Kind, parts: Sequence[Part], rows: int) -> Any:
         )
         # Spherical: otherwise long vectors draw everything into their lists.
         index.cp.spherical = True
-        index.train(_sample(parts, side, lists * TRAINING_PER_LIST, rows).numpy())
-    for part in parts:
-        vectors = part.segment.vectors(side)
+        index.train(_sample(segments, side, lists * TRAINING_PER_LIST, rows).numpy())
+    for segment in segments:
+        vectors = segment.vectors[side]
         for block in vectors.blocks():
             index.add(np.ascontiguousarray(vectors.take(block).cpu().numpy()))
     return index
 
 
-def _sample(parts: Sequence[Part], side: Kind, number: int, rows: int) -> Float[Tensor, "s d"]:
-    """Evenly many rows of all parts, the same at every call."""
+def _sample(segments: Sequence[Segment], side: Kind, number: int, rows: int) -> Float[Tensor, "s d"]:
+    """Evenly many rows of all segments, the same at every call."""
     taken: list[Tensor] = []
-    for part in parts:
-        vectors = part.segment.vectors(side)
+    for segment in segments:
+        vectors = segment.vectors[side]
         share = min(len(vectors), -(-number * len(vectors) // rows))
         generator = torch.Generator().manual_seed(len(taken))
         chosen = torch.randperm(len(vectors), generator=generator)[:share].sort().values
         taken.append(vectors.take(chosen.to(vectors.rows.device)).cpu())
     return torch.cat(taken)
-
-
-def has_faiss() -> bool:
-    """Whether FAISS is installed."""
-    try:
-        require_faiss()
-    except MissingExtra:
-        return False
-    return True
 
 
 def require_faiss() -> Any:

@@ -14,31 +14,34 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, writing
 from selhn.models import AbstractMatcher
-from selhn.search.items import Kind
 from selhn.search.stores.checked_files import (
     array_chunks,
     check_content,
-    open_rows,
     sync_folder,
     write_checked_json,
     write_file,
 )
 from selhn.search.stores.faiss_candidates import FaissCandidates
-from selhn.search.stores.segment import Draft, Part, Segment, check_files
-from selhn.search.stores.snapshot import MANIFEST, OtherVersion, Snapshot, manifest_of, read_manifest
-from selhn.search.stores.store import Identity
+from selhn.search.stores.segment import Segment, write_segment
+from selhn.search.stores.snapshot import (
+    MANIFEST,
+    OtherVersion,
+    Snapshot,
+    manifest_of,
+    read_manifest,
+    read_snapshot,
+)
 
 FOLDERS = ("segments", "deleted", "models", "approximate")
 OLD_FORMAT_FILE = "embeddings.safetensors"
@@ -73,7 +76,7 @@ class IndexFolder:
         for _ in range(ATTEMPTS):
             manifest = self._manifest_bytes()
             try:
-                return self._open()
+                return read_snapshot(self.path)
             except OtherVersion:
                 raise
             except (Damaged, FileNotFoundError) as wrong:
@@ -85,7 +88,7 @@ class IndexFolder:
     def open_with_faiss(self) -> Snapshot:
         """The index with its FAISS indices, if there are some and FAISS is installed."""
         opened, folder = self.open(), self.path / "approximate"
-        found = {kind: one.read(folder, opened.parts) for kind, one in opened.candidates.items()}
+        found = {kind: one.read(folder, opened.segments) for kind, one in opened.candidates.items()}
         return replace(opened, candidates=found)
 
     def holds(self, snapshot: Snapshot) -> bool:
@@ -102,40 +105,6 @@ class IndexFolder:
             return (self.path / MANIFEST).read_bytes()
         except OSError:
             return None
-
-    def _open(self) -> Snapshot:
-        content = read_manifest(self.path)
-        model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
-        identity = Identity(model["digest"], model["name"], *of_vectors)
-        candidates: dict[Kind, FaissCandidates] = {}
-        for one in content["approximate"]:
-            side: Kind = "image" if one["side"] == "image" else "text"
-            of_file = one["file"], one["written"]
-            candidates[side] = FaissCandidates(one["kind"], side, one["parts"], None, *of_file)
-        return Snapshot(
-            identity,
-            [self._open_part(entry, identity) for entry in content["segments"]],
-            content["generation"],
-            content["unfinished"],
-            candidates,
-            content["next"],
-            model["kept"],
-            str(content.get("born", "")),
-        )
-
-    def _open_part(self, entry: Mapping[str, Any], identity: Identity) -> Part:
-        folder = self.path / "segments" / entry["name"]
-        segment = Segment.open(folder, entry, identity.precision, identity.width)
-        alive = torch.ones(len(segment), dtype=torch.bool)
-        if entry["deleted"] is not None:
-            name, number, written = entry["deleted"]
-            path = self.path / "deleted" / name
-            check_content(path, written)
-            rows = open_rows(path, torch.int32, (number,)).long()
-            if not 0 <= int(rows.min()) <= int(rows.max()) < len(segment):
-                raise Damaged(f"{name} deletes items that do not exist")
-            alive[rows] = False
-        return Part(segment, alive, entry)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -171,25 +140,27 @@ class IndexFolder:
         self,
         before: Snapshot,
         after: Snapshot,
-        drafts: Iterable[Draft] = (),
+        drafts: Iterable[Sequence[Segment]] = (),
         model: AbstractMatcher | None = None,
     ) -> Snapshot:
         """Write `after` with new segments: first the files, then the manifest. Call it while `writing`.
 
-        `before` is what the folder has now: its numbering continues. `model` is saved too if given.
+        `before` is what the folder has now: its numbering continues. Of each draft, what is left of its
+        segments is written as one. `model` is saved too if given.
         """
         numbers = count(before.next_name)
         try:
             with self._errors_explained():
-                parts = [self._with_deleted(part, numbers) for part in after.parts]
+                segments = [self._with_deleted(segment, numbers) for segment in after.segments]
             for draft in drafts:  # items may be encoded only now, and those errors are not about this folder
                 with self._errors_explained():
-                    entry = draft.write(self.path / "segments" / f"{next(numbers):06}")
-                    parts.append(self._open_part(entry, after.identity))
+                    folder = self.path / "segments" / f"{next(numbers):06}"
+                    entry = write_segment(folder, draft, after.identity)
+                    segments.append(Segment.open(self.path, entry, after.identity))
             same_model = before.identity.model == after.identity.model
             now = replace(
                 after,
-                parts=parts,
+                segments=segments,
                 generation=before.generation + 1,
                 next_name=next(numbers),
                 model_kept=model is not None or (before.model_kept and same_model),
@@ -208,20 +179,19 @@ class IndexFolder:
         self.sweep(now)
         return now
 
-    def _with_deleted(self, part: Part, numbers: Iterator[int]) -> Part:
-        """An existing part; its deleted rows are written if there are more of them."""
-        rows = (~part.alive).nonzero()[:, 0].int()
-        known = part.entry["deleted"]
+    def _with_deleted(self, segment: Segment, numbers: Iterator[int]) -> Segment:
+        """An existing segment; its deleted rows are written if there are more of them."""
+        rows, known = segment.deleted.int(), segment.entry["deleted"]
         if len(rows) == (known[1] if known else 0):
-            return part
+            return segment
         (self.path / "deleted").mkdir(exist_ok=True)
         name = f"{next(numbers):06}.npy"
         written = write_file(self.path / "deleted" / name, array_chunks((len(rows),), torch.int32, [rows]))
-        return replace(part, entry={**part.entry, "deleted": [name, len(rows), written]})
+        return replace(segment, entry={**segment.entry, "deleted": [name, len(rows), written]})
 
     def sweep(self, snapshot: Snapshot) -> None:
         """Remove what the manifest of a snapshot does not name."""
-        entries = [part.entry for part in snapshot.parts]
+        entries = [segment.entry for segment in snapshot.segments]
         named = {
             "segments": {entry["name"] for entry in entries},
             "deleted": {entry["deleted"][0] for entry in entries if entry["deleted"]},
@@ -236,11 +206,12 @@ class IndexFolder:
                     else:
                         path.unlink(missing_ok=True)
 
-    def check(self, parts: Iterable[Part], candidates: Iterable[FaissCandidates] = ()) -> None:
+    def check(self, segments: Iterable[Segment], candidates: Iterable[FaissCandidates] = ()) -> None:
         """Read every byte of some segments and FAISS indices, and refuse what is not as it was written."""
         try:
-            for part in parts:
-                check_files(self.path / "segments" / part.entry["name"], part.entry)
+            for entry in (segment.entry for segment in segments):
+                for name, written in entry["files"].items():
+                    check_content(self.path / "segments" / entry["name"] / name, written)
             for one in candidates:
                 check_content(self.path / "approximate" / one.file, one.written)
         except Damaged as wrong:

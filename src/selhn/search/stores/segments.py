@@ -17,7 +17,7 @@ from selhn.search.items import Kind, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
-from selhn.search.stores.segment import Draft, Part
+from selhn.search.stores.segment import Segment, merged
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identity, Store, Stored
@@ -77,7 +77,7 @@ class SegmentStore(Store):
             folder.sweep(before)
             if before.generation > 0 and before.unfinished is None:
                 # Write everything beside the old segments, then name it in one step.
-                drafts = (draft for _, draft in store._drafts(encode(store)))
+                drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(encode(store)))
                 return cls(folder.commit(before, empty, drafts, model), folder)
             known = before.identity.model, before.identity.precision, before.unfinished
             if source is None or known != (identity.model, identity.precision, source):
@@ -123,19 +123,19 @@ class SegmentStore(Store):
         for name in ids:
             if name in snapshot.row_of_id:
                 number, row = snapshot.row_of_id[name]
-                segment = snapshot.parts[number].segment
-                vector = segment.images.take(slice(row, row + 1))[0] if vectors else None
+                segment = snapshot.segments[number]
+                vector = segment.vectors["image"].take(slice(row, row + 1))[0] if vectors else None
                 found[name] = Stored(segment.lines[row], vector=vector)
         return found
 
     def scan(self, filter: Filter | None = None) -> Iterator[Record]:
-        return (part.segment.lines[row] for part in self.snapshot.parts for row in part.rows(filter))
+        return (segment.lines[row] for segment in self.snapshot.segments for row in segment.rows(filter))
 
     def ids(self) -> list[str]:
         return list(self.snapshot.row_of_id)
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        masked = [(part.segment.vectors(kind), part.mask(kind, filter)) for part in self.snapshot.parts]
+        masked = [(segment.vectors[kind], segment.mask(kind, filter)) for segment in self.snapshot.segments]
         return sum(len(vectors) if mask is None else int(mask.sum()) for vectors, mask in masked)
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
@@ -148,34 +148,34 @@ class SegmentStore(Store):
 
     def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
         """All records with the vectors of their images and captions, some thousand at a time."""
-        for part in self.snapshot.parts:
-            for rows in part.alive.nonzero()[:, 0].split(READ_AT_ONCE):
-                texts = torch.isin(part.segment.item_of_text, rows).nonzero()[:, 0]
-                records = [part.segment.lines[row] for row in rows.tolist()]
-                yield records, part.segment.images.take(rows).cpu(), part.segment.texts.take(texts).cpu()
+        for segment in self.snapshot.segments:
+            images, texts = segment.vectors["image"], segment.vectors["text"]
+            for rows in segment.alive.nonzero()[:, 0].split(READ_AT_ONCE):
+                own_texts = torch.isin(segment.item_of_text, rows).nonzero()[:, 0]
+                records = [segment.lines[row] for row in rows.tolist()]
+                yield records, images.take(rows).cpu(), texts.take(own_texts).cpu()
 
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
         """Write a segment for every few thousand items; what was written stays if a later batch fails."""
         number = 0
-        for ids, draft in self._drafts(batches):
-            rows = self.snapshot.row_of_id
-            self._commit(self.snapshot.without([rows[name] for name in ids if name in rows]), [draft])
+        for ids, some in _by_segment(batches):
+            self._commit(self.snapshot.without(ids), [Segment.of(some, self.identity.precision)])
             number += len(ids)
         return number
 
     def delete(self, ids: Sequence[str]) -> None:
         if ids:
-            self._commit(self.snapshot.without([self.snapshot.row_of_id[name] for name in ids]), [])
+            self._commit(self.snapshot.without(ids), [])
 
     def compact(self) -> None:
         with self.writing():
-            drafts = [Draft(self.snapshot.parts)] if len(self.snapshot) else []
-            self._write(replace(self.snapshot, parts=(), candidates={}), drafts)
+            drafts = [self.snapshot.segments] if len(self.snapshot) else []
+            self._write(replace(self.snapshot, segments=(), candidates={}), drafts)
 
     def approximate(self, kind: ApproximateKind) -> None:
         """Build FAISS indices over all that is there; items added later are compared one by one."""
         with self.writing():
-            found = FaissCandidates.of(self.snapshot.parts, kind)
+            found = FaissCandidates.of(self.snapshot.segments, kind)
             if self.folder is not None:
                 path, name = self.folder.path / "approximate", f"{self.snapshot.next_name:06}"
                 found = {side: one.write(path, name) for side, one in found.items()}
@@ -192,7 +192,7 @@ class SegmentStore(Store):
     def check(self) -> None:
         if self.folder is not None:
             there = self.folder.open()
-            self.folder.check(there.parts, there.candidates.values())
+            self.folder.check(there.segments, there.candidates.values())
 
     def to(self, device: torch.device) -> None:
         with self._changing:
@@ -223,47 +223,41 @@ class SegmentStore(Store):
             if before.generation == 0:  # a manifest first: the folder is then an index, even after a kill
                 before = folder.commit(before, replace(empty, unfinished="save"), model=model)
             folder.sweep(before)
-            drafts = [Draft(self.snapshot.parts)] if len(self.snapshot) else []
+            drafts = [self.snapshot.segments] if len(self.snapshot) else []
             folder.commit(before, empty, drafts, model)
 
-    def _drafts(self, batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[tuple[str, ...], Draft]]:
-        """The ids and the content of segments to be."""
-        pending: dict[str, Encoded] = {}
+    def _commit(self, segments: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Continue with these, small ones merged with what is new. Those that FAISS knows stay in place."""
+        covered = max((one.parts for one in self.snapshot.candidates.values()), default=0)
+        segments = [*segments[:covered], *filter(len, segments[covered:])]
+        small = list(takewhile(lambda one: len(one) < SEGMENT_ITEMS, reversed(segments[covered:])))[::-1]
+        if new and len(small) >= SMALL_SEGMENTS:
+            segments, new = segments[: -len(small)], [*small, *new]
+        self._write(replace(self.snapshot, segments=segments), [new] if new else [])
 
-        def packed() -> tuple[tuple[str, ...], Draft]:
-            _, records, images, texts = zip(*pending.values())
-            together = torch.stack(images), torch.cat(texts)
-            return tuple(pending), Draft.of(records, *together, self.identity.precision)
-
-        for batch in batches:
-            pending.update({one.record.id: one for one in batch})
-            if len(pending) >= SEGMENT_ITEMS:
-                yield packed()
-                pending.clear()
-        if pending:
-            yield packed()
-
-    def _commit(self, parts: Sequence[Part], drafts: list[Draft]) -> None:
-        """Continue with these parts and drafts, small ones merged. Parts that FAISS knows stay in place."""
-        covered = max((one.num_parts for one in self.snapshot.candidates.values()), default=0)
-        parts = [*parts[:covered], *(part for part in parts[covered:] if len(part))]
-        small = list(takewhile(lambda part: len(part) < SEGMENT_ITEMS, reversed(parts[covered:])))[::-1]
-        if drafts and len(small) >= SMALL_SEGMENTS:
-            merged = Draft([*small, *(part for draft in drafts for part in draft.parts)])
-            parts, drafts = parts[: -len(small)], [merged]
-        self._write(replace(self.snapshot, parts=parts), drafts)
-
-    def _write(self, after: Snapshot, drafts: Sequence[Draft]) -> None:
+    def _write(self, after: Snapshot, drafts: Sequence[Sequence[Segment]]) -> None:
         """Continue with a snapshot and new segments, on disk if there is a folder."""
         before = self.snapshot
         if self.folder is not None:  # what is copied is checked: damage must not get a checksum of its own
-            self.folder.check(part for draft in drafts for part in draft.parts if part.entry)
+            self.folder.check(segment for draft in drafts for segment in draft if segment.entry)
             after = self.folder.commit(before, after, drafts)
         else:
-            parts = [*after.parts, *(Part.whole(draft.in_memory()) for draft in drafts)]
-            after = replace(after, parts=parts, generation=before.generation + 1)
+            segments = [*after.segments, *map(merged, drafts)]
+            after = replace(after, segments=segments, generation=before.generation + 1)
         self.snapshot = self._moved(after)
 
     def _moved(self, snapshot: Snapshot) -> Snapshot:
         """With the vectors on the device of the store."""
-        return replace(snapshot, parts=[part.to(self._device) for part in snapshot.parts])
+        return replace(snapshot, segments=[segment.to(self._device) for segment in snapshot.segments])
+
+
+def _by_segment(batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[list[str], list[Encoded]]]:
+    """The ids and the items of each segment to be; the last of those with the same id counts."""
+    pending: dict[str, Encoded] = {}
+    for batch in batches:
+        pending.update({one.record.id: one for one in batch})
+        if len(pending) >= SEGMENT_ITEMS:
+            yield list(pending), list(pending.values())
+            pending.clear()
+    if pending:
+        yield list(pending), list(pending.values())

@@ -4,8 +4,8 @@ In a folder the manifest says the same: what the index is, and which files count
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -16,10 +16,10 @@ import torch
 
 from selhn.base.errors import Damaged
 from selhn.base.version import __version__
-from selhn.search.items import Hit, Kind
+from selhn.search.items import PLURAL, Hit, Kind
 from selhn.search.stores.checked_files import read_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
-from selhn.search.stores.segment import Part
+from selhn.search.stores.segment import Segment
 from selhn.search.stores.store import Identity
 from selhn.search.stores.vectors import DTYPES
 
@@ -38,10 +38,10 @@ _OF_FAISS = {"file": str, "kind": str, "side": str, "parts": int, "written": lis
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The parts of an index in order; rows are numbered through all of them, with those of deleted items."""
+    """The segments of an index in order; rows are numbered through all of them, deleted items included."""
 
     identity: Identity
-    parts: Sequence[Part] = ()
+    segments: Sequence[Segment] = ()
     generation: int = 0
     unfinished: str | None = None
     """Digest of what `Index.build` was indexing when it was stopped."""
@@ -53,37 +53,38 @@ class Snapshot:
     """Distinguishes the index from another that was built in its place, whose generations begin again."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(map(len, self.segments))
 
     @cached_property
     def row_of_id(self) -> dict[str, tuple[int, int]]:
-        """Part and row of every item that is there."""
+        """Number of the segment, and row in it, of every item that is there."""
         found = {}
-        for number, part in enumerate(self.parts):
-            ids = part.segment.lines.ids
-            found.update({ids[row]: (number, row) for row in part.rows()})
+        for number, segment in enumerate(self.segments):
+            ids = segment.lines.ids
+            found.update({ids[row]: (number, row) for row in segment.rows()})
         return found
 
     @cached_property
     def first_rows(self) -> dict[Kind, list[int]]:
-        """For images and texts the first row of each part, and after the last part the number of rows."""
-        segments = [part.segment for part in self.parts]
-        return {
-            "image": [0, *accumulate(len(segment.images) for segment in segments)],
-            "text": [0, *accumulate(len(segment.texts) for segment in segments)],
-        }
+        """For images and texts the first row of each segment, and after the last the number of rows."""
+        return {kind: [0, *accumulate(len(one.vectors[kind]) for one in self.segments)] for kind in PLURAL}
 
-    def without(self, places: Sequence[tuple[int, int]]) -> list[Part]:
-        alive = {number: self.parts[number].alive.clone() for number, _ in places}
-        for number, row in places:
-            alive[number][row] = False
-        return [Part(part.segment, alive.get(n, part.alive), part.entry) for n, part in enumerate(self.parts)]
+    def without(self, ids: Iterable[str]) -> list[Segment]:
+        """The segments without the items of these ids, as far as there are such."""
+        segments = list(self.segments)
+        gone: dict[int, list[int]] = {}
+        for number, row in (self.row_of_id[name] for name in ids if name in self.row_of_id):
+            gone.setdefault(number, []).append(row)
+        for number, rows in gone.items():
+            deleted = torch.cat([segments[number].deleted, torch.tensor(rows)]).sort().values
+            segments[number] = replace(segments[number], deleted=deleted)
+        return segments
 
     def hit(self, kind: Kind, row: int, score: float) -> Hit:
         """The image or caption of a row as an answer."""
         first = self.first_rows[kind]
         number = bisect_right(first, row) - 1
-        segment, local = self.parts[number].segment, row - first[number]
+        segment, local = self.segments[number], row - first[number]
         if kind == "image":
             record = segment.lines[local]
             return Hit(score, kind, record.id, record.captions, record.id, record.metadata)
@@ -126,6 +127,24 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
+def read_snapshot(folder: Path) -> Snapshot:
+    """What the manifest of a folder names, with the FAISS indices not read."""
+    content = read_manifest(folder)
+    model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
+    identity = Identity(model["digest"], model["name"], *of_vectors)
+    known = [{name: one[name] for name in _OF_FAISS} for one in content["approximate"]]
+    return Snapshot(
+        identity,
+        [Segment.open(folder, entry, identity) for entry in content["segments"]],
+        content["generation"],
+        content["unfinished"],
+        {one["side"]: FaissCandidates(**one) for one in known if one["side"] in PLURAL},
+        content["next"],
+        model["kept"],
+        str(content.get("born", "")),
+    )
+
+
 def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
     """The manifest of a snapshot whose files are written."""
     identity = snapshot.identity
@@ -141,8 +160,8 @@ def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
         "about": dict(identity.about),
         "unfinished": snapshot.unfinished,
         "next": snapshot.next_name,
-        "segments": [dict(part.entry) for part in snapshot.parts],
-        "approximate": [one.entry for one in snapshot.candidates.values()],
+        "segments": [dict(segment.entry) for segment in snapshot.segments],
+        "approximate": [{n: getattr(one, n) for n in _OF_FAISS} for one in snapshot.candidates.values()],
     }
 
 

@@ -38,10 +38,6 @@ class Vectors:
         scales = [part.scale for part in parts if part.scale is not None]
         return cls(torch.cat([part.rows for part in parts]), torch.cat(scales) if scales else None)
 
-    @property
-    def precision(self) -> StoredPrecision:
-        return next(name for name, dtype in DTYPES.items() if dtype == self.rows.dtype)
-
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -32,7 +32,7 @@ WIDTH = 64
 @pytest.fixture
 def interpreter(monkeypatch):
     monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
-    monkeypatch.setattr(cross_scores, "wide_product", lambda a, b: a.float() @ b.float())
+    monkeypatch.setattr("selhn.kernels.cross_scores_triton.wide_product", lambda a, b: a.float() @ b.float())
 
 
 def make(items, size, seed, shared=0.5):
@@ -215,7 +215,7 @@ def test_which_fragments_are_taken():
 @pytest.mark.parametrize(("exact", "error"), [(False, 1e-3), (True, 5e-7)])  # 2^-10 and 2^-21
 def test_halves_have_the_products_of_the_vectors(exact, error):
     images, texts = (unit(torch.randn(shape)) for shape in ((3, 4, 16), (2, 5, 16)))
-    rows, columns = cross_scores._halves(images, texts, exact)
+    rows, columns = cross_scores.rounded(images, texts, exact)
     assert rows.dtype == columns.dtype == torch.float16
     assert torch.equal(rows[:, :16], images.flatten(0, 1).half())
     assert torch.equal(columns[:, :16], texts.flatten(0, 1).half())

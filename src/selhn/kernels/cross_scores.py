@@ -12,15 +12,14 @@ products make that the gradient of the vectors.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from selhn.kernels.gpu import fusable, wide_product
+from selhn.kernels.gpu import fusable
 
 SLOPE = 0.1
 """Of the LeakyReLU before the softmax."""
@@ -65,6 +64,8 @@ def attention_scores(
 
     Vectors have length 1, or 0 if padding. A fragment that sees nothing has cosine 0 and no gradient.
     """
+    from selhn.kernels.cross_scores_triton import Scores
+
     # The kernels, and the matrix products of the backward pass, read eight words at a time.
     missing = -texts.shape[1] % 8
     texts, token_mask = pad(texts, (0, 0, 0, missing)), pad(token_mask, (0, missing))
@@ -73,63 +74,11 @@ def attention_scores(
     with torch.autocast(images.device.type, enabled=False):
         for direction in directions:
             (contexts, seen), (queries, looking) = (regions, words) if direction == "t2i" else (words, regions)
-            views += [contexts @ contexts.mT, torch.linalg.vector_norm(queries, dim=2), seen, looking]
-        return _Scores.apply(images, texts, tuple(directions), settings, *views)
+            views += [contexts @ contexts.mT, seen, looking, torch.linalg.vector_norm(queries, dim=2)]
+        return Scores.apply(images, texts, tuple(directions), settings, *views)
 
 
-class _Scores(torch.autograd.Function):
-    """`views`: per direction the Gram matrices of the contexts, the lengths of the queries, both masks."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        images: Tensor,
-        texts: Tensor,
-        directions: tuple[str, ...],
-        settings: AttentionSettings,
-        *views: Tensor,
-    ) -> Tensor:
-        from selhn.kernels import cross_scores_triton
-
-        # A focus jumps where a weight passes the average: there float16 alone would change scores by 1e-3.
-        rows, columns = _halves(images, texts, exact=settings.focus is not None)
-        dots = wide_product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
-        scores = dots.new_empty(len(images), len(texts))
-        for turn, (direction, view) in enumerate(zip(directions, _fours(views))):
-            cross_scores_triton.score(dots, view, scores, direction, settings, add=turn > 0)
-        if any(ctx.needs_input_grad):
-            width = images.shape[2]
-            ctx.save_for_backward(dots, rows[:, :width], columns[:, :width], *views)
-            ctx.directions, ctx.settings = directions, settings
-        return scores
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from selhn.kernels import cross_scores_triton
-
-        dots, rows, columns, *views = ctx.saved_tensors
-        grad = grad.contiguous()
-        scale = LARGEST_PULL / grad.abs().amax().clamp(min=1e-30)
-        grad_dots = torch.zeros_like(dots, dtype=torch.float16)
-        grad_views: list[Tensor | None] = []
-        for turn, (direction, view) in enumerate(zip(ctx.directions, _fours(views))):
-            grad_gram, grad_lengths = cross_scores_triton.score_backward(
-                grad, scale, dots, view, grad_dots, direction, ctx.settings, add=turn > 0
-            )
-            grad_views += [grad_gram.div_(scale), grad_lengths.div_(scale), None, None]
-        matrix = grad_dots.view(len(rows), len(columns))
-        with torch.autocast(dots.device.type, enabled=False):
-            grad_images = wide_product(matrix, columns).div_(scale).view(*dots.shape[:2], -1)
-            grad_texts = wide_product(matrix.T, rows).div_(scale).view(*dots.shape[2:], -1)
-        return grad_images, grad_texts, None, None, *grad_views
-
-
-def _fours(views: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-    return [views[first : first + 4] for first in range(0, len(views), 4)]
-
-
-def _halves(images: Tensor, texts: Tensor, exact: bool) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
+def rounded(images: Tensor, texts: Tensor, exact: bool) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
     """Regions and words in float16, as rows of two matrices whose product has the products of the vectors.
 
     They begin with the rounded vectors. With `exact`, what was lost in rounding follows:

@@ -1,12 +1,16 @@
 """The Triton kernels of `cross_scores`; imported only where they run. `triton_tiles` says what a tile is."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from selhn.kernels.cross_scores import AttentionSettings
+from selhn.kernels.cross_scores import LARGEST_PULL, AttentionSettings, rounded
+from selhn.kernels.gpu import wide_product
 from selhn.kernels.triton_tiles import (
     EPSILON,
     LEAST_SQUARE,
@@ -21,8 +25,6 @@ from selhn.kernels.triton_tiles import (
     tile_options,
 )
 
-View = Sequence[Tensor]
-"""Of a direction: Gram matrices (C, K, K), lengths (Q, L), masks of contexts (C, K) and queries (Q, L)."""
 QUERIES = 8
 """Queries per program in the forward pass."""
 QUERIES_BACK = 16
@@ -145,35 +147,64 @@ def _score_backward(
     )
 
 
-def score(dots: Tensor, view: View, scores: Tensor, direction: str, settings: AttentionSettings, add: bool) -> None:
-    """Write one direction's scores, or add to them; `dots` is (I, M, T, N), N a multiple of 8."""
-    gram, lengths, context_mask, query_mask = view
-    _score[_grid(view, QUERIES)](
-        dots, gram, context_mask, query_mask, lengths, scores,
-        *_arguments(dots, direction, settings, add, QUERIES), **tile_options(dots, stages=3, registers=96),
-    )  # fmt: skip
+class Scores(torch.autograd.Function):
+    """`views`: per direction the Gram matrices (C, K, K) and masks (C, K) of the contexts, then the masks (Q, L) of
+    the queries and their lengths (Q, L)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: Tensor,
+        texts: Tensor,
+        directions: tuple[str, ...],
+        settings: AttentionSettings,
+        *views: Tensor,
+    ) -> Tensor:
+        # A focus jumps where a weight passes the average: there float16 alone would change scores by 1e-3.
+        rows, columns = rounded(images, texts, exact=settings.focus is not None)
+        dots = wide_product(rows, columns.T).view(*images.shape[:2], *texts.shape[:2])
+        scores = dots.new_empty(len(images), len(texts))
+        for turn, direction in enumerate(directions):
+            view = views[4 * turn : 4 * turn + 4]
+            _score[_grid(view, QUERIES)](
+                dots, *view, scores, *_arguments(dots, direction, settings, turn > 0, QUERIES),
+                **tile_options(dots, stages=3, registers=96),
+            )  # fmt: skip
+        if any(ctx.needs_input_grad):
+            width = images.shape[2]
+            ctx.save_for_backward(dots, rows[:, :width], columns[:, :width], *views)
+            ctx.directions, ctx.settings = directions, settings
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        dots, rows, columns, *views = ctx.saved_tensors
+        grad = grad.contiguous()
+        scale = LARGEST_PULL / grad.abs().amax().clamp(min=1e-30)
+        grad_dots = torch.zeros_like(dots, dtype=torch.float16)
+        grad_views: list[Tensor | None] = []
+        for turn, direction in enumerate(ctx.directions):
+            view = views[4 * turn : 4 * turn + 4]
+            gram, *_, lengths = view
+            grid = _grid(view, QUERIES_BACK)
+            grad_gram = gram.new_empty(len(gram), grid[0] // len(gram), *gram.shape[1:])
+            grad_lengths = lengths.new_zeros(len(gram), *lengths.shape)
+            _score_backward[grid](
+                grad, scale, dots, *view, grad_dots, grad_gram, grad_lengths,
+                *_arguments(dots, direction, ctx.settings, turn > 0, QUERIES_BACK),
+                **tile_options(dots, stages=2, registers=128 if direction == "i2t" else None),
+            )  # fmt: skip
+            grad_views += [grad_gram.sum(1).div_(scale), None, None, grad_lengths.sum(0).div_(scale)]
+        matrix = grad_dots.view(len(rows), len(columns))
+        with torch.autocast(dots.device.type, enabled=False):
+            grad_images = wide_product(matrix, columns).div_(scale).view(*dots.shape[:2], -1)
+            grad_texts = wide_product(matrix.T, rows).div_(scale).view(*dots.shape[2:], -1)
+        return grad_images, grad_texts, None, None, *grad_views
 
 
-def score_backward(
-    grad: Tensor, scale: Tensor, dots: Tensor, view: View, grad_dots: Tensor,
-    direction: str, settings: AttentionSettings, add: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Write `grad_dots`, or add to it; return the gradients of Gram matrices and lengths. All times `scale`."""
-    gram, lengths, context_mask, query_mask = view
-    grid = _grid(view, QUERIES_BACK)
-    grad_gram = gram.new_empty(len(gram), grid[0] // len(gram), *gram.shape[1:])
-    grad_lengths = lengths.new_zeros(len(gram), *lengths.shape)
-    _score_backward[grid](
-        grad, scale, dots, gram, context_mask, query_mask, lengths, grad_dots, grad_gram, grad_lengths,
-        *_arguments(dots, direction, settings, add, QUERIES_BACK),
-        **tile_options(dots, stages=2, registers=128 if direction == "i2t" else None),
-    )  # fmt: skip
-    return grad_gram.sum(1), grad_lengths.sum(0)
-
-
-def _grid(view: View, queries: int) -> tuple[int]:
-    gram, lengths, *_ = view
-    return (len(gram) * triton.cdiv(len(lengths), queries),)
+def _grid(view: Sequence[Tensor], queries: int) -> tuple[int]:
+    return (len(view[0]) * triton.cdiv(len(view[3]), queries),)
 
 
 def _arguments(

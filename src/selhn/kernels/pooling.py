@@ -4,12 +4,9 @@ A set has few members, so the place of a value in the order is cheaper to count 
 over the set for each member, all in registers. Equal values take their places in the order of the set.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from selhn.kernels.gpu import fusable
 
@@ -26,32 +23,10 @@ def pool_sorted(
     # Without gradients sorting is fast enough, and compiling a kernel would take longer.
     trains = torch.is_grad_enabled() and features.dtype != torch.float64
     if trains and fusable(features, mask, weights) and features.shape[1] <= MOST_MEMBERS:
-        return _PoolSorted.apply(features, mask, weights)
+        from selhn.kernels.pooling_triton import PoolSorted
+
+        return PoolSorted.apply(features, mask, weights)
     ordered = features.masked_fill(~mask[:, :, None], -torch.inf).sort(dim=1, descending=True).values
     present = torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
     ordered = ordered.masked_fill(~present[:, :, None], 0)
     return torch.einsum("bm,bmd->bd", weights.to(ordered.dtype), ordered)
-
-
-class _PoolSorted(torch.autograd.Function):
-    """The same in one kernel; keeps every value's place, and the values in order."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
-        from selhn.kernels import pooling_triton
-
-        weights32 = weights.float().contiguous()
-        pooled, places, ordered = pooling_triton.pool(features.contiguous(), mask.contiguous(), weights32)
-        ctx.save_for_backward(places, ordered, weights32)
-        ctx.dtypes = features.dtype, weights.dtype
-        return pooled
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
-        from selhn.kernels import pooling_triton
-
-        places, ordered, weights = ctx.saved_tensors
-        grad = grad.float().contiguous()
-        grad_features, grad_weights = pooling_triton.pool_backward(grad, places, ordered, weights, ctx.dtypes[0])
-        return grad_features, None, grad_weights.to(ctx.dtypes[1])

@@ -1,9 +1,12 @@
 """The Triton kernels of `pooling`; imported only where they run."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 NOWHERE = 255
 """The place of a masked member."""
@@ -67,30 +70,34 @@ def _pool_backward(
     tl.store(grad_weights + row * M + member, total, mask=member < M)
 
 
-def pool(features: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pooled (B, d) in float32, the place of every value (B, M, d), and the values in order (B, M, d)."""
-    batch, size, dim = features.shape
-    pooled = torch.empty(batch, dim, device=features.device)
-    places = torch.empty(features.shape, dtype=torch.uint8, device=features.device)
-    ordered = torch.zeros_like(features)
-    members = max(16, triton.next_power_of_2(size))
-    channels = max(16, 4096 // members)
-    _pool[(batch, triton.cdiv(dim, channels))](
-        features, mask, weights, pooled, places, ordered, size, dim, members, channels, NOWHERE
-    )
-    return pooled, places, ordered
+class PoolSorted(torch.autograd.Function):
+    """(features, mask, weights) -> pooled, in float32; keeps every value's place, and the values in order."""
 
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+        features, weights32 = features.contiguous(), weights.float().contiguous()
+        batch, size, dim = features.shape
+        pooled = torch.empty(batch, dim, device=features.device)
+        places = torch.empty_like(features, dtype=torch.uint8)
+        ordered = torch.zeros_like(features)
+        members = max(16, triton.next_power_of_2(size))
+        channels = max(16, 4096 // members)
+        _pool[(batch, triton.cdiv(dim, channels))](
+            features, mask.contiguous(), weights32, pooled, places, ordered, size, dim, members, channels, NOWHERE
+        )
+        ctx.save_for_backward(places, ordered, weights32)
+        ctx.dtype = weights.dtype
+        return pooled
 
-def pool_backward(
-    grad: Tensor, places: Tensor, ordered: Tensor, weights: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Gradients of the features (B, M, d) and of the weights (B, M)."""
-    batch, size, dim = places.shape
-    grad_features = torch.empty(places.shape, dtype=dtype, device=places.device)
-    grad_weights = torch.empty(batch, size, device=places.device)
-    members = max(16, triton.next_power_of_2(size))
-    _pool_backward[(batch,)](
-        grad, places, ordered, weights, grad_features, grad_weights, size, dim, members, 8192 // members, NOWHERE,
-        num_warps=8,
-    )  # fmt: skip
-    return grad_features, grad_weights
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor]:
+        places, ordered, weights = ctx.saved_tensors
+        batch, size, dim = places.shape
+        grad_features, grad_weights = torch.empty_like(ordered), torch.empty_like(weights)
+        members = max(16, triton.next_power_of_2(size))
+        _pool_backward[(batch,)](
+            grad.float().contiguous(), places, ordered, weights, grad_features, grad_weights, size, dim, members,
+            8192 // members, NOWHERE, num_warps=8,
+        )  # fmt: skip
+        return grad_features, None, grad_weights.to(ctx.dtype)

@@ -1,8 +1,16 @@
 """The Triton kernels of `recurrent`; imported only where they run."""
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from selhn.kernels.gpu import wide_product
 
 BLOCK = 512
 
@@ -83,24 +91,57 @@ def _backward_step(
     tl.store(for_state + 2 * H, d_n * r, inside)
 
 
-def forward_step(
-    from_input: Tensor, recalled: Tensor | None, bias_n: Tensor, state: Tensor, states: Tensor, gates: Tensor, step: int
-) -> None:
-    """Write the gates and the state of a step; `recalled` is U h of the step before, None at the first."""
-    directions, steps, batch, hidden = states.shape
-    grid = (directions, batch, triton.cdiv(hidden, BLOCK))
-    recalled = state if recalled is None else recalled  # not read then
-    _forward_step[grid](from_input, recalled, bias_n, state, states, gates, step, steps, batch, hidden, BLOCK)
+class FusedScan(torch.autograd.Function):
+    """(sequences, W, U, b, c) -> states, where W is (D, 3h, e) and so on."""
+
+    @staticmethod
+    def forward(ctx: Any, sequences: Tensor, w: Tensor, u: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        directions, steps, batch, _ = sequences.shape
+        hidden = u.shape[2]
+        padded, w = _padded(sequences), _padded(w)
+        u = u.to(torch.bfloat16)
+        # What is added before the sigmoids can be added to the input's part once for all steps.
+        bias = torch.cat([b[:, : 2 * hidden] + c[:, : 2 * hidden], b[:, 2 * hidden :]], dim=1)
+        from_input = torch.baddbmm(bias.to(torch.bfloat16)[:, None], padded.flatten(1, 2), w.mT)
+        from_input = from_input.unflatten(1, (steps, batch))
+        states = from_input.new_empty(directions, steps, batch, hidden)
+        gates = from_input.new_empty(directions, steps, 4, batch, hidden)
+        state = from_input.new_zeros(directions, batch, hidden, dtype=torch.float32)
+        bias_n = c[:, 2 * hidden :].float().contiguous()
+        grid = (directions, batch, triton.cdiv(hidden, BLOCK))
+        for step in range(steps):
+            recalled = wide_product(states[:, step - 1], u.mT) if step else state  # at the first it is not read
+            _forward_step[grid](from_input, recalled, bias_n, state, states, gates, step, steps, batch, hidden, BLOCK)
+        ctx.save_for_backward(padded, w, u, states, gates)
+        ctx.width = sequences.shape[3]
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        padded, w, u, states, gates = ctx.saved_tensors
+        directions, steps, batch, hidden = states.shape
+        grad = grad.contiguous()
+        # Gradients before the sigmoids and the tanh: of the input's part, and of the state's.
+        grad_input, grad_recalled = (states.new_empty(directions, steps, batch, 3 * hidden) for _ in range(2))
+        carried = torch.zeros(directions, batch, hidden, device=grad.device)
+        from_next = carried  # at the last step it is not read
+        grid = (directions, batch, triton.cdiv(hidden, BLOCK))
+        for step in reversed(range(steps)):
+            _backward_step[grid](
+                grad, from_next, carried, gates, states, grad_input, grad_recalled, step, steps, batch, hidden, BLOCK
+            )
+            if step:
+                from_next = wide_product(grad_recalled[:, step], u)
+        flat = grad_input.flatten(1, 2)
+        grad_sequences = torch.bmm(flat, w)[:, :, : ctx.width].unflatten(1, (steps, batch))
+        grad_w = wide_product(flat.mT, padded.flatten(1, 2))[:, :, : ctx.width]
+        grad_u = wide_product(grad_recalled[:, 1:].flatten(1, 2).mT, states[:, :-1].flatten(1, 2))
+        grad_b = flat.sum(dim=1, dtype=torch.float32)
+        grad_c_n = grad_recalled[..., 2 * hidden :].sum(dim=(1, 2), dtype=torch.float32)
+        return grad_sequences, grad_w, grad_u, grad_b, torch.cat([grad_b[:, : 2 * hidden], grad_c_n], dim=1)
 
 
-def backward_step(
-    grad: Tensor, from_next: Tensor | None, carried: Tensor, gates: Tensor, states: Tensor,
-    grad_input: Tensor, grad_recalled: Tensor, step: int,
-) -> None:  # fmt: skip
-    """Write the gradients of a step; `from_next` came back through U from the step after, None at the last."""
-    directions, steps, batch, hidden = states.shape
-    grid = (directions, batch, triton.cdiv(hidden, BLOCK))
-    from_next = carried if from_next is None else from_next  # not read then
-    _backward_step[grid](
-        grad, from_next, carried, gates, states, grad_input, grad_recalled, step, steps, batch, hidden, BLOCK
-    )
+def _padded(matrix: Float[Tensor, "*K e"]) -> Float[Tensor, "*K f"]:
+    """In bfloat16, with zeros up to a width that matrix units read at full speed."""
+    return pad(matrix.to(torch.bfloat16), (0, -matrix.shape[-1] % 8))

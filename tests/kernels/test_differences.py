@@ -36,7 +36,7 @@ SMOOTH = 9.0
 @pytest.fixture
 def interpreter(monkeypatch):
     monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
-    monkeypatch.setattr(differences, "wide_product", lambda a, b: a.float() @ b.float())
+    monkeypatch.setattr("selhn.kernels.differences_triton.wide_product", lambda a, b: a.float() @ b.float())
     monkeypatch.setattr(differences, "_shared_bytes", lambda device: differences.SHARED_BYTES)
 
 

@@ -5,14 +5,19 @@ each: the differences are made DEPTH channels at a time, and go from the registe
 product.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from selhn.kernels import triton_tiles as tiles
+from selhn.kernels.cross_scores import LARGEST_PULL
+from selhn.kernels.gpu import wide_product
 from selhn.kernels.triton_tiles import EPSILON, LEAST_SQUARE, SLOPE
 
 TEXTS = 8
@@ -194,57 +199,94 @@ def _project_backward(
     tl.store(grad_weights + here[:, None] * width + k, d_p, mask=inside[:, None] & (k < width))
 
 
-def attend(dots: Tensor, gram: Tensor, region_mask: Tensor, words: int, smooth: float) -> Tensor:
-    """Float16 weights (I, T * words, K') from products (I, K, T, N); K', N: K, `words` up to a multiple of 8."""
-    images, regions, texts, _ = dots.shape
-    weights = dots.new_empty(images, texts * words, regions + -regions % 8, dtype=torch.float16)
-    _weights[(images * triton.cdiv(texts, TEXTS),)](
-        dots, gram, region_mask, weights, *_pair_sizes(dots, words, smooth, TEXTS), **tiles.tile_options(dots, 3)
-    )
-    return weights
+class ComparedNodes(torch.autograd.Function):
+    """(regions, words, gram, v, t, W_l, b_l, W_g, b_g) -> the nodes."""
+
+    @staticmethod
+    def forward(ctx: Any, region_mask: Tensor, smooth: float, dtype: torch.dtype, *given: Tensor) -> Tensor:
+        images, texts, gram, image_whole, text_whole, local, local_bias, whole, whole_bias = given
+        num_regions, num_words = images.shape[1], texts.shape[1]
+        regions, words = images.half().contiguous(), texts.half().contiguous().flatten(0, 1)
+        # The kernels read eight words at a time.
+        padded = pad(words.view_as(texts), (0, 0, 0, -num_words % 8))
+        dots = wide_product(regions.flatten(0, 1), padded.flatten(0, 1).T)
+        dots = dots.view(*images.shape[:2], *padded.shape[:2])
+        weights = words.new_empty(len(images), len(words), num_regions + -num_regions % 8)
+        _weights[(len(images) * triton.cdiv(len(texts), TEXTS),)](
+            dots, gram, region_mask, weights, *_pair_sizes(dots, num_words, smooth, TEXTS),
+            **tiles.tile_options(dots, 3),
+        )  # fmt: skip
+        image_whole, text_whole = image_whole.half().contiguous()[:, None], text_whole.half().contiguous()
+        vectors = torch.empty(len(images), len(texts), 1 + num_words, len(local), dtype=dtype, device=images.device)
+        inverse = dots.new_empty(vectors.shape[:3])
+        nodes = Nodes(vectors, inverse, per_text=num_words, first=1)
+        pairs = Nodes(vectors, inverse, per_text=1, first=0)
+        _projected(weights, regions, words, local, local_bias, nodes)
+        _projected(_all_of_it(text_whole), image_whole, text_whole, whole, whole_bias, pairs)
+        if any(ctx.needs_input_grad):
+            kept = dots, gram, region_mask, weights, regions, padded, words, image_whole, text_whole, local, whole
+            ctx.save_for_backward(*kept, vectors, inverse)
+            ctx.smooth = smooth
+        return vectors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *kept, vectors, inverse = ctx.saved_tensors
+        dots, gram, region_mask, weights, regions, padded, words, image_whole, text_whole, local, whole = kept
+        grad, num_words = grad.to(vectors.dtype).contiguous(), vectors.shape[2] - 1
+        nodes = Nodes(vectors, inverse, per_text=num_words, first=1)
+        pairs = Nodes(vectors, inverse, per_text=1, first=0)
+        with torch.autocast(dots.device.type, enabled=False):
+            _, grad_image_whole, grad_text_whole, *grad_whole = _projected_backward(
+                grad, _all_of_it(text_whole), image_whole, text_whole, whole, pairs
+            )
+            grad_weights, grad_regions, grad_words, *grad_local = _projected_backward(
+                grad, weights, regions, words, local, nodes
+            )
+            scale = LARGEST_PULL / grad_weights.abs().amax().clamp(min=1e-30)
+            parts = triton.cdiv(len(padded), TEXTS_BACK)
+            grad_dots = torch.zeros_like(dots, dtype=torch.float16)
+            grad_gram = gram.new_empty(len(gram), parts, *gram.shape[1:])
+            _weights_backward[(len(gram) * parts,)](
+                grad_weights, scale, dots, gram, region_mask, grad_dots, grad_gram,
+                *_pair_sizes(dots, num_words, ctx.smooth, TEXTS_BACK), **tiles.tile_options(dots, 2),
+            )  # fmt: skip
+            matrix = grad_dots.flatten(2).flatten(0, 1)
+            grad_regions += wide_product(matrix, padded.flatten(0, 1)).div_(scale).view_as(grad_regions)
+            grad_texts = wide_product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
+            grad_texts += grad_words.view_as(grad_texts)
+        grads = grad_regions, grad_texts, grad_gram.sum(1).div_(scale), grad_image_whole.squeeze(1), grad_text_whole
+        return None, None, None, *grads, *grad_local, *grad_whole
 
 
-def attend_backward(
-    grad: Tensor, scale: Tensor, dots: Tensor, gram: Tensor, region_mask: Tensor, words: int, smooth: float
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the products, in float16, and of the Gram matrices. Both times `scale`."""
-    images, texts = len(dots), dots.shape[2]
-    parts = triton.cdiv(texts, TEXTS_BACK)
-    grad_dots = torch.zeros_like(dots, dtype=torch.float16)
-    grad_gram = gram.new_empty(images, parts, *gram.shape[1:])
-    _weights_backward[(images * parts,)](
-        grad, scale, dots, gram, region_mask, grad_dots, grad_gram, *_pair_sizes(dots, words, smooth, TEXTS_BACK),
-        **tiles.tile_options(dots, 2),
-    )  # fmt: skip
-    return grad_dots, grad_gram.sum(1)
-
-
-def project(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor, nodes: Nodes) -> None:
+def _projected(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor, nodes: Nodes) -> None:
     """Write the nodes of all words (W, d) in all images (I, K, d), float16; `matrix` is (s, d)."""
     _project[_row_grid(regions, words, ROWS)](
-        weights, regions, words, matrix.T.contiguous(), bias, nodes.vectors, nodes.inverse,
+        weights, regions, words, matrix.half().T.contiguous(), bias, nodes.vectors, nodes.inverse,
         *_row_sizes(weights, regions, words, nodes), ROWS, DEPTH, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 
-def project_backward(
+def _projected_backward(
     grad: Tensor, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, nodes: Nodes
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of what was projected (I, W, s) and of the differences (I, W, d), their squares times
-    SQUARED_SCALE, and the gradients of the weights (I, W, K') in float32.
-
-    `grad`, `matrix` and the nodes have one precision, and so have the results but the last.
-    """
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of weights, regions, words, matrix and bias, in float32; `grad` and the nodes have one precision."""
     images, (num_words, dim), vectors = len(regions), words.shape, nodes.vectors
     projected = vectors.new_empty(images, num_words, vectors.shape[3])
     differences, squares = (vectors.new_empty(images, num_words, dim) for _ in range(2))
     grad_weights = nodes.inverse.new_empty(images, num_words, weights.shape[2])
     _project_backward[_row_grid(regions, words, ROWS_BACK)](
-        grad, weights, regions, words, matrix, vectors, nodes.inverse, projected, differences, squares, grad_weights,
-        *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
+        grad, weights, regions, words, matrix.to(grad.dtype), vectors, nodes.inverse, projected, differences, squares,
+        grad_weights, *_row_sizes(weights, regions, words, nodes), ROWS_BACK, DEPTH_BACK,
         num_warps=WARPS_BACK, num_stages=STAGES_BACK,
     )  # fmt: skip
-    return projected, differences, squares, grad_weights
+    by_word = weights.to(grad.dtype).expand(images, -1, -1).contiguous()
+    grad_regions = wide_product(by_word.mT, differences)[:, : regions.shape[1]]
+    grad_words = differences.sum(0, dtype=torch.float32).neg_()
+    rows = projected.flatten(0, 1)
+    grad_matrix = wide_product(rows.T, squares.flatten(0, 1)).div_(SQUARED_SCALE)
+    return grad_weights, grad_regions, grad_words, grad_matrix, rows.sum(0, dtype=torch.float32)
 
 
 def _pair_sizes(dots: Tensor, words: int, smooth: float, texts: int) -> tuple[int | float, ...]:
@@ -266,3 +308,8 @@ def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) ->
     image_eights = weights[0].numel() // 8 if len(weights) > 1 else 0
     strides = nodes.per_text, places, nodes.first, texts * places
     return image_eights, len(words), num_regions, weights.shape[2] // 8, *strides, dim, sim_dim, tiles.side(num_regions)
+
+
+def _all_of_it(text_whole: Float[Tensor, "T d"]) -> Float[Tensor, "1 T 8"]:
+    """The weights with which a text's vector sees that of an image, the one and only."""
+    return pad(text_whole.new_ones(1, len(text_whole), 1), (0, 7))

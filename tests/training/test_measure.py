@@ -13,8 +13,7 @@ from selhn.losses import TripletHN
 from selhn.models import load_model
 from selhn.training import train
 from selhn.training.config import RunConfig, override
-from selhn.training.measure import measure_runs, run_names
-from selhn.training.run import run_config
+from selhn.training.run import measure_runs, run_config, run_names
 
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "device=cpu"]
 TINY += ["model.dim=16", "model.word_dim=8", "model.sim_dim=8", "model.num_regions=12"]

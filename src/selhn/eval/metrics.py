@@ -57,14 +57,9 @@ class DirectionMetrics:
 
     @classmethod
     def from_dict(cls, named: Mapping[str, Any]) -> "DirectionMetrics":
-        return cls(
-            recalls={int(name[2:]): value for name, value in named.items() if name.startswith("R@")},
-            median_rank=named["median_rank"],
-            mean_rank=named["mean_rank"],
-            num_queries=named["num_queries"],
-            r_precision=named.get("R-Precision"),
-            map_at_r=named.get("mAP@R"),
-        )
+        recalls = {int(name[2:]): value for name, value in named.items() if name.startswith("R@")}
+        median, mean, queries = (named[name] for name in ("median_rank", "mean_rank", "num_queries"))
+        return cls(recalls, median, mean, queries, named.get("R-Precision"), named.get("mAP@R"))
 
     @classmethod
     def mean(cls, measured: Sequence["DirectionMetrics"]) -> "DirectionMetrics":
@@ -173,7 +168,6 @@ def ranks(
     ties: str = "pessimistic",
 ) -> Ranks:
     """The rank of every query under `recall`: the number of wrong items that beat its best relevant one."""
-    check_ties(ties)
     matching = Matching.from_matrix(scores, image_of_text, relevance)
     i2t, _ = _rank_direction(matching, "i2t", ties)
     t2i, _ = _rank_direction(matching, "t2i", ties)
@@ -185,7 +179,6 @@ def measure(
 ) -> Metrics:
     """Both directions, whatever the scores are made from."""
     check_ks(ks)
-    check_ties(ties)
     i2t = _summarise(*_rank_direction(matching, "i2t", ties, extended, byte_budget), ks)
     t2i = _summarise(*_rank_direction(matching, "t2i", ties, extended, byte_budget), ks)
     return Metrics(i2t, t2i)
@@ -199,6 +192,7 @@ def _rank_direction(
     byte_budget: int = DEFAULT_BYTE_BUDGET,
 ) -> tuple[Int[Tensor, " Q"], Float[Tensor, "Q 2"] | None]:
     """Rank of each query and, if requested, its R-Precision and mAP@R."""
+    require_kind("ties", ties, Literal["pessimistic", "optimistic"])
     num_queries = matching.num_images if direction == "i2t" else matching.num_texts
     # Filled in place: small results kept between large temporaries would scatter the memory of the allocator.
     rank = torch.empty(num_queries, dtype=torch.int64)
@@ -230,8 +224,3 @@ def check_ks(ks: Sequence[int]) -> None:
     """Refuse a list of cut-offs that has no meaning."""
     if len(ks) == 0 or min(ks) < 1 or len(set(ks)) < len(ks):
         raise SelhnError(f"ks is {tuple(ks)}: give different whole numbers from 1 up, such as (1, 5, 10)")
-
-
-def check_ties(ties: str) -> None:
-    """Refuse an unknown tie policy."""
-    require_kind("ties", ties, Literal["pessimistic", "optimistic"])

@@ -86,10 +86,8 @@ class Matching:
     def tiles(self, direction: Literal["i2t", "t2i"], byte_budget: int) -> Iterator[tuple[slice, QueryTile]]:
         """All queries of a direction, as many at a time as fit `byte_budget`, but at least one."""
         from_images = direction == "i2t"
-        num_queries, num_gallery = self.num_images, self.num_texts
-        query, item = self.image, self.text
-        if not from_images:
-            num_queries, num_gallery, query, item = num_gallery, num_queries, item, query
+        images, texts = (self.num_images, self.image), (self.num_texts, self.text)
+        (num_queries, query), (num_gallery, item) = (images, texts) if from_images else (texts, images)
         step = max(1, byte_budget // (BYTES_PER_SCORE * num_gallery))
         everything = slice(None)
         for first in range(0, num_queries, step):

@@ -63,12 +63,19 @@ def paired_bootstrap(
     per_image = torch.stack([gain_i2t, owner.bincount(gain_t2i, shape_a[0]), num_texts], 1)
     per_image = per_image[num_texts > 0]
 
-    differences = resample(per_image, num_samples, seed)
+    rng, num_images = np.random.default_rng(seed), len(per_image)
+    evenly = np.full(num_images, 1 / num_images)
+    drawn = []
+    for first in range(0, num_samples, SAMPLES_AT_ONCE):
+        size = min(SAMPLES_AT_ONCE, num_samples - first)
+        times_drawn = torch.from_numpy(rng.multinomial(num_images, evenly, size=size)).double()
+        drawn.append(rsum_difference(times_drawn @ per_image, num_images))
+    differences = torch.cat(drawn)
     low, high = differences.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     # The observed data count as one more sample: p is never 0, which no finite number of samples can show.
     tail = 1 + min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     p_value = min(1.0, 2 * tail / (1 + num_samples))
-    difference = float(rsum_difference(per_image.sum(0, keepdim=True), len(per_image)))
+    difference = float(rsum_difference(per_image.sum(0, keepdim=True), num_images))
     return Comparison(difference, low, high, p_value, num_samples)
 
 
@@ -82,18 +89,6 @@ def gains(
         return ((rank[:, None] >= 0) & (rank[:, None] < torch.tensor(ks))).sum(1).double()
 
     return num_hits(found_b.i2t) - num_hits(found_a.i2t), num_hits(found_b.t2i) - num_hits(found_a.t2i)
-
-
-def resample(per_image: Float[Tensor, "I 3"], num_samples: int, seed: int) -> Float[Tensor, " S"]:
-    """RSUM differences of `num_samples` times as many images as there are, drawn with replacement."""
-    rng, num_images = np.random.default_rng(seed), len(per_image)
-    evenly = np.full(num_images, 1 / num_images)
-    differences = []
-    for first in range(0, num_samples, SAMPLES_AT_ONCE):
-        size = min(SAMPLES_AT_ONCE, num_samples - first)
-        times_drawn = torch.from_numpy(rng.multinomial(num_images, evenly, size=size)).double()
-        differences.append(rsum_difference(times_drawn @ per_image, num_images))
-    return torch.cat(differences)
 
 
 def rsum_difference(totals: Float[Tensor, "S 3"], num_images: int) -> Float[Tensor, " S"]:

@@ -43,14 +43,11 @@ class StoredScores:
         self.path, self._partial = self.folder / MATRIX_FILE, self.folder / "scores.partial.npy"
         self._state = self.folder / "scores.json"
         self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
-        if self.folder.exists() and not self.folder.is_dir():
-            raise SelhnError(f"{self.folder} is a file: scores are kept in a folder, give another name")
         if self._state.exists():
             self._read_state()
         elif self.path.exists():
             raise SelhnError(f"{self.path} was not written by selhn: give another folder for the scores")
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._write_state()
         if self.done == 0:
             self._allocate()
@@ -65,10 +62,10 @@ class StoredScores:
     ) -> Iterator["StoredScores"]:
         """The scores of a folder, which no other process fills meanwhile: two would write into one matrix."""
         folder = Path(folder)
-        nothing_to_write = folder.is_file() or (folder / MATRIX_FILE).exists()
-        if not nothing_to_write:
-            folder.mkdir(parents=True, exist_ok=True)
-        with nullcontext() if nothing_to_write else writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise SelhnError(f"{folder} is a file: scores are kept in a folder, give another name")
+        folder.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if (folder / MATRIX_FILE).exists() else writing(folder):
             yield cls(folder, identity, shape, block)
 
     @property

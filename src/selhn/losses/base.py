@@ -156,14 +156,14 @@ class AbstractLoss(nn.Module, ABC):
 
 
 class Scheduled:
-    """A loss that differs in its first epochs: call `set_epoch` at the start of every epoch."""
+    """A loss of all negatives in its first epochs: call `set_epoch` at the start of every epoch."""
 
     warmup_epochs: int
     _epoch = 0
 
-    def warm_up_for(self, epochs: int) -> None:
-        """Set the number of epochs; 0 for no warm-up."""
-        self.warmup_epochs = require_number("warmup_epochs", epochs)
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("hinge_sum",) if self.warming_up else ("hardest",)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch number `epoch` (from 0) begins."""

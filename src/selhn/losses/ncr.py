@@ -12,7 +12,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor, Terms
 from selhn.losses.base import AbstractLoss, AverageOver, Scheduled, TakesGiven, hinge, mean_hinge, mean_hinge_plateau
-from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice
+from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice, require_number
 
 Softness = Literal["linear", "exponential", "sin"]
 MarginOf = Literal["anchor", "image"]
@@ -74,7 +74,7 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
-        self.warm_up_for(warmup_epochs)
+        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs)
         self.softness = require_choice("softness", softness, get_args(Softness))
         self.average_over = require_choice("average_over", average_over, get_args(AverageOver))
         self.margin_of = require_choice("margin_of", margin_of, get_args(MarginOf))
@@ -83,10 +83,6 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
     def official(cls, **settings: Any) -> "NCR":
         """As in the authors' program: a sum, mean hinges over B entries, margins by the image."""
         return cls.paper(**{"average_over": "batch", "margin_of": "image", **settings})
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("hinge_sum",) if self.warming_up else ("hardest",)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         if self.warming_up:

@@ -3,6 +3,7 @@
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss, Scheduled, hinge
+from selhn.losses.checks import require_number
 
 
 class TripletWarmUp(Scheduled, AbstractLoss):
@@ -29,11 +30,7 @@ class TripletWarmUp(Scheduled, AbstractLoss):
 
     def __init__(self, margin: float = 0.2, warmup_epochs: int = 1, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
-        self.warm_up_for(warmup_epochs)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return ("hinge_sum",) if self.warming_up else ("hardest",)
+        self.warmup_epochs = require_number("warmup_epochs", warmup_epochs)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         if self.warming_up:

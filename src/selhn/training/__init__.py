@@ -2,9 +2,8 @@
 
 from selhn.training.config import RunConfig, TrainConfig, override
 from selhn.training.loop import Run, train
-from selhn.training.measure import measure_runs, run_names
 from selhn.training.recipes import RECIPES, describe_recipes, get_recipe, list_recipes
-from selhn.training.run import open_run, resume_run, run_config, run_seeds
+from selhn.training.run import measure_runs, open_run, resume_run, run_config, run_names, run_seeds
 
 __all__ = [
     "RECIPES",

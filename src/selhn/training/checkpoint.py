@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.diagnose import StallAlarm
@@ -35,10 +35,8 @@ class Checkpoints:
 
     folder: RunFolder
     identity: Mapping[str, str]
-    model: nn.Module
+    protocol: Protocol
     optimizer: torch.optim.Optimizer
-    loss: object = None
-    protocol: Protocol | None = None
     alarm: StallAlarm | None = None
 
     def save(self, position: Position) -> None:
@@ -49,15 +47,15 @@ class Checkpoints:
         tensors = {**moments, "rng.cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             tensors["rng.cuda"] = torch.cuda.get_rng_state()
-        if isinstance(self.loss, AbstractLoss):
-            tensors |= {LOSS + name: tensor.contiguous() for name, tensor in self.loss.state_dict().items()}
-        if self.protocol is not None:
-            tensors |= {PROTOCOL + name: tensor.contiguous() for name, tensor in self.protocol.state().items()}
+        loss = self.protocol.loss
+        of_loss = loss.state_dict() if isinstance(loss, AbstractLoss) else {}
+        for prefix, state in ((LOSS, of_loss), (PROTOCOL, self.protocol.state())):
+            tensors |= {prefix + name: tensor.contiguous() for name, tensor in state.items()}
         heard = None if self.alarm is None else asdict(self.alarm)
         content = {"position": asdict(position), "identity": self.identity, "groups": groups, "alarm": heard}
         # The epoch is in the name: the end of an epoch and its last step are two positions at one step.
         name = f"step_{position.step:08}_epoch_{position.epoch:04}"
-        self.folder.write_checkpoint(name, self.model, tensors, content)
+        self.folder.write_checkpoint(name, self.protocol.model, tensors, content)
 
     def load(self) -> Position:
         """Put everything back where the latest checkpoint left it."""
@@ -73,14 +71,13 @@ class Checkpoints:
         if changed:
             why = "; ".join(changed)
             raise SelhnError(f"{latest} belongs to another run ({why}): resume with the same settings")
-        load_weights(self.model, latest / "model.safetensors")
+        load_weights(self.protocol.model, latest / "model.safetensors")
         unflatten_optimizer(self.optimizer, tensors, groups)
         kept = _named(PROTOCOL, tensors)
-        if isinstance(self.loss, AbstractLoss):
+        if isinstance(self.protocol.loss, AbstractLoss):
             # Older checkpoints have what a loss learns among the tables of its protocol.
-            self.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
-        if self.protocol is not None:
-            self.protocol.load_state(kept)
+            self.protocol.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
+        self.protocol.load_state(kept)
         if self.alarm is not None:
             for name, value in (heard or {}).items():
                 setattr(self.alarm, name, value)

@@ -110,7 +110,7 @@ def train_in(
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
     identity = _identity(model, loss, data, config)
-    checkpoints = Checkpoints(folder, identity, model, optimizer, loss, protocol, alarm)
+    checkpoints = Checkpoints(folder, identity, protocol, optimizer, alarm)
     with folder.hold():
         position = checkpoints.load() if resume else Position()
         if position.epoch > config.epochs:

@@ -1,5 +1,6 @@
 """What a loss may need in training beyond the scores of a batch, in one small protocol."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxtyping import Int
@@ -12,6 +13,7 @@ from selhn.training.config import TrainConfig
 from selhn.training.two_pass import match_in_two_passes
 
 
+@dataclass(eq=False)
 class Protocol:
     """How a loss is trained; this is the ordinary way, which needs nothing but scores.
 
@@ -19,11 +21,6 @@ class Protocol:
     A protocol does its work over the training set (labels, negatives) in `begin_epoch` and leaves the result
     in `tables`, with a row per text or image, on the device; `match` gathers from them for its pairs. Tables
     are filled in place, never replaced: a recorded step keeps reading where it was recorded.
-
-    Args:
-        model, loss, data: what is trained; `data.train` is what `batches` are made of.
-        batches: the pairs of a step are rows of its split; its generator is seeded for every step.
-        config: the settings of the run.
     """
 
     networks = 1
@@ -31,9 +28,16 @@ class Protocol:
     capturable = True
     """Whether `match` does the same work whatever the values are, so that a GPU can record the step."""
 
-    def __init__(self, model: AbstractMatcher, loss: Any, data: Data, batches: Batches, config: TrainConfig):
-        self.model, self.loss, self.data, self.batches, self.config = model, loss, data, batches, config
-        self.tables: dict[str, Tensor] = {}
+    model: AbstractMatcher
+    loss: Any
+    data: Data
+    batches: Batches
+    """The pairs of a step are rows of `data.train`; the generator is seeded for every step."""
+    config: TrainConfig
+    tables: dict[str, Tensor] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained in this way, and make the tables."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Before the first step of an epoch; not if a run is resumed in the middle of one."""

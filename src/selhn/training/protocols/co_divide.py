@@ -9,14 +9,10 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
-from selhn.data import Batches, Data, Pairs
+from selhn.data import Batches, Pairs
 from selhn.losses import NCR, PairLabels
-from selhn.models import AbstractMatcher, Twins, in_eval_mode
-from selhn.training.config import TrainConfig
+from selhn.models import Twins, in_eval_mode
 from selhn.training.protocols.base import Protocol
-
-THRESHOLD = 0.5
-"""A pair counts as true if that is more probable than this."""
 
 
 class CoDivide(Protocol):
@@ -36,20 +32,16 @@ class CoDivide(Protocol):
     # an update for each. Here a label holds for an epoch, and a batch has both kinds.
 
     networks = 2
+    loss: NCR
 
-    def __init__(self, model: AbstractMatcher, loss: NCR, data: Data, batches: Batches, config: TrainConfig):
-        super().__init__(model, loss, data, batches, config)
-        self.loss: NCR = loss
-        if config.two_pass and loss.margin_of == "image":
+    def __post_init__(self) -> None:
+        if self.config.two_pass and self.loss.margin_of == "image":
             raise SelhnError("ncr with margin_of=image moves its hardest negatives: leave two_pass=false")
-        size = (2 if isinstance(model, Twins) else 1, data.train.num_texts)
-        self.tables = {
-            "labels": torch.ones(size, device=batches.device),
-            "trained": torch.ones(size, dtype=torch.bool, device=batches.device),
-        }
-        self._plain = Batches(
-            data.train, batches.tokenizer, batches.batch_size, seed=config.seed, device=batches.device
-        )
+        split, batches, device = self.data.train, self.batches, self.batches.device
+        size = (2 if isinstance(self.model, Twins) else 1, split.num_texts)
+        self.tables["labels"] = torch.ones(size, device=device)
+        self.tables["trained"] = torch.ones(size, dtype=torch.bool, device=device)
+        self._plain = Batches(split, batches.tokenizer, batches.batch_size, seed=self.config.seed, device=device)
 
     def begin_epoch(self, epoch: int) -> None:
         if self.loss.warming_up:
@@ -96,7 +88,7 @@ def clean_probability(losses: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
 
 def above_threshold(probability: Float[Tensor, " T"]) -> Bool[Tensor, " T"]:
     """Which pairs are held to be true; where all would be, the least probable hundredth is not."""
-    threshold = probability.new_tensor(THRESHOLD)
+    threshold = probability.new_tensor(0.5)
     if probability.min() > threshold:
         # Not quantile(), which refuses more than 16 million values.
         threshold = probability.kthvalue(max(1, round(0.01 * len(probability)))).values

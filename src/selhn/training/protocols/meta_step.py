@@ -9,10 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.types import Batch, Match
-from selhn.data import Batches, Data, Pairs
+from selhn.data import Batches, Pairs
 from selhn.losses import MetaSPN, TripletHN
-from selhn.models import AbstractMatcher
-from selhn.training.config import TrainConfig
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols.base import Protocol
 
@@ -40,12 +38,14 @@ class MetaStep(Protocol):
     this loss there. Test stays out of it.
     """
 
-    def __init__(self, model: AbstractMatcher, loss: MetaSPN, data: Data, batches: Batches, config: TrainConfig):
-        super().__init__(model, loss, data, batches, config)
-        self.loss: MetaSPN = loss.to(batches.device)
+    loss: MetaSPN
+
+    def __post_init__(self) -> None:
+        model, data, batches, config = self.model, self.data, self.batches, self.config
+        loss = self.loss.to(batches.device)
         self._plain = TripletHN(loss.margin)
         on_gpu = batches.device.type == "cuda"
-        self._optimizer = torch.optim.Adam(self.loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
+        self._optimizer = torch.optim.Adam(loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
         size = min(batches.batch_size, data.dev.num_texts)
         self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
         self._image_of_text = data.dev.image_of_text.to(batches.device)

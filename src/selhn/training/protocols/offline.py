@@ -1,25 +1,22 @@
 """AOQ: negatives from the whole training set beside those of a batch (Chen et al., ECCV 2020)."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Int32
+from jaxtyping import Float, Int, Int32
 from torch import Tensor
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
-from selhn.data import Batches, Data, Pairs, Split, TextBlocks, image_blocks
+from selhn.data import Pairs, Split, TextBlocks, image_blocks
+from selhn.eval.scoring import BYTES_PER_SCORE, Matching
 from selhn.layers import Fragments, unit
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch, in_eval_mode
-from selhn.training.config import TrainConfig
 from selhn.training.protocols.base import Protocol
 
-TILE_BYTES = 2**28
-BYTES_PER_SCORE = 16
-"""A float32 score, a masked copy of it, its mask, and what topk needs."""
+TILE_BYTES = 2**24 * BYTES_PER_SCORE
 
 
 class OfflineNegatives(Protocol):
@@ -32,27 +29,25 @@ class OfflineNegatives(Protocol):
     `loss.refresh` epochs.
     """
 
-    def __init__(self, model: AbstractMatcher, loss: AOQ, data: Data, batches: Batches, config: TrainConfig):
-        super().__init__(model, loss, data, batches, config)
-        self.loss: AOQ = loss
-        if isinstance(model, Twins):
+    loss: AOQ
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, Twins):
             raise SelhnError("aoq trains one network: leave model.networks at 1")
-        if config.two_pass:
+        if self.config.two_pass:
             raise SelhnError("aoq has gradients for more pairs than those of a batch: leave two_pass=false")
         # Features that are not on the device are copied to it within the step, which cannot be recorded.
-        self.capturable = batches.resident
-        split, device = data.train, batches.device
+        self.capturable = self.batches.resident
+        split, device = self.data.train, self.batches.device
         self._by_image, self._first, self._number = (found.to(device) for found in texts_of_images(split))
         self._image_of_text = split.image_of_text.to(device)
         self._num_images = int((self._number > 0).sum())
         if self._num_images < 2:
             raise SelhnError(f"aoq finds no negatives in {split.name}: all of its texts belong to one image")
-        depth = min(loss.depth, split.num_texts - int(self._number.max()))
+        depth = min(self.loss.depth, split.num_texts - int(self._number.max()))
         image_depth = min(self._image_place(depth - 1) + 1, self._num_images - 1)
-        self.tables = {
-            "texts": torch.zeros(split.num_images, depth, dtype=torch.int32, device=device),
-            "images": torch.zeros(split.num_texts, image_depth, dtype=torch.int32, device=device),
-        }
+        self.tables["texts"] = torch.zeros(split.num_images, depth, dtype=torch.int32, device=device)
+        self.tables["images"] = torch.zeros(split.num_texts, image_depth, dtype=torch.int32, device=device)
 
     def begin_epoch(self, epoch: int) -> None:
         if epoch % self.loss.refresh:
@@ -70,15 +65,10 @@ class OfflineNegatives(Protocol):
         further = self.batches.assemble_seeded(self.draw(pairs), longest)
         other_images, other_texts = encode_batch(model, further)
         far_texts, far_images = other_texts[:size], other_images[:size]
-        given = OfflineScores(
-            negative=torch.stack([paired_scores(model, images, far_texts), paired_scores(model, far_images, texts)]),
-            pair=torch.stack(
-                [
-                    paired_scores(model, other_images[half], other_texts[half])
-                    for half in (slice(size), slice(size, 2 * size))
-                ]
-            ),
-        )
+        negative = [paired_scores(model, images, far_texts), paired_scores(model, far_images, texts)]
+        halves = slice(size), slice(size, 2 * size)
+        pair = [paired_scores(model, other_images[half], other_texts[half]) for half in halves]
+        given = OfflineScores(torch.stack(negative), torch.stack(pair))
         return Match(model.score(images, texts), model.auxiliary(batch, images, texts)), given
 
     def draw(self, pairs: Pairs) -> Pairs:
@@ -131,22 +121,17 @@ def hardest_negatives(
         images = torch.cat([one_vector(model.encode_images(*part)) for part in parts])
         texts = torch.cat([one_vector(model.encode_texts(*part)) for part in blocks])[blocks.inverse]
         has_fragments = isinstance(model.encode_texts(*next(iter(blocks))), Fragments)
-        score = (lambda images, texts: images @ texts.T) if has_fragments else model.score
         image_of_text = split.image_of_text.to(device)
-        every_image = torch.arange(split.num_images, device=device)
         without_texts = image_of_text.bincount(minlength=split.num_images) == 0
 
-        def for_images(rows: slice) -> tuple[Tensor, Tensor]:
-            return score(images[rows], texts), every_image[rows, None] == image_of_text
+        def score(some_images: slice, some_texts: slice) -> Float[Tensor, "i t"]:
+            rows, columns = images[some_images], texts[some_texts]
+            scores = rows @ columns.T if has_fragments else model.score(rows, columns)
+            return scores.masked_fill(without_texts[some_images, None], -torch.inf)
 
-        def for_texts(rows: slice) -> tuple[Tensor, Tensor]:
-            return score(images, texts[rows]).T, (image_of_text[rows, None] == every_image) | without_texts
-
-        tile = tile_bytes // BYTES_PER_SCORE
-        return (
-            _largest(for_images, split.num_images, tile // split.num_texts, num_texts),
-            _largest(for_texts, split.num_texts, tile // split.num_images, num_images),
-        )
+        every_text = torch.arange(split.num_texts, device=device)
+        matching = Matching(split.num_images, split.num_texts, score, image_of_text, every_text)
+        return _hardest(matching, "i2t", num_texts, tile_bytes), _hardest(matching, "t2i", num_images, tile_bytes)
 
 
 def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
@@ -156,13 +141,10 @@ def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
     return unit(encoded.vectors.sum(dim=1) if encoded.whole is None else encoded.whole)
 
 
-def _largest(
-    tile: Callable[[slice], tuple[Float[Tensor, "q n"], Bool[Tensor, "q n"]]], queries: int, rows: int, k: int
-) -> Int32[Tensor, "Q k"]:
-    """Places of the k largest scores of every query; `tile` gives those of some, and which do not count."""
+def _hardest(matching: Matching, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int) -> Int32[Tensor, "Q k"]:
+    """Places of the k largest scores of every query among its negatives."""
     found = []
-    rows = max(1, rows)
-    for first in range(0, queries, rows):
-        scores, left_out = tile(slice(first, first + rows))
-        found.append(scores.masked_fill(left_out, -torch.inf).topk(k, dim=1).indices.int())
+    for _, (scores, query, item) in matching.tiles(direction, tile_bytes):
+        scores[query, item] = -torch.inf
+        found.append(scores.topk(k, dim=1).indices.int())
     return torch.cat(found)

@@ -1,3 +1,5 @@
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -7,22 +9,21 @@ from picture_cases import TinyBackbone, encoded, photo
 from PIL import Image
 
 from selhn.base.errors import SelhnError
+from selhn.cli.index import index as index_command
+from selhn.cli.index import search
 from selhn.cli.search import (
     DEFAULT_INDEX,
     answer_tiles,
     answers,
-    ask,
-    change_index,
     describe,
     fill_index,
-    found_index,
     index_path,
     save_sheet,
 )
 from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor
-from selhn.pictures.picture_folders import default_index
+from selhn.pictures.picture_folders import default_index, found_index
 from selhn.search import Hit, Index
 from selhn.text import Vocabulary
 
@@ -41,6 +42,24 @@ def saved(tmp_path_factory, world):
     words = Vocabulary.build(data.dev.captions)
     create_model("rvse", tokenizer=words, feature_dim=data.feature_dim, dim=8).save(folder)
     return folder
+
+
+def named(path):
+    return {"uri": path} if isinstance(path, str) else {"folder": path}
+
+
+def ask(words, path=None, **options):
+    """The answers of `selhn search`."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        search(words, **named(path), as_json=True, **options)
+    return [Hit(**{**hit, "captions": tuple(hit["captions"])}) for hit in json.loads(said.getvalue())]
+
+
+def change_index(path, delete=None, **options):
+    """What `selhn index` says after a change."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        index_command(**named(path), delete=delete, **options)
+    return said.getvalue().rstrip()
 
 
 def test_filling_asking_changing(saved, world, tmp_path, monkeypatch):

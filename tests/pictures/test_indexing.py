@@ -72,7 +72,7 @@ def test_an_index_of_another_model_or_a_half_written_one_is_made_again(few, tmp_
 
 def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
     """`selhn search --index` and `Library.open` read how its features were made."""
-    from selhn.cli.search import ask
+    from selhn.cli.index import search
     from selhn.pictures import library
 
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
@@ -80,7 +80,9 @@ def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
     index = open_examples().index
     assert index.about == {"model": "ready", "extractor": "ready", "features": Extractor(few).identity}
     assert Library.open(index.path).regions(tmp_path / "pictures" / index.ids()[0]).shape == (10, 4)
-    assert len(ask(["a red dog"], index.path, like=str(tmp_path / "pictures" / index.ids()[0]))) == 3
+    capsys.readouterr()
+    search(["a red dog"], index.path, like=str(tmp_path / "pictures" / index.ids()[0]))
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_an_index_of_a_version_that_meant_something_else_is_made_again(few, tmp_path):

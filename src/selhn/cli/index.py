@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+from selhn.base.errors import SelhnError
 from selhn.cli.train import stoppable
 
 URI_HELP = (
@@ -39,7 +40,9 @@ def index(
     ] = None,
 ) -> None:
     """Make, update or change an index. If it was stopped, the same command continues."""
-    from selhn.cli.search import change_index, fill_index, index_path
+    from selhn.cli.search import describe, fill_index, index_path
+    from selhn.pictures.picture_folders import found_index, picture_id
+    from selhn.search import Index
 
     path = index_path(folder, uri)
     changes = bool(delete or compact or check or approximate)
@@ -49,7 +52,17 @@ def index(
             done = fill_index(source, path, model, split, precision, **pictures)  # type: ignore[arg-type]
             typer.echo(done)
     if changes:
-        typer.echo(change_index(path, delete or [], compact, check, approximate))
+        changed = Index.load(found_index(path))
+        if delete:
+            paths = {name: picture_id(name) for name in delete if name not in changed}
+            changed.delete([paths[name] if paths.get(name, "") in changed else name for name in delete])
+        if compact:
+            changed.compact()
+        if approximate is not None:
+            changed.approximate(approximate)  # type: ignore[arg-type]
+        if check:
+            changed.check()
+        typer.echo(describe(changed) + ("; every file is what was written" if check else ""))
 
 
 def search(
@@ -73,24 +86,28 @@ def search(
     split: str = "test",
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both."""
-    from selhn.cli.search import answers, ask, index_path, save_sheet
+    from selhn.cli.search import answers, index_path, save_sheet
+    from selhn.models import load_model
+    from selhn.pictures import Library
+    from selhn.pictures.picture_folders import found_index
+    from selhn.search import Index
+    from selhn.training import open_run
 
     path = index_path(folder, uri)
-    hits = ask(
-        words or [],
-        path,
-        k,
-        where,
-        like,
-        data,
-        split,
-        find=find,  # type: ignore[arg-type]
-        text_weight=text_weight,
-        model=model,
-    )
+    words = words or []
+    if len(words) > 2 or (not words and like is None):
+        raise SelhnError('write `selhn search "a dog in the snow"`; a run or an index may come before it')
+    path = Path(words[0]) if len(words) == 2 else found_index(path)
+    if len(words) == 2 and not Index.exists(path):
+        own_model, dataset = open_run(Path(words[0]), data)
+        library = Library(Index.build(own_model, dataset[split]))
+    else:
+        library = Library.open(path, None if model is None else load_model(model))
+    query = library.query(words[-1] if words else None, like, text_weight)
+    hits = library.index.search(query, k, find, where=where)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
-        save_sheet(sheet, " + ".join(filter(None, [*(words or [])[-1:], like and Path(like).name])), hits)
+        save_sheet(sheet, " + ".join(filter(None, [*words[-1:], like and Path(like).name])), hits)
 
 
 def serve(

@@ -12,15 +12,13 @@ from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import load_model
-from selhn.pictures import Library, index_pictures, open_picture
+from selhn.pictures import index_pictures, open_picture
 from selhn.pictures.indexing import pictures_in
-from selhn.pictures.library import TEXT_WEIGHT
-from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index, picture_id
+from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index
 from selhn.pictures.plans import make_plan
 from selhn.pictures.sheets import Tile, contact_sheet
 from selhn.search import Hit, Index, Item, is_milvus
-from selhn.search.items import Kind, split_ids, split_items
-from selhn.training import open_run
+from selhn.search.items import split_ids, split_items
 from selhn.training.run import open_data
 
 
@@ -81,56 +79,6 @@ def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
     if not is_milvus(uri):
         raise SelhnError(f"--uri {uri} is not a Milvus URI, such as http://host:19530 or pictures.db")
     return uri
-
-
-def change_index(
-    path: Path | str | None,
-    delete: Sequence[str] = (),
-    compact: bool = False,
-    check: bool = False,
-    approximate: str | None = None,
-) -> str:
-    """Change or check an index; says what it holds afterwards."""
-    index = Index.load(found_index(path))
-    if delete:
-        paths = {name: picture_id(name) for name in delete if name not in index}
-        index.delete([paths[name] if paths.get(name, "") in index else name for name in delete])
-    if compact:
-        index.compact()
-    if approximate is not None:
-        index.approximate(approximate)  # type: ignore[arg-type]
-    if check:
-        index.check()
-    return describe(index) + ("; every file is what was written" if check else "")
-
-
-def ask(
-    words: Sequence[str],
-    named: Path | str | None = None,
-    k: int = 5,
-    where: str | None = None,
-    like: str | None = None,
-    data: str | None = None,
-    split: str = "test",
-    *,
-    find: Kind = "image",
-    text_weight: float = TEXT_WEIGHT,
-    model: Path | None = None,
-) -> list[Hit]:
-    """The answers to a sentence, from the index or the run named before it, else from the index `named`.
-
-    `like` is the id of an item, or the file of any picture.
-    """
-    if len(words) > 2 or (not words and like is None):
-        raise SelhnError('write `selhn search "a dog in the snow"`; a run or an index may come before it')
-    path = Path(words[0]) if len(words) == 2 else found_index(named)
-    if len(words) == 2 and not Index.exists(path):
-        own_model, dataset = open_run(Path(path), data)
-        library = Library(Index.build(own_model, dataset[split]))
-    else:
-        library = Library.open(path, None if model is None else load_model(model))
-    query = library.query(words[-1] if words else None, like, text_weight)
-    return library.index.search(query, k, find, where=where)
 
 
 def answers(hits: Sequence[Hit], as_json: bool = False) -> str:

@@ -66,18 +66,14 @@ class Batcher(Generic[Question, Answer]):
             if not waiting:  # all clients have disconnected
                 continue
             self._observe(len(waiting))
-            for answered, answer in zip(waiting, await self._answers(questions, waiting)):
+            work = self.run(self._answer, questions, lambda row: not waiting[row].done())  # noqa: B023
+            found = (await asyncio.gather(work, return_exceptions=True))[0]
+            # A bug is raised where the question was asked, with its traceback.
+            answers = [found] * len(waiting) if isinstance(found, BaseException) else found
+            for answered, answer in zip(waiting, answers):
                 if answered.done():
                     continue
                 if isinstance(answer, BaseException):
                     answered.set_exception(answer)
                 else:
                     answered.set_result(answer)
-
-    async def _answers(
-        self, questions: Sequence[Question], waiting: Sequence[asyncio.Future[Answer]]
-    ) -> Sequence[Answer | BaseException]:
-        work = asyncio.ensure_future(self.run(self._answer, questions, lambda row: not waiting[row].done()))
-        await asyncio.wait([work])
-        wrong = work.exception()  # raised where the question was asked, a bug with its traceback
-        return work.result() if wrong is None else [wrong] * len(waiting)

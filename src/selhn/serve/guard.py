@@ -68,8 +68,7 @@ class Guard:
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    out[name] = value
+                out.update(SECURITY_HEADERS)
                 out.setdefault("Cache-Control", "no-store")
             await send(message)
 

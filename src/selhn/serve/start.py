@@ -46,8 +46,7 @@ def serve(
             f"on {host} other machines can reach the service and see every picture: set a token with --token "
             f"or {TOKEN_VARIABLE}, or use --host 127.0.0.1"
         )
-    listening = listen(host, port)
-    try:
+    with listen(host, port) as listening:
         service = Service.open(
             path,
             examples=examples,
@@ -59,8 +58,6 @@ def serve(
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
         run_server(app, listening, service.limits)
-    finally:
-        listening.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
@@ -72,12 +72,8 @@ def main() -> None:
     """Run the command line: our errors are one line and exit code 2, anything else keeps its traceback."""
     try:
         app()
-    except SelhnError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
-
-
-def _fail(reason: str) -> NoReturn:
-    typer.echo(f"selhn: {reason}", err=True)
-    sys.exit(2)
+    except (SelhnError, OSError) as error:
+        of_file = isinstance(error, OSError) and error.filename is not None
+        reason = f"{error.filename}: {error.strerror}" if of_file else error  # type: ignore[union-attr]
+        typer.echo(f"selhn: {reason}", err=True)
+        sys.exit(2)

@@ -103,15 +103,14 @@ def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
 
 def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
     """The pictures that were found with their scores."""
-    return [_tile(rank, hit) for rank, hit in enumerate(hits, 1)]
-
-
-def _tile(rank: int, hit: Hit) -> Tile:
-    label = f"{rank}.  {hit.score:.3f}"
-    try:
-        return Tile(open_picture(hit.id).image, label)
-    except SelhnError:  # deleted, or changed, since it was indexed
-        return Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)")
+    tiles = []
+    for rank, hit in enumerate(hits, 1):
+        label = f"{rank}.  {hit.score:.3f}"
+        try:
+            tiles.append(Tile(open_picture(hit.id).image, label))
+        except SelhnError:  # deleted, or changed, since it was indexed
+            tiles.append(Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)"))
+    return tiles
 
 
 def _shown(name: str) -> str:

@@ -17,6 +17,7 @@ from selhn.base.untrusted import open_array, read_archive
 from selhn.data import Data, Split, write_native
 from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_texts
 from selhn.data.formats.native import NativePrecision
+from selhn.data.splits import SPLITS
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
@@ -186,17 +187,15 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
     if path.suffix == ".npy":
         array = np.asarray(open_array(path, dims=(1, 2)), dtype=np.float32)
     else:
-        array = _from_archive(path)
+        for name in ARRAYS:
+            with suppress(NotFound):
+                array = read_archive(path, (name,))[0]
+                break
+        else:
+            raise NotFound(f"{path} has none of {', '.join(ARRAYS)}: name its array of features so")
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
         raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite")
     return torch.from_numpy(np.atleast_2d(array).copy())
-
-
-def _from_archive(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    for name in ARRAYS:
-        with suppress(NotFound):
-            return read_archive(path, (name,))[0]
-    raise NotFound(f"{path} has none of {', '.join(ARRAYS)}: name its array of features so")
 
 
 def _rows_of_splits(
@@ -209,10 +208,9 @@ def _rows_of_splits(
         order = {key: number for number, key in enumerate(sorted(set(keys)))}
         held = max(1, len(order) // 10)
         split_of = [("dev", "test", "train")[min(2, order[key] // held)] for key in keys]
-    splits = ("train", "dev", "test")
-    if missing := [split for split in splits if split not in split_of]:
+    if missing := [split for split in SPLITS if split not in split_of]:
         raise SelhnError(
             f"there would be no picture in {' and '.join(missing)}: a data set to train on needs all three "
             "splits; give more pictures, or only search them: selhn index"
         )
-    return {split: [row for row, own in enumerate(split_of) if own == split] for split in splits}
+    return {split: [row for row, own in enumerate(split_of) if own == split] for split in SPLITS}

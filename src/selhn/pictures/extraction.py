@@ -3,9 +3,8 @@
 import json
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -37,9 +36,6 @@ class PictureReport:
     refused: list[tuple[str, str]] = field(default_factory=list)
     """Files that are not used, and why."""
 
-    def __str__(self) -> str:
-        return self.describe()
-
     def describe(self, where: Path | str = "") -> str:
         """The numbers and the first files; `where` is the file that names all."""
         lines = [f"  left out: {name}: {why}" for name, why in self.refused]
@@ -48,6 +44,8 @@ class PictureReport:
             lines[SHOWN:] = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"]
         used = f"{self.used:,} pictures used ({self.computed:,} computed now)"
         return "\n".join([f"{used}, {len(self.refused):,} files left out", *lines])
+
+    __str__ = describe
 
     def write(self, pictures: Path, out: Path) -> Path:
         """Write the report on a folder of pictures into the folder `out`; returns the new file."""
@@ -103,8 +101,9 @@ class Extraction:
         if self.batch_size < 1 or self.workers < 1:
             raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
 
-    def __iter__(self) -> Iterator[PictureRegions]:
-        for batch in self._batched(self._read_ahead()):
+    def __iter__(self) -> Generator[PictureRegions, None, None]:
+        pictures = self._read_ahead()
+        while batch := list(islice(pictures, self.batch_size)):
             self._compute(batch)
             for picture in batch:
                 name = writable(picture.path, self.root)
@@ -119,7 +118,8 @@ class Extraction:
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
         """The files in order, some of them read before they are needed."""
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(self.workers) as pool, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damaged metadata; what matters is in the report
             paths = iter(self.paths)
             running = deque(pool.submit(self._read, path) for path in islice(paths, 2 * self.batch_size))
             while running:
@@ -139,18 +139,6 @@ class Extraction:
             return PictureRegions(path, key, self.extractor.prepare(picture.image), None, picture.notes)
         except SelhnError as error:
             return PictureRegions(path, refused=str(error))
-
-    def _batched(self, pictures: Iterable[PictureRegions]) -> Iterator[list[PictureRegions]]:
-        """As many as are computed together, with the known ones between them, up to a bound."""
-        batch: list[PictureRegions] = []
-        waiting = 0
-        for picture in pictures:
-            batch.append(picture)
-            waiting += picture.prepared is not None
-            if waiting == self.batch_size or len(batch) == 4 * self.batch_size:
-                yield batch
-                batch, waiting = [], 0
-        yield batch
 
     def _compute(self, batch: Sequence[PictureRegions]) -> None:
         """Compute and store what is new; pictures of the same content are computed once."""
@@ -186,19 +174,10 @@ def extract_pictures(
     """
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
     extraction = Extraction(paths, extractor, store, batch_size, workers, root, quiet)
-    with no_decoder_warnings():
-        used = [(picture.path, picture.key) for picture in extraction]
+    used = [(picture.path, picture.key) for picture in extraction]
     keys = [key for _, key in used]
     regions = len(store.get(keys[:1])[0]) if keys else 1
     return Extracted([path for path, _ in used], CachedFeatures(store, keys, regions), extraction.report)
-
-
-@contextmanager
-def no_decoder_warnings() -> Iterator[None]:
-    """Decoders warn of damaged metadata; what matters is in the report."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def is_text(name: str) -> bool:

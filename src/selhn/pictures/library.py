@@ -19,7 +19,7 @@ from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import picture_files, ready
 from selhn.pictures.cache import FeatureCache, content_key, default_cache
-from selhn.pictures.extraction import Extraction, no_decoder_warnings
+from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
 from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
@@ -91,7 +91,6 @@ class Library:
         vision = load_extractor(extractor, device) if isinstance(extractor, str) else extractor
         name = extractor if isinstance(extractor, str) else vision.backbone.name
         about: dict[str, Any] = {"extractor": name, "features": vision.identity}
-        is_own = model is not None
         if model is None:
             model, about = ready.load_ready_model(), {"model": READY, **about}
         wanted = model.settings.get("feature_dim", vision.width)
@@ -100,7 +99,7 @@ class Library:
                 f"{model.name} takes features of {wanted} numbers and {name} gives {vision.width}: "
                 "name the extractor that it was trained with"
             )
-        index = Index.create(model, path, precision=precision, about=about, keep_model=is_own)
+        index = Index.create(model, path, precision=precision, about=about, keep_model="model" not in about)
         return cls(index.to(device), vision, device=device)
 
     @cached_property
@@ -160,9 +159,8 @@ class Library:
         paths = [Path(name) for name in fresh]
         reading = Extraction(paths, extractor, store, batch_size, workers, plan.folder, quiet)
         used: set[str] = set()
-        with closing(store), self.index.writing(), no_decoder_warnings():
+        with closing(store), closing(iter(reading)) as pictures, self.index.writing():
             try:
-                pictures = iter(reading)
                 while block := list(islice(pictures, PICTURES_AT_ONCE)):
                     items = [replace(fresh[str(one.path)], regions=one.regions) for one in block]
                     self.index.add(items, existing="replace")

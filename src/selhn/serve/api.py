@@ -8,26 +8,8 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
+from selhn.serve import messages
 from selhn.serve.collection import Collection
-from selhn.serve.messages import (
-    About,
-    Added,
-    Answers,
-    BrowseRequest,
-    Can,
-    FieldValue,
-    Health,
-    HitMessage,
-    ItemChange,
-    ItemMessage,
-    Items,
-    LookMessage,
-    ModelMessage,
-    RunLog,
-    RunMessage,
-    SearchRequest,
-    VerdictMessage,
-)
 from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
 from selhn.serve.watched_runs import WatchedRuns
@@ -40,6 +22,7 @@ PICTURE_BODY: dict[str, Any] = {
     }
 }
 
+Search = Annotated[messages.SearchRequest, Query()]
 MOST_CAPTIONS = 100
 """Per item; each is encoded."""
 
@@ -49,28 +32,28 @@ def api_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api/v1", responses=PROBLEMS)
 
     @router.get("/search", tags=["search"])
-    async def search(asked: Annotated[SearchRequest, Query()]) -> Answers:
+    async def search(asked: Search) -> messages.Answers:
         """Search by a sentence, by an item (`like`), or by both."""
         return await _answers(service, asked, None)
 
     @router.post("/search", tags=["search"], openapi_extra=PICTURE_BODY)
-    async def search_by_picture(asked: Annotated[SearchRequest, Query()], request: Request) -> Answers:
+    async def search_by_picture(asked: Search, request: Request) -> messages.Answers:
         """Search by the picture in the body, optionally combined with a sentence or an item."""
         return await _answers(service, asked, await read_picture(request))
 
     @router.get("/items", tags=["items"])
-    async def items(asked: Annotated[BrowseRequest, Query()]) -> Items:
+    async def items(asked: Annotated[messages.BrowseRequest, Query()]) -> messages.Items:
         """List items in their order."""
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
         records, total = await service.queries.run(collection.browse, asked.first, number, asked.where)
         pictures = await service.read(collection.have_pictures, [record.id for record in records])
-        found = [ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
-        return Items(items=found, total=total)
+        found = [messages.ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
+        return messages.Items(items=found, total=total)
 
     @router.get("/item", tags=["items"])
-    async def item(id: str) -> ItemMessage:
+    async def item(id: str) -> messages.ItemMessage:
         """One item."""
         return await _item(service, service.searched(), id)
 
@@ -84,12 +67,12 @@ def api_routes(service: Service) -> APIRouter:
         """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
         path = await _located(service, id)
         assert service.thumbnails is not None
-        found = await service.decode(service.thumbnails.get, path, size)
+        content, tag = await service.decode(service.thumbnails.get, path, size)
         headers = {"Cache-Control": "private, max-age=600", "Vary": "Authorization"}
-        return await tagged(request, found.content, found.tag, "image/jpeg", headers)
+        return await tagged(request, content, tag, "image/jpeg", headers)
 
     @router.get("/look", tags=["search"])
-    async def look(id: str, text: str) -> LookMessage:
+    async def look(id: str, text: str) -> messages.LookMessage:
         """Which parts of a picture the words of a sentence are about."""
         if service.looking is None:
             raise NotFound("the model of this service cannot compare words with regions")
@@ -112,15 +95,15 @@ async def tagged(request: Request, content: bytes, tag: str, kind: str, headers:
 
 def _about_routes(router: APIRouter, service: Service) -> None:
     @router.get("/about", tags=["service"])
-    async def about() -> About:
+    async def about() -> messages.About:
         """Describe what is served and what the service can do."""
         collection, limits = service.collection, service.limits
-        fields = {} if collection is None else await service.read(collection.fields)
-        return About(
+        fields = () if collection is None else (await service.read(collection.fields)).items()
+        return messages.About(
             name=service.name,
             version=__version__,
             items=0 if collection is None else await service.read(collection.index.count),
-            can=Can(
+            can=messages.Can(
                 search=collection is not None,
                 ask_with_pictures=collection is not None and collection.extractor is not None,
                 show_pictures=service.thumbnails is not None,
@@ -128,7 +111,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
                 write=service.writable,
                 runs=service.runs is not None,
             ),
-            fields={name: [FieldValue(value=v, count=n) for v, n in own] for name, own in fields.items()},
+            fields={name: [messages.FieldValue(value=v, count=n) for v, n in own] for name, own in fields},
             limits={
                 "answers": limits.answers,
                 "query": limits.query,
@@ -138,29 +121,30 @@ def _about_routes(router: APIRouter, service: Service) -> None:
         )
 
     @router.get("/models", tags=["service"])
-    async def models() -> list[ModelMessage]:
+    async def models() -> list[messages.ModelMessage]:
         """List the models that the service uses."""
         return service.models()
 
     @router.get("/health", tags=["service"])
-    async def health() -> Health:
+    async def health() -> messages.Health:
         """Say whether the service works; needs no token."""
         stale = service.collection is not None and bool(service.collection.stale)
-        return Health(status="stale" if stale else "ok", version=__version__)
+        return messages.Health(status="stale" if stale else "ok", version=__version__)
 
 
 def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.post("/items", tags=["writing"], status_code=201, openapi_extra=PICTURE_BODY)
-    async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> Added:
+    async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> messages.Added:
         """Add the picture in the body; the same picture always gets the same id and replaces itself."""
         collection = _written(service)
         _check_captions(service, caption or [])
         content = await read_picture(request)
-        pixels = service.limits.pixels
-        return Added(id=await service.queries.run(collection.library.add, content, pixels, caption or []))
+        adding = (content, service.limits.pixels, caption or [])
+        name = await service.queries.run(collection.library.add, *adding)
+        return messages.Added(id=name)
 
     @router.patch("/item", tags=["writing"])
-    async def update(id: str, changed: ItemChange) -> ItemMessage:
+    async def update(id: str, changed: messages.ItemChange) -> messages.ItemMessage:
         """Replace the captions or the metadata of an item."""
         collection = _written(service)
         _check_captions(service, changed.captions or [])
@@ -181,17 +165,17 @@ def _run_routes(router: APIRouter, service: Service) -> None:
         return service.runs
 
     @router.get("/runs", tags=["runs"])
-    async def runs() -> list[RunMessage]:
+    async def runs() -> list[messages.RunMessage]:
         """All runs, those written to last first."""
         return await service.read(shown().all)
 
     @router.get("/runs/log", tags=["runs"])
-    async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> RunLog:
+    async def log(run: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> messages.RunLog:
         """The log of a run from a byte on; ask again with the `after` of the answer."""
         return await service.read(shown().read, run, after)
 
     @router.get("/runs/verdict", tags=["runs"])
-    async def verdict(run: str) -> VerdictMessage:
+    async def verdict(run: str) -> messages.VerdictMessage:
         """Whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
         return await service.read(shown().verdict, run)
 
@@ -212,7 +196,7 @@ async def read_picture(request: Request) -> bytes:
     return await request.body()
 
 
-async def _answers(service: Service, asked: SearchRequest, content: bytes | None) -> Answers:
+async def _answers(service: Service, asked: Search, content: bytes | None) -> messages.Answers:
     collection, limits = service.searched(), service.limits
     _check_length(service, asked.text, "the text")
     _check_length(service, asked.where, "the filter")
@@ -226,7 +210,7 @@ async def _answers(service: Service, asked: SearchRequest, content: bytes | None
         regions = await service.extractions.ask(prepared)
     hits = await service.queries.ask(asked.query(regions))
     pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
-    return Answers(answers=[HitMessage.of(*pair) for pair in zip(hits, pictures)])
+    return messages.Answers(answers=[messages.HitMessage.of(*pair) for pair in zip(hits, pictures)])
 
 
 async def _located(service: Service, id: str) -> Path:
@@ -236,10 +220,10 @@ async def _located(service: Service, id: str) -> Path:
     return path
 
 
-async def _item(service: Service, collection: Collection, id: str) -> ItemMessage:
+async def _item(service: Service, collection: Collection, id: str) -> messages.ItemMessage:
     record = await service.read(collection.index.get, id)
     path = await service.read(collection.library.picture, id)
-    return ItemMessage(**vars(record), picture=path is not None)
+    return messages.ItemMessage(**vars(record), picture=path is not None)
 
 
 def _check_length(service: Service, text: str | None, what: str) -> None:

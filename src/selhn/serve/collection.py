@@ -76,7 +76,8 @@ class Collection:
             counts: dict[str, Counter[Any]] = {}
             for record in islice(self.index.records(), COUNTED):
                 for name, value in record.metadata.items():
-                    if _can_be_shown(value):
+                    short = isinstance(value, str | bool | int | float) and len(str(value)) <= 80
+                    if short and "://" not in str(value):
                         counts.setdefault(name, Counter())[value] += 1
             shared = {name: own for name, own in counts.items() if 1 < len(own) <= own.total() / 2}
             self._fields = generation, {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
@@ -92,7 +93,3 @@ class Collection:
             self.stale = ""
         except (SelhnError, OSError) as wrong:  # the index in memory is complete, and still searched
             self.stale = str(wrong)
-
-
-def _can_be_shown(value: Any) -> bool:
-    return isinstance(value, str | bool | int | float) and len(str(value)) <= 80 and "://" not in str(value)

@@ -1,6 +1,5 @@
 """What the routes share: the collection, its thread, limits and metrics."""
 
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -125,11 +124,11 @@ class Service:
 
     async def read(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call something that reads files in a thread."""
-        return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._readers)
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._readers)
 
     async def decode(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call something that decodes a picture in a thread."""
-        return await anyio.to_thread.run_sync(functools.partial(function, *arguments), limiter=self._decoders)
+        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._decoders)
 
     def models(self) -> list[ModelMessage]:
         if self.collection is None:

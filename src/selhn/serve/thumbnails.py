@@ -2,7 +2,6 @@
 
 import io
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
@@ -16,25 +15,16 @@ SIZES = (160, 320, 640, 1280)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
 
 
-@dataclass(frozen=True)
-class Thumbnail:
-    """A JPEG."""
-
-    content: bytes
-    tag: str
-    """Changes with the file and the size."""
-
-
 class Thumbnails:
     """Thumbnails; those asked for last are kept, up to so many bytes."""
 
     def __init__(self, pictures: PictureFolders, most_bytes: int = 64 * 2**20):
         self.pictures, self.most_bytes, self.bytes = pictures, most_bytes, 0
-        self._kept: OrderedDict[str, Thumbnail] = OrderedDict()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, path: Path, size: int) -> Thumbnail:
-        """The copy of a located file whose longer side has at most `size` pixels."""
+    def get(self, path: Path, size: int) -> tuple[bytes, str]:
+        """A JPEG of a located file, at most `size` pixels long, and a tag that changes with file and size."""
         if size not in SIZES:
             raise SelhnError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
         found = path.stat()
@@ -42,16 +32,15 @@ class Thumbnails:
         with self._lock:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
-                return self._kept[tag]
-        made = Thumbnail(drawn(self.pictures.read(path), path.name, size), tag)
+                return self._kept[tag], tag
+        made = drawn(self.pictures.read(path), path.name, size)
         with self._lock:
-            if tag not in self._kept and len(made.content) <= self.most_bytes:
+            if tag not in self._kept and len(made) <= self.most_bytes:
                 self._kept[tag] = made
-                self.bytes += len(made.content)
+                self.bytes += len(made)
             while self.bytes > self.most_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self.bytes -= len(dropped.content)
-        return made
+                self.bytes -= len(self._kept.popitem(last=False)[1])
+        return made, tag
 
 
 def drawn(content: bytes, name: str, size: int) -> bytes:

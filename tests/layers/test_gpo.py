@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,3 +94,23 @@ def test_scoring_first_and_training_later():
     gpo = make_gpo(seed=1)
     gpo(features, mask).sum().backward()
     assert gpo.linear.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.gpu
+def test_what_a_recording_reads_is_not_freed_by_other_sizes():
+    gpo = GPO().cuda()
+    mask = torch.ones(4, 9, dtype=torch.bool, device="cuda")
+    features = torch.randn(4, 9, 64, device="cuda")
+    recording = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with torch.no_grad(), torch.cuda.stream(stream):
+        expected = [gpo(features, mask) for _ in range(2)][-1]
+        with torch.cuda.graph(recording, stream=stream):
+            pooled = gpo(features, mask)
+        for size in range(10, 110):
+            gpo.weights(torch.tensor([1], device="cuda"), size)
+        # Whatever was freed is in use again, and no longer what it was.
+        others = [torch.full((128 * blocks,), torch.nan, device="cuda") for blocks in range(1, 9) for _ in range(2000)]
+        recording.replay()
+    torch.cuda.synchronize()
+    assert torch.allclose(pooled, expected), len(others)

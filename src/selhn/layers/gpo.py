@@ -50,8 +50,10 @@ class GPO(nn.Module):
 
     def _weights(self, lengths: Int[Tensor, " L"], size: int) -> Float[Tensor, "L M"]:
         weight = self.linear.weight
-        # Nothing symbolic may be remembered.
-        of_size = _positions if torch.compiler.is_exporting() else _remembered_positions
+        # Nothing symbolic may be remembered, and nothing on a GPU: a recorded step would read it after the
+        # cache has dropped it.
+        remember = weight.device.type == "cpu" and not torch.compiler.is_exporting()
+        of_size = _remembered_positions if remember else _positions
         positions = of_size(size, self.position_dim, weight.device, weight.dtype)[None]
         ahead, _ = self.gru.ahead(positions)  # the same for all lengths: a state never sees what follows it
         mirror = mirror_positions(lengths, size)

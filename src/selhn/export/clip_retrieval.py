@@ -11,8 +11,9 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -42,29 +43,21 @@ class Embedded:
     images: Float[Tensor, "n d"]
     texts: Float[Tensor, "t d"]
 
-    def rows(self, rows: Rows) -> "EmbeddedRows":
+    def rows(self, rows: Rows) -> Iterator["EmbeddedRow"]:
         """One row per image, with its first caption, or one per caption, with its image."""
-        places, first = [], 0
-        for image, record in enumerate(self.records):
-            own = [(image, first + number) for number in range(len(record.captions))]
-            places += own if rows == "pair" else [own[0] if own else (image, -1)]
-            first += len(record.captions)
-        image_rows, text_rows = torch.tensor(places, dtype=torch.int64).reshape(-1, 2).unbind(1)
-        captions = [text for record in self.records for text in record.captions]
-        told = ["" if row < 0 else captions[row] for row in text_rows.tolist()]
-        texts = self.texts[text_rows.clamp(min=0)] if bool((text_rows >= 0).all()) else None
-        records = [self.records[row] for row in image_rows.tolist()]
-        return EmbeddedRows(records, self.images[image_rows], told, texts)
+        texts = iter(self.texts.float().numpy())
+        for record, image in zip(self.records, self.images.float().numpy()):
+            own = [EmbeddedRow(record, image, caption, next(texts)) for caption in record.captions]
+            yield from own if rows == "pair" else own[:1] or [EmbeddedRow(record, image, "", None)]
 
 
-@dataclass(frozen=True, eq=False)
-class EmbeddedRows:
-    """Rows of an image, its vector, a caption and its vector; None if an image has no caption."""
+class EmbeddedRow(NamedTuple):
+    """An image, its vector, a caption and its vector; "" and None if the image has no caption."""
 
-    records: Sequence[Record]
-    images: Float[Tensor, "n d"]
-    captions: Sequence[str]
-    texts: Float[Tensor, "n d"] | None
+    record: Record
+    image: Float[np.ndarray, " d"]
+    caption: str
+    text: Float[np.ndarray, " d"] | None
 
 
 def embeddings_of_index(index: Index) -> Iterator[Embedded]:
@@ -86,17 +79,6 @@ def embeddings_of_split(model: AbstractMatcher, split: Split) -> Iterator[Embedd
     yield Embedded(records, images, texts[order])
 
 
-def joined(parts: Sequence[EmbeddedRows]) -> EmbeddedRows:
-    """Rows after each other; without vectors of texts if some have none."""
-    texts = [part.texts for part in parts if part.texts is not None]
-    return EmbeddedRows(
-        [record for part in parts for record in part.records],
-        torch.cat([part.images for part in parts]),
-        [caption for part in parts for caption in part.captions],
-        torch.cat(texts) if len(texts) == len(parts) else None,
-    )
-
-
 def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_per_file: int = ROWS) -> int:
     """Write a new folder, which appears when all of it is written, and return its number of rows.
 
@@ -105,11 +87,11 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
     """
     pyarrow = _imported()
     total, with_texts, files = 0, True, 0
+    all_rows = (row for part in parts for row in part.rows(rows))
     with new_folder(Path(out)) as partial:
-        for files, block in enumerate(_blocks((part.rows(rows) for part in parts), rows_per_file), 1):
-            _write_block(pyarrow, partial, files - 1, block)
-            total += len(block.records)
-            with_texts = with_texts and block.texts is not None
+        for files, block in enumerate(iter(lambda: list(islice(all_rows, rows_per_file)), []), 1):
+            with_texts = _write_block(pyarrow, partial, files - 1, block) and with_texts
+            total += len(block)
         if total == 0:
             raise SelhnError("there is nothing to export: the index is empty, or no image has a caption")
         if not with_texts:  # rows of texts would no longer belong to rows of images
@@ -118,40 +100,24 @@ def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "ima
     return total
 
 
-def _blocks(parts: Iterable[EmbeddedRows], size: int) -> Iterator[EmbeddedRows]:
-    """Rows put together so that each block but the last has as many as a file takes."""
-    waiting: list[EmbeddedRows] = []
-    number = 0
-    for part in parts:
-        first = 0
-        while first < len(part.records):
-            last = min(len(part.records), first + size - number)
-            texts = None if part.texts is None else part.texts[first:last]
-            waiting.append(
-                EmbeddedRows(part.records[first:last], part.images[first:last], part.captions[first:last], texts)
-            )
-            number, first = number + last - first, last
-            if number == size:
-                yield joined(waiting)
-                waiting, number = [], 0
-    if waiting:
-        yield joined(waiting)
-
-
-def _write_block(pyarrow: Any, folder: Path, number: int, block: EmbeddedRows) -> None:
-    vectors = {"img_emb": block.images, **({} if block.texts is None else {"text_emb": block.texts})}
+def _write_block(pyarrow: Any, folder: Path, number: int, block: list[EmbeddedRow]) -> bool:
+    """Write the files of some rows, and return whether all have a text."""
+    records, images, captions, texts = zip(*block)
+    with_texts = all(text is not None for text in texts)
+    vectors = {"img_emb": images, "text_emb": texts} if with_texts else {"img_emb": images}
     for kind, own in vectors.items():
         (folder / kind).mkdir(parents=True, exist_ok=True)
-        np.save(folder / kind / f"{kind}_{number}.npy", normalize(own.float(), dim=1).half().numpy())
-    columns: dict[str, list[Any]] = {"image_path": [record.id for record in block.records]}
-    if any(block.captions):
-        columns["caption"] = list(block.captions)
-    fields = dict.fromkeys(name for record in block.records for name in record.metadata)
+        unit = normalize(torch.from_numpy(np.stack(own)), dim=1)
+        np.save(folder / kind / f"{kind}_{number}.npy", unit.half().numpy())
+    columns: dict[str, list[Any]] = {"image_path": [record.id for record in records]}
+    if any(captions):
+        columns["caption"] = list(captions)
+    fields = dict.fromkeys(name for record in records for name in record.metadata)
     for name in (str(name) for name in fields if name not in ("image_path", "caption")):
-        columns[name] = _column([record.metadata.get(name) for record in block.records])
+        columns[name] = _column([record.metadata.get(name) for record in records])
     (folder / "metadata").mkdir(parents=True, exist_ok=True)
-    table = pyarrow.table(columns)
-    pyarrow.parquet.write_table(table, folder / "metadata" / f"metadata_{number}.parquet")
+    pyarrow.parquet.write_table(pyarrow.table(columns), folder / "metadata" / f"metadata_{number}.parquet")
+    return with_texts
 
 
 def _column(values: list[Any]) -> list[Any]:

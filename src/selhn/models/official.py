@@ -3,6 +3,7 @@
 A file is opened with `torch.load(weights_only=True)`, which runs no code out of it.
 """
 
+import inspect
 import pickle
 import re
 import struct
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.layers import bert_weights
-from selhn.models import AbstractMatcher, create_model
+from selhn.models import MODELS, AbstractMatcher, create_model
 from selhn.models.saved import check_fits
 from selhn.models.vse import VSE
 
@@ -68,22 +69,38 @@ _SGRAF_NAMES = [
     (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
     (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
 ]
+_AXES = [
+    ("vocab_size", "txt_enc.embed.weight", 0),
+    ("word_dim", "txt_enc.embed.weight", 1),
+    ("dim", "txt_enc.rnn.weight_hh_l0", 1),
+    ("dim", "txt_enc.linear.weight", 0),
+    ("dim", "img_enc.fc.weight", 0),
+    ("feature_dim", "img_enc.fc.weight", 1),
+    ("num_regions", "sim_enc.v_global_w.embedding_local.1.weight", 0),
+    ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
+]
+"""Settings that are the length of an axis of a weight; of several that are there the last counts."""
+_BERT_AXES = [
+    ("vocab_size", "txt_enc.bert.embeddings.word_embeddings.weight", 0),
+    ("max_position_embeddings", "txt_enc.bert.embeddings.position_embeddings.weight", 0),
+    ("type_vocab_size", "txt_enc.bert.embeddings.token_type_embeddings.weight", 0),
+    ("hidden_size", "txt_enc.linear.weight", 1),
+    ("intermediate_size", "txt_enc.bert.encoder.layer.0.intermediate.dense.weight", 0),
+]
 
 
 @dataclass(frozen=True)
 class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
-    parts: tuple[str, ...]
-    """The prefixes of the state dicts in the list that their checkpoint holds."""
     names: list[tuple[str, str]]
     """Their names to ours: patterns and replacements, all applied in this order."""
-    sizes: Callable[[State], Settings]
-    """Settings of `create_model` from the shapes."""
     fixed: Mapping[str, Any]
     """Options of their programs that the model has only with one value."""
     options: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
     """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
+    parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
+    """The prefixes of the state dicts in the list that their checkpoint holds."""
 
 
 def load_official(
@@ -106,7 +123,7 @@ def load_official(
         where, state, options = "the state dict", _flat(source), {}
     theirs = {option for each in LAYOUTS.values() for option in (*each.fixed, *each.options)} - {"lambda_lse"}
     options.update({key: settings.pop(key) for key in theirs if key in settings})
-    own_bert, sizes = settings.get("bert"), layout.sizes(state)
+    own_bert, sizes = settings.get("bert"), _sizes(name, state)
     if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
         settings["bert"] = {**sizes["bert"], **own_bert}
     model = create_model(name, **{**sizes, **_our_settings(name, layout, options), **settings})
@@ -184,50 +201,22 @@ def _flat(state: Mapping[str, Any]) -> State:
     }
 
 
-def _sizes(state: State, shapes: dict[str, tuple[str, int]]) -> Settings:
-    """Settings from the axes of weights; a weight that is not there is reported later, with all others."""
-    return {
-        setting: state[key].shape[axis]
-        for setting, (key, axis) in shapes.items()
-        if key in state and axis < state[key].ndim
-    }
-
-
-_IMAGE_SIZES = {"feature_dim": ("img_enc.fc.weight", 1), "dim": ("img_enc.fc.weight", 0)}
-
-
-def _gru_sizes(state: State) -> Settings:
-    text = {
-        "vocab_size": ("txt_enc.embed.weight", 0),
-        "word_dim": ("txt_enc.embed.weight", 1),
-        "dim": ("txt_enc.rnn.weight_hh_l0", 1),
-    }
-    return {"vocab_size": 1, **_sizes(state, text), **_sizes(state, _IMAGE_SIZES)}
-
-
-def _sgraf_sizes(state: State) -> Settings:
-    shapes = {
-        "num_regions": ("sim_enc.v_global_w.embedding_local.1.weight", 0),
-        "sim_dim": ("sim_enc.sim_eval_w.weight", 1),
-    }
-    steps = {key.split(".")[2] for key in state if key.startswith("sim_enc.SGR_module.")}
-    return {**_gru_sizes(state), **_sizes(state, shapes), **({"steps": len(steps)} if steps else {})}
-
-
-def _bert_sizes(state: State) -> Settings:
-    text = "txt_enc.bert.embeddings.{}_embeddings.weight"
-    bert = {
-        "vocab_size": (text.format("word"), 0),
-        "max_position_embeddings": (text.format("position"), 0),
-        "type_vocab_size": (text.format("token_type"), 0),
-        "hidden_size": ("txt_enc.linear.weight", 1),
-        "intermediate_size": ("txt_enc.bert.encoder.layer.0.intermediate.dense.weight", 0),
-    }
-    config = _sizes(state, bert)
+def _sizes(name: str, state: State) -> Settings:
+    """Settings of the model from the shapes; a weight that is not there is reported later, with all others."""
+    config = _lengths(state, _BERT_AXES)
     config["num_hidden_layers"] = len({key.split(".")[4] for key in state if ".bert.encoder.layer." in key})
     # The shapes do not tell the number of heads; a head of BERT is 64 wide.
     config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
-    return {"bert": config, **_sizes(state, {"dim": ("txt_enc.linear.weight", 0)}), **_sizes(state, _IMAGE_SIZES)}
+    sizes: Settings = {"vocab_size": 1, **_lengths(state, _AXES), "bert": config}
+    steps = {key.split(".")[2] for key in state if key.startswith("sim_enc.SGR_module.")}
+    if steps:
+        sizes["steps"] = len(steps)
+    known = inspect.signature(MODELS[name].build).parameters
+    return {setting: size for setting, size in sizes.items() if setting in known}
+
+
+def _lengths(state: State, axes: list[tuple[str, str, int]]) -> dict[str, int]:
+    return {name: state[key].shape[axis] for name, key, axis in axes if key in state and axis < state[key].ndim}
 
 
 def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settings:
@@ -242,41 +231,30 @@ def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settin
     return {layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()}
 
 
-_SIDES = ("img_enc.", "txt_enc.")
 _UNIT = {"no_imgnorm": False, "no_txtnorm": False}
 _VSEPP_OPTIONS = {"no_imgnorm": ("normalise_images", not_)}
 _FRAGMENTS = {**_UNIT, "raw_feature_norm": "clipped_l2norm"}
 _SMOOTH = {"lambda_softmax": ("smooth", float)}
 _LSE = {**_SMOOTH, "lambda_lse": ("lambda_lse", float)}
+_WITH_HEAD = ("img_enc.", "txt_enc.", "sim_enc.")
+
+
+def _scan(direction: str, pooling: str) -> AuthorsLayout:
+    fixed = {**_FRAGMENTS, "cross_attn": direction, "agg_func": pooling}
+    return AuthorsLayout(_FRAGMENT_NAMES, fixed, _LSE if pooling == "LogSumExp" else _SMOOTH)
+
 
 LAYOUTS: Mapping[str, AuthorsLayout] = {
-    "vsepp": AuthorsLayout(
-        _SIDES, _VSEPP_NAMES, _gru_sizes, {"measure": "cosine", "use_abs": False}, _VSEPP_OPTIONS
-    ),
-    "vsepp_order": AuthorsLayout(
-        _SIDES, _VSEPP_NAMES, _gru_sizes, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS
-    ),
-    "vse_infty": AuthorsLayout(_SIDES, _VSE_NAMES, _gru_sizes, _UNIT),
-    "vse_infty_bert": AuthorsLayout(_SIDES, _VSE_NAMES, _bert_sizes, _UNIT),
-    **{
-        f"scan_{direction}_{pooling}": AuthorsLayout(
-            _SIDES, _FRAGMENT_NAMES, _gru_sizes,
-            {**_FRAGMENTS, "cross_attn": direction, "agg_func": theirs},
-            _LSE if pooling == "lse" else _SMOOTH,
-        )
-        for direction in ("t2i", "i2t")
-        for pooling, theirs in (("avg", "Mean"), ("lse", "LogSumExp"))
-    },
-    **{
-        f"bfan_{focus}": AuthorsLayout(
-            _SIDES, _FRAGMENT_NAMES, _gru_sizes, {**_FRAGMENTS, "focal_type": focus}, _SMOOTH
-        )
-        for focus in ("equal", "prob")
-    },
-    **{
-        name: AuthorsLayout(
-            (*_SIDES, "sim_enc."), _SGRAF_NAMES, _sgraf_sizes, {**_FRAGMENTS, "module_name": name.upper()}
-        )
-        for name in ("sgr", "saf")
-    },
-}  # fmt: skip
+    "vsepp": AuthorsLayout(_VSEPP_NAMES, {"measure": "cosine", "use_abs": False}, _VSEPP_OPTIONS),
+    "vsepp_order": AuthorsLayout(_VSEPP_NAMES, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS),
+    "vse_infty": AuthorsLayout(_VSE_NAMES, _UNIT),
+    "vse_infty_bert": AuthorsLayout(_VSE_NAMES, _UNIT),
+    "scan_t2i_avg": _scan("t2i", "Mean"),
+    "scan_t2i_lse": _scan("t2i", "LogSumExp"),
+    "scan_i2t_avg": _scan("i2t", "Mean"),
+    "scan_i2t_lse": _scan("i2t", "LogSumExp"),
+    "bfan_equal": AuthorsLayout(_FRAGMENT_NAMES, {**_FRAGMENTS, "focal_type": "equal"}, _SMOOTH),
+    "bfan_prob": AuthorsLayout(_FRAGMENT_NAMES, {**_FRAGMENTS, "focal_type": "prob"}, _SMOOTH),
+    "sgr": AuthorsLayout(_SGRAF_NAMES, {**_FRAGMENTS, "module_name": "SGR"}, parts=_WITH_HEAD),
+    "saf": AuthorsLayout(_SGRAF_NAMES, {**_FRAGMENTS, "module_name": "SAF"}, parts=_WITH_HEAD),
+}

@@ -51,7 +51,7 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
     rename = os.rename
 
     def rename_once(source, target):
-        if target == saved and not str(source).endswith(".previous"):
+        if target == saved and not str(source).endswith("previous"):
             raise OSError(13, "Permission denied")
         rename(source, target)
 

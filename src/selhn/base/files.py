@@ -3,11 +3,10 @@
 import json
 import os
 import platform
-import shutil
-import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from filelock import FileLock, Timeout
 
@@ -45,31 +44,22 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
     if path.exists() and not is_empty and not (replace and path.is_dir()):
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True) as hidden:
+        partial, previous = Path(hidden, "new"), Path(hidden, "previous")
         partial.mkdir()
         yield partial
-        if replace and path.is_dir():
-            _exchange(partial, path, replace)
-        else:
+        if not (replace and path.is_dir()):
             os.rename(partial, path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def _exchange(partial: Path, path: Path, names: Collection[str]) -> None:
-    previous = partial.with_name(partial.name + ".previous")
-    os.rename(path, previous)
-    try:
-        os.rename(partial, path)
-    except BaseException:
-        os.rename(previous, path)
-        raise
-    for file in previous.iterdir():  # someone's notes, or what a file manager leaves where it has looked
-        if file.name not in names:
-            os.rename(file, path / file.name)
-    shutil.rmtree(previous, ignore_errors=True)
+            return
+        os.rename(path, previous)
+        try:
+            os.rename(partial, path)
+        except BaseException:
+            os.rename(previous, path)
+            raise
+        for file in previous.iterdir():  # someone's notes, or what a file manager leaves where it has looked
+            if file.name not in replace:
+                os.rename(file, path / file.name)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.untrusted import read_archive
 from selhn.data.features import DenseFeatures, Features, Regions
 from selhn.data.formats.data_report import Found, Report
-from selhn.data.formats.precomp import SplitFiles, open_split
+from selhn.data.formats.precomp import open_split
 from selhn.data.splits import SPLITS
 
 
@@ -83,7 +83,7 @@ def read_pocket(
     splits = {}
     for name in SPLITS:
         with report.collecting():
-            split = open_split(SplitFiles(path, name), name, report, kinds="i")
+            split = open_split(path / name, name, report, kinds="i")
             codes = cast(DenseFeatures, split.features)
             if codes.store.dtype != np.int8 or codes.store.ndim != 3 or codes.width != reduced:
                 raise SelhnError(

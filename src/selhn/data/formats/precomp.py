@@ -38,18 +38,6 @@ class RowLayout:
     words: str
 
 
-@dataclass(frozen=True)
-class SplitFiles:
-    """The files of one split."""
-
-    folder: Path
-    stem: str
-
-    def path(self, kind: str) -> Path:
-        """Such as `train_ims.npy` for the kind `ims.npy`."""
-        return self.folder / f"{self.stem}_{kind}"
-
-
 def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str | None = None) -> Found:
     """The splits of a precomp folder.
 
@@ -62,7 +50,7 @@ def read_precomp(path: Path, report: Report, *, cut_dev: bool = True, test: str 
     splits = {}
     for name, files in (("train", "train"), ("dev", "dev"), ("test", stem)):
         with report.collecting():
-            splits[name] = open_split(SplitFiles(folder, files), name, report)
+            splits[name] = open_split(folder / files, name, report)
     if cut_dev and "dev" in splits:
         splits["dev"] = splits["dev"].first(cut_images("dev", splits["dev"].num_images, report))
     if stem == "testall" and (folder / "test_ims.npy").exists():
@@ -78,18 +66,18 @@ def precomp_folder(folder: Path) -> Path:
     return inner if inner.is_dir() and not any(folder.glob("*_ims.npy")) else folder
 
 
-def open_split(files: SplitFiles, name: str, report: Report, kinds: str = "f") -> Split:
-    """The split of some files, features of a kind of numbers as `open_array` calls it."""
-    path = files.path("ims.npy")
+def open_split(files: Path, name: str, report: Report, kinds: str = "f") -> Split:
+    """The split whose files begin with this path; `kinds` of numbers are those of `open_array`."""
+    path = Path(f"{files}_ims.npy")
     array, captions, ids = each(
         lambda: open_array(path, kinds),
-        lambda: _read_captions(files.path("caps.txt")),
+        lambda: _read_captions(Path(f"{files}_caps.txt")),
         lambda: _read_ids(files, report),
     )
     report.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
     layout = _find_layout(files, array, len(captions), ids)
     report.lines.append(f"{path.name}: {layout.words}")
-    names, boxes = [f"{files.stem} row {row}" for row in layout.rows.tolist()], None
+    names, boxes = [f"{files.name} row {row}" for row in layout.rows.tolist()], None
     with report.collecting():
         names = _names_of_images(files, layout, ids, len(array)) or names
     features = DenseFeatures(array, layout.rows, path=path)
@@ -122,17 +110,17 @@ def _read_captions(path: Path) -> list[str]:
     return lines
 
 
-def _read_ids(files: SplitFiles, report: Report) -> list[str]:
+def _read_ids(files: Path, report: Report) -> list[str]:
     """The ids as they are written; none, with a warning, if there is no such file."""
-    path = files.path("ids.txt")
+    path = Path(f"{files}_ids.txt")
     if path.exists():
         return read_lines(path)
     report.warnings.append(f"{path} is missing: images are named by row, and overlap of splits is not seen")
     return []
 
 
-def _find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> RowLayout:
-    rows, given = len(array), files.path("image_of_text.txt")
+def _find_layout(files: Path, array: npt.NDArray[Any], num_captions: int, ids: list[str]) -> RowLayout:
+    rows, given = len(array), Path(f"{files}_image_of_text.txt")
     if given.exists():
         owners = read_integers(given)
         if len(owners) != num_captions or max(owners) >= rows:
@@ -149,13 +137,13 @@ def _find_layout(files: SplitFiles, array: npt.NDArray[Any], num_captions: int, 
         owner = torch.arange(num_captions) // number
         return RowLayout(torch.arange(rows), owner, f"one row per image, {number} consecutive captions each")
     raise SelhnError(
-        f"{files.path('ims.npy')} has {rows} rows and {files.path('caps.txt')} {num_captions} captions: neither "
+        f"{files}_ims.npy has {rows} rows and {files}_caps.txt {num_captions} captions: neither "
         f"one row per caption nor equally many captions per row: complete the shorter file, or write {given.name} "
         "with the row of each caption, counted from 0"
     )
 
 
-def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: list[str]) -> RowLayout:
+def _layout_of_repeated_rows(files: Path, array: npt.NDArray[Any], ids: list[str]) -> RowLayout:
     """As many rows as captions: each image is repeated for each of its captions, or has one caption only."""
     total = len(array)
     head = np.asarray(array[:COMPARED_ROWS])
@@ -169,8 +157,8 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
     if len(starts) == total and len(changes) < len(head) - 1:
         alike = next(row for row in range(1, len(head)) if row not in changes)
         raise SelhnError(
-            f"{files.path('ims.npy')}, row {alike}: repeats row {alike - 1}, but not every image is repeated "
-            f"equally often, and the ids do not separate them: write {files.stem}_image_of_text.txt with the row "
+            f"{files}_ims.npy, row {alike}: repeats row {alike - 1}, but not every image is repeated "
+            f"equally often, and the ids do not separate them: write {files.name}_image_of_text.txt with the row "
             "of each caption, counted from 0"
         )
     counts = np.diff(np.append(starts, total))
@@ -180,9 +168,9 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
         different = [row for row in range(1, len(group)) if not np.array_equal(group[row], group[0])]
         if different:
             raise SelhnError(
-                f"{files.path('ims.npy')}, row {first + different[0]}: differs from row {first}, but the ids or "
+                f"{files}_ims.npy, row {first + different[0]}: differs from row {first}, but the ids or "
                 "the first rows say that both are one image: repeat each image for each caption, or keep one row "
-                f"per image and write {files.stem}_image_of_text.txt"
+                f"per image and write {files.name}_image_of_text.txt"
             )
     owner = torch.from_numpy(np.repeat(np.arange(len(starts)), counts))
     times = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
@@ -192,7 +180,7 @@ def _layout_of_repeated_rows(files: SplitFiles, array: npt.NDArray[Any], ids: li
     return RowLayout(torch.from_numpy(starts), owner, words)
 
 
-def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_rows: int) -> list[str]:
+def _names_of_images(files: Path, layout: RowLayout, ids: list[str], num_rows: int) -> list[str]:
     """The id of each image, as a file name if `id_mapping.json` knows it."""
     if not ids:
         return []
@@ -204,10 +192,10 @@ def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_r
         ids = [id_of.get(row, f"row {row}") for row in range(images)]
     elif len(ids) != images:
         raise SelhnError(
-            f"{files.path('ids.txt')} has {len(ids)} lines for {images} images and {texts} captions: "
+            f"{files}_ids.txt has {len(ids)} lines for {images} images and {texts} captions: "
             "give one id per image, or one per caption"
         )
-    for folder in (files.folder, files.folder.parent):
+    for folder in (files.parent, files.parent.parent):
         if (folder / "id_mapping.json").is_file():
             known = read_json(folder / "id_mapping.json")
             return [str(known.get(name, name)) for name in ids]
@@ -215,10 +203,10 @@ def _names_of_images(files: SplitFiles, layout: RowLayout, ids: list[str], num_r
 
 
 def _read_boxes(
-    files: SplitFiles, layout: RowLayout, num_regions: int, num_rows: int, report: Report
+    files: Path, layout: RowLayout, num_regions: int, num_rows: int, report: Report
 ) -> Float[Tensor, "I M 4"] | None:
     """The boxes as shares of width and height; None if they, or the sizes of the images, are missing."""
-    path = files.path("boxes.npy")
+    path = Path(f"{files}_boxes.npy")
     if not path.exists():
         return None
     array = open_array(path, "fiu", (3,))
@@ -233,7 +221,7 @@ def _read_boxes(
         return torch.from_numpy(boxes / 255)
     if boxes.max() <= 1:
         return torch.from_numpy(boxes)
-    sizes_path = files.path("img_sizes.npy")
+    sizes_path = Path(f"{files}_img_sizes.npy")
     if not sizes_path.exists():
         report.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing: the boxes are left out")
         return None

@@ -49,8 +49,8 @@ class Batch:
     token_mask: Bool[Tensor, "B N"]
     image_ids: Int[Tensor, " B"]
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
-        return Batch(*(getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)))
+    def to(self, device: torch.device | str) -> "Batch":
+        return Batch(*(getattr(self, f.name).to(device) for f in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a reader finds in a data set, in plain words: what is there, what may surprise, and every problem."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,14 +10,6 @@ from selhn.data.splits import Split
 
 Found: TypeAlias = tuple[str, dict[str, Split]]
 """What a reader returns: the name of the data, and the splits that could be read."""
-
-
-class Problems(SelhnError):
-    """Several problems at once, one per line."""
-
-    def __init__(self, problems: Sequence[str]):
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
 
 
 @dataclass
@@ -49,16 +41,15 @@ class Report:
         """Note the problems that stop the block, and continue after it."""
         try:
             yield
-        except Problems as several:
-            self.problems += several.problems
-        except SelhnError as problem:
-            self.problems.append(str(problem))
+        except SelhnError as problems:
+            self.problems += str(problems).split("\n")
         except OSError as problem:
             self.problems.append(f"cannot read {problem.filename} ({problem.strerror}): check its rights and disk")
 
     def raise_problems(self) -> None:
+        """Raise all problems as one error, one per line."""
         if self.problems:
-            raise Problems(self.problems)
+            raise SelhnError("\n".join(self.problems))
 
 
 def each(*steps: Callable[[], Any]) -> list[Any]:

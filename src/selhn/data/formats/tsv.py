@@ -22,14 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 from selhn.base.errors import SelhnError
 from selhn.base.untrusted import require_file
 from selhn.data.features import ImageByImage
+from selhn.data.formats import karpathy
 from selhn.data.formats.data_report import Found, Report, each
-from selhn.data.formats.karpathy import (
-    MAX_CAPTIONS,
-    CaptionedImage,
-    only_file,
-    read_captioned_images,
-    split_images,
-)
 
 FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 # 100 boxes of 2048 floats take 1.1 MB in base64.
@@ -77,7 +71,7 @@ def read_tsv(
     report: Report,
     *,
     captions: Path | str | None = None,
-    max_captions: int | None = MAX_CAPTIONS,
+    max_captions: int | None = karpathy.MAX_CAPTIONS,
     cut_dev: bool = True,
 ) -> Found:
     """The splits of one or more TSV files and a Karpathy file.
@@ -88,9 +82,9 @@ def read_tsv(
         cut_dev: keep the first 1,000 images of dev only, as every public program does.
     """
     folder = path if path.is_dir() else path.parent
-    json_path = only_file(Path(captions) if captions else folder, "*.json", "captions")
+    json_path = karpathy.only_file(Path(captions) if captions else folder, "*.json", "captions")
     images, lines = each(
-        lambda: read_captioned_images(json_path, max_captions),
+        lambda: karpathy.read_captioned_images(json_path, max_captions),
         lambda: _index_lines(sorted(path.glob("*.tsv*")) if path.is_dir() else [path]),
     )
     most = max(len(row.boxes) for row in lines.values())
@@ -101,7 +95,7 @@ def read_tsv(
         boxes = pad_sequence([torch.from_numpy(row.boxes) for row in rows], batch_first=True)
         return TsvFeatures(rows, _read_features(rows[0]).shape[1]), boxes
 
-    return split_images(images, json_path, report, cut_dev, of_lines)
+    return karpathy.split_images(images, json_path, report, cut_dev, of_lines)
 
 
 def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
@@ -110,15 +104,12 @@ def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
     for path in paths:
         require_file(path)
         with path.open("rb") as file:
-            number, position = 0, 0
             # Split at tabs by hand: the csv module stops at fields of 128 KiB, which these exceed.
-            while content := file.readline(MAX_LINE_BYTES + 1):
-                number += 1
+            for number, content in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
                 fields = _split_line(content, path, number)
                 if fields[0] != b"image_id":
                     name, boxes = _parse_boxes(fields, f"{path}, line {number}")
-                    lines.setdefault(name, TsvRow(path, number, position, boxes))
-                position += len(content)
+                    lines.setdefault(name, TsvRow(path, number, file.tell() - len(content), boxes))
     if not lines:
         raise SelhnError(
             f"no image in {', '.join(map(str, paths)) or 'any TSV file'}: give a file with one image per line"
@@ -176,7 +167,9 @@ def _read_features(row: TsvRow) -> npt.NDArray[np.float32]:
     return numbers.reshape(len(row.boxes), -1)
 
 
-def _rows_of_images(images: Sequence[CaptionedImage], lines: dict[str, TsvRow], path: Path, split: str) -> list[TsvRow]:
+def _rows_of_images(
+    images: Sequence[karpathy.CaptionedImage], lines: dict[str, TsvRow], path: Path, split: str
+) -> list[TsvRow]:
     """The line of each image, by whichever of its names the file uses."""
     # Most telling first: of names that fit equally many lines, the first kind is taken.
     kinds = zip(*((one.cocoid, one.filename, PurePath(one.filename).stem, one.imgid) for one in images))

@@ -43,7 +43,14 @@ def diagnose(
         if described:
             raise SelhnError(f"{path}/config.yaml says what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)
-    log = read_foreign(_log_in(path) if path.is_dir() else path, column)
+    if path.is_dir():
+        found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.suffix in (".jsonl", ".csv"))
+        found = [one for one in found if one.name == "log.jsonl"] or found
+        if len(found) != 1:
+            names = ", ".join(one.name for one in found) or "none"
+            raise SelhnError(f"{path} holds no run, and not one log ({names}): name the file")
+        path = found[0]
+    log = read_foreign(path, column)
     # Numbers of the scores say more than any guess at the loss.
     guess = "delta_s" not in log.columns or described
     ways = list(plateaus(margin, batch, reduction)) if guess else []
@@ -75,15 +82,3 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
     epsilon, patience = alarm.epsilon, alarm.patience
     verdict = judge(log, ways, epsilon=epsilon, patience=patience, mines=loss.mines, remedy=alarm.remedy)
     return Diagnosis(verdict, log, ways[0].value if ways else None, epsilon)
-
-
-def _log_in(folder: Path) -> Path:
-    """The one log in a folder without a configuration."""
-    if (folder / "log.jsonl").exists():
-        return folder / "log.jsonl"
-    known = (".jsonl", ".csv")
-    found = sorted(one for one in folder.iterdir() if "tfevents" in one.name or one.suffix in known)
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
-        raise SelhnError(f"{folder} holds no run, and not one log ({names}): name the file")
-    return found[0]

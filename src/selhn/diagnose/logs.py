@@ -113,8 +113,6 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: st
     loss = table.loss_name(column)
     at, clock, steps_a_row = table.clock()
     trained = table.has(loss)
-    if not any(trained):
-        raise Damaged(f"{source} has no row with a number for {loss!r}")
     with_loss = {name for row in table.rows if loss in row for name in row} - {clock, "loss"} | {loss}
     columns = {name: table.column(name)[trained] for name in table.names if name in with_loss}
     evaluated = [name for name in table.names if name not in {*with_loss, clock, "loss"}]

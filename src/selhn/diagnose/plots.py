@@ -30,8 +30,7 @@ def training_figure(
     epsilon: float = 0.01,
 ) -> Path:
     """Loss per anchor, delta_s and RSUM on dev; `runs` has the logs of one or more seeds by name."""
-    plt = pyplot()
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
+    figure, (left, middle, right) = pyplot().subplots(1, 3, figsize=(12.5, 3.6), layout="constrained")
     for (name, logs), colour in zip(runs.items(), COLOURS):
         for seed, rows in enumerate(logs):
             width = 1.8 if len(logs) == 1 else 1.1
@@ -59,11 +58,10 @@ def verdict_figure(
 
     What came after the step since which the verdict holds is shaded.
     """
-    plt = pyplot()
     has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
     number = len(shown) + bool(log.dev)
-    figure, grid = plt.subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
+    figure, grid = pyplot().subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
     axes, rows = list(grid[0]), log.steps / log.steps_a_row
     keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over few rows would be late by most of them
     for axis, (name, title, level, word) in zip(axes, shown):
@@ -94,26 +92,22 @@ def attention_figure(
     If the boxes of the regions are known, a panel per word below shows them shaded by their weights, on the
     `picture` (height, width, 3), or without one on an empty canvas of that `aspect`, width by height.
     """
-    plt = pyplot()
-    maps = [
-        (title, weights.cpu())
-        for title, weights in (
-            ("how each word divides its look among the regions", attention.of_words),
-            ("how each region divides its look among the words", attention.of_regions),
-        )
-        if weights is not None
-    ]
+    directions = {
+        "how each word divides its look among the regions": attention.of_words,
+        "how each region divides its look among the words": attention.of_regions,
+    }
+    maps = {title: weights.cpu() for title, weights in directions.items() if weights is not None}
     words = [number for number, is_word in enumerate(attention.is_word) if is_word]
     if picture is not None:
         aspect = picture.shape[1] / picture.shape[0]
     num_rows = 0 if attention.boxes is None else -(-len(words) // IN_A_ROW)
     map_height = len(maps) * (0.6 + 0.24 * len(attention.words))
     panel_height = num_rows * (0.6 + (WIDTH - 0.6) / IN_A_ROW / aspect)
-    figure = plt.figure(figsize=(WIDTH, 0.4 + map_height + panel_height), layout="constrained")
+    figure = pyplot().figure(figsize=(WIDTH, 0.4 + map_height + panel_height), layout="constrained")
     sentence = " ".join(attention.words[number] for number in words)
     figure.suptitle(f"“{sentence}”   score {attention.score:.3f}", fontsize=13)
     upper, lower = figure.subfigures(2, 1, height_ratios=(map_height, max(panel_height, 1e-3)))
-    for axis, (title, weights) in zip(upper.subplots(len(maps), 1, squeeze=False).flat, maps):
+    for axis, (title, weights) in zip(upper.subplots(len(maps), 1, squeeze=False).flat, maps.items()):
         _draw_map(axis, title, weights, attention)
     if num_rows:
         panels = lower.subplots(num_rows, IN_A_ROW, squeeze=False).flatten()

@@ -15,9 +15,6 @@ from selhn.training.run import make_loss
 
 SIGNS = {"healthy": "✓", "stalled": "‖", "collapsing": "⤓", "diverging": "⤒", "overfitting": "≠", "unclear": "?"}
 RECALLS = (1, 5, 10)
-NONE = "–"
-Cell = tuple[str, bool]
-"""A number as text, and whether it is the best of its column."""
 
 
 @dataclass(frozen=True)
@@ -127,27 +124,21 @@ def lead(runs: Sequence[RunRecord]) -> str:
     return f"{len(runs)} runs, of which {best.name} is the best ({reached}). By their logs {words}."
 
 
-def results(runs: Sequence[RunRecord]) -> dict[str, list[tuple[int, list[Cell]]]]:
-    """Recalls, RSUM and best epoch, with the number of the run, under what they were measured on."""
+def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:
+    """Recalls (-1 if not measured) and RSUM by the number of the run, under what they were measured on."""
     groups = {
         "On test, measured once with the weights of the best epoch on dev": [run.test for run in runs],
         "On dev, at its best epoch": [run.dev for run in runs],
     }
-    tables: dict[str, list[tuple[int, list[Cell]]]] = {}
-    for words, measured in groups.items():
-        numbers = {
+    return {
+        words: {
             number: [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in RECALLS), one.rsum]
             for number, one in enumerate(measured)
             if one is not None
         }
-        best = [max(column) for column in zip(*numbers.values())]
-        for number, values in numbers.items():
-            cells = [
-                (f"{value:.1f}" if value >= 0 else NONE, len(numbers) > 1 and value == top)
-                for value, top in zip(values, best)
-            ]
-            tables.setdefault(words, []).append((number, [*cells, (str(runs[number].best_epoch or NONE), False)]))
-    return tables
+        for words, measured in groups.items()
+        if any(measured)
+    }
 
 
 @dataclass(frozen=True)

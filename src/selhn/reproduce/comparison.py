@@ -137,17 +137,17 @@ def line(row: PaperRow, runs: PaperRuns) -> Line:
 def write_table(name: str, runs: PaperRuns) -> Path:
     """`NAME.md` and `NAME.csv`."""
     lines = [line(row, runs) for row in paper_rows(name)]
-    with (runs.out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        ours, theirs = ([f"{whose}_{key}" for key in (*RECALLS, "rsum")] for whose in ("ours", "paper"))
-        about = ["data", "paper_data", "method", "loss", "kind"]
-        writer.writerow([*about, *ours, "ours_rsum_deviation", *theirs, "difference", "seeds", "note"])
-        for one in lines:
-            paper = one.paper
-            numbers = [*one.recalls, one.rsum, one.deviation, *paper.recalls, paper.rsum, one.difference]
-            about = [runs.data_name, paper.data, paper.method, paper.loss, paper.kind]
-            shown = ["" if number is None else f"{number:.2f}" for number in numbers]
-            writer.writerow([*about, *shown, len(one.ours), one.note])
+    ours, theirs = ([f"{whose}_{key}" for key in (*RECALLS, "rsum")] for whose in ("ours", "paper"))
+    about: list[object] = ["data", "paper_data", "method", "loss", "kind"]
+    rows = [[*about, *ours, "ours_rsum_deviation", *theirs, "difference", "seeds", "note"]]
+    for one in lines:
+        paper = one.paper
+        numbers = [*one.recalls, one.rsum, one.deviation, *paper.recalls, paper.rsum, one.difference]
+        about = [runs.data_name, paper.data, paper.method, paper.loss, paper.kind]
+        rows.append(
+            [*about, *("" if number is None else f"{number:.2f}" for number in numbers), len(one.ours), one.note]
+        )
+    _write_csv(runs.out / f"{name}.csv", rows)
     path = runs.out / f"{name}.md"
     path.write_text(_markdown(name, lines, runs), encoding="utf-8")
     return path
@@ -196,17 +196,20 @@ def _shown(number: float | None) -> str:
 
 def write_runs(folder: Path) -> None:
     """`runs.csv`: every finished run, with the epoch that dev chose and whether the alarm went off."""
-    with (folder / "runs.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"])
-        for path in sorted(folder.glob("runs/*/seed*")):
-            if (results := RunFolder(path).results) is None:
-                continue
+    rows: list[list[object]] = [["run", "seed", *RECALLS, "rsum", "dev_rsum", "best_epoch", "alarm"]]
+    for path in sorted(folder.glob("runs/*/seed*")):
+        if (results := RunFolder(path).results) is not None:
             test = Metrics.from_dict(results.test)
             numbers = [*test.i2t.recalls.values(), *test.t2i.recalls.values(), test.rsum, results.dev["rsum"]]
             about = [results.best_epoch + 1, "spoke" if results.stalled else ""]
             seed = path.name.removeprefix("seed")
-            writer.writerow([path.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
+            rows.append([path.parent.name, seed, *(f"{number:.2f}" for number in numbers), *about])
+    _write_csv(folder / "runs.csv", rows)
+
+
+def _write_csv(path: Path, rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def write_page(folder: Path) -> None:

@@ -64,11 +64,11 @@ def draw_classical(runs: PaperRuns, path: Path) -> Path:
     return save_figure(figure, path)
 
 
-def draw_losses(model: str, title: str, runs: PaperRuns, path: Path) -> Path:
+def draw_losses(losses: Mapping[str, Wanted], title: str, runs: PaperRuns, path: Path) -> Path:
     """Loss, gradient of the FC layer, RSUM and delta_s of one model with each loss (figures 3 and 5)."""
     figure, grid = pyplot().subplots(2, 2, figsize=(8.4, 5.8), layout="constrained")
     (loss, gradient), (rsum, gap) = grid
-    for name, wanted in losses_of(model).items():
+    for name, wanted in losses.items():
         line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
         if logs := runs.logs(wanted):
             # The sum over all negatives is that many times larger: their mean is shown beside the others.
@@ -165,27 +165,20 @@ def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
     speeds, rsums = np.log([speed for speed, _ in points]), np.array([rsum for _, rsum in points])
     width, height = np.ptp(speeds) or 1.0, np.ptp(rsums) or 1.0
     places: list[dict[str, Any]] = []
-    for number in range(len(points)):
-        near = (np.abs(speeds - speeds[number]) < width / 3) & (np.abs(rsums - rsums[number]) < height / 8)
-        near[number] = False
-        if not near.any():
+    for speed, rsum in zip(speeds, rsums):
+        near = speeds[(np.abs(speeds - speed) < width / 3) & (np.abs(rsums - rsum) < height / 8)]
+        if len(near) == 1:
             places.append({"xytext": (0, 7), "ha": "center", "va": "bottom"})
         else:  # the ones to the left write to the left, so that two neighbours never meet
-            left = speeds[number] <= speeds[near].mean()
-            side, shift = ("right", -8) if left else ("left", 8)
+            side, shift = ("right", -8) if speed <= near.mean() else ("left", 8)
             places.append({"xytext": (shift, 0), "ha": side, "va": "center"})
     return places
 
 
-def losses_of(model: str) -> Mapping[str, Wanted]:
-    """A model with the three losses of Table 1."""
-    return {title: recipe(f"{model}_{loss}") for title, loss in LOSSES.items()}
-
-
 def three_losses(model: str, title: str) -> Figure:
-    """The figure of one model with these losses."""
-    runs = tuple(losses_of(model).values())
-    return Figure(f"Training {title} with three losses", partial(draw_losses, model, title), runs)
+    """The figure of one model with the three losses of Table 1."""
+    runs = {name: recipe(f"{model}_{loss}") for name, loss in LOSSES.items()}
+    return Figure(f"Training {title} with three losses", partial(draw_losses, runs, title), tuple(runs.values()))
 
 
 FIGURES: Mapping[str, Figure] = {

@@ -13,22 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
+from selhn.layers import Bert
 from selhn.models import MODELS, AbstractMatcher
-from selhn.reproduce import tiny
 from selhn.reproduce.tables import Wanted
 from selhn.runs import RunFolder, environment
+from selhn.text import Vocabulary
 from selhn.training import RunConfig, get_recipe, measure_runs, override, run_config
-from selhn.training.config import key_values
 from selhn.training.loop import FREE_TO_CHANGE
 from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
 from selhn.training.step import on_device
+
+TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0", "device=cpu",
+        "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
+TINY_WORLD = ("data.images=300", "data.width=128")
+TINY_BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
+             "max_position_embeddings": 64, "model_type": "bert"}  # fmt: skip
+"""`--tiny`: every run in some seconds, to see that everything works; its numbers mean nothing. The second is added if
+the data is the generated world, the third is a BERT of one layer."""
 
 
 class PaperRuns:
@@ -39,7 +48,7 @@ class PaperRuns:
         data: a name in `DATASETS`, or the folder of a data set, which is trained on as Flickr30K is.
         settings: changes to every run, as `selhn train` takes them; `model.X` for models that have an X.
         seeds: one run each.
-        small: whether all runs are made small, see `tiny`.
+        small: whether all runs are made small, see `TINY`.
     """
 
     def __init__(
@@ -50,7 +59,7 @@ class PaperRuns:
             named = ", ".join(map(str, seeds)) or "none"
             raise SelhnError(f"the seeds are {named}: name one or more, each once")
         self.out, self.data_name, self.seeds, self.small = out, data, tuple(seeds), small
-        added = (*tiny.SETTINGS, *(tiny.WORLD_SETTINGS if data == "world" else ())) if small else ()
+        added = (*TINY, *(TINY_WORLD if data == "world" else ())) if small else ()
         self.settings = (*added, *settings)
         self.failed: dict[Wanted, str] = {}
         """Runs that could not be made, and why."""
@@ -58,9 +67,8 @@ class PaperRuns:
     @cached_property
     def data(self) -> Data:
         """What is trained on; read before the first run, so that missing data is said at once."""
-        settings = key_values([word for word in self.settings if word.startswith("data.")])
-        own = {key.removeprefix("data."): value for key, value in settings.items()}
-        return load_data(find_data(self.data_name), **own)
+        words = [word for word in self.settings if word.startswith("data.")]
+        return load_data(find_data(self.data_name), **override(RunConfig(), words).data_settings)
 
     def config(self, wanted: Wanted, seed: int) -> RunConfig:
         """The configuration of a run: its recipe, what makes it this run, and what was asked for all."""
@@ -80,14 +88,17 @@ class PaperRuns:
     def train(self, wanted: Sequence[Wanted], jobs: int = 1) -> None:
         """Train what is missing and resume what was stopped; `jobs` runs at a time, each in its own process."""
         data = self.data  # found, or said to be missing, before anything else
-        every = {(one, seed): (self.config(one, seed), self.folder(one, seed)) for one in wanted for seed in self.seeds}
-        missing = {key: (config, folder) for key, (config, folder) in every.items() if not is_done(folder, config)}
-        if missing and self.small and not (self.out / "tiny_bert").exists():
-            tiny.write_bert(self.out / "tiny_bert", data)
-        if len(every) > len(missing):
-            print(f"{len(every) - len(missing)} of {len(every)} runs are there", flush=True)
         quiet, start = self.small or jobs > 1, time.monotonic()
-        tasks = {key: (config, folder, quiet) for key, (config, folder) in missing.items()}
+        every = {
+            (one, seed): (self.config(one, seed), self.folder(one, seed), quiet)
+            for one in wanted
+            for seed in self.seeds
+        }
+        tasks = {key: task for key, task in every.items() if not is_done(task[1], task[0])}
+        if tasks and self.small and not (self.out / "tiny_bert").exists():
+            write_tiny_bert(self.out / "tiny_bert", data)
+        if len(every) > len(tasks):
+            print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
         if jobs > 1:  # tables list costly systems last, and one that starts last leaves other processes idle
             tasks = dict(reversed(tasks.items()))
         for number, (one, seed, said, error) in enumerate(_outcomes(tasks, jobs), 1):
@@ -108,19 +119,21 @@ class PaperRuns:
         """Test metrics of a run, or of the averaged scores of several, for each seed; none if a run is missing."""
         if not all(self.done(member) for member in members):
             return []
-        return [self._metrics([self.folder(member, seed) for member in members], folds) for seed in self.seeds]
 
-    def _metrics(self, folders: Sequence[Path], folds: int) -> Metrics:
-        results = RunFolder(folders[0]).results
-        if results is not None and len(folders) == folds == self.data.test.folds == 1:
-            return Metrics.from_dict(results.test)
+        def measured(seed: int) -> Metrics:
+            folders = [self.folder(member, seed) for member in members]
+            results = RunFolder(folders[0]).results
+            if results is not None and len(folders) == folds == self.data.test.folds == 1:
+                return Metrics.from_dict(results.test)
 
-        def measure() -> str:
-            device = read_config(folders[0]).train.device
-            *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
-            return metrics.to_json()
+            def measure() -> str:
+                device = read_config(folders[0]).train.device
+                *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
+                return metrics.to_json()
 
-        return Metrics.from_json(self._measured_once(folders, f"folds{folds}", measure))
+            return Metrics.from_json(self._measured_once(folders, f"folds{folds}", measure))
+
+        return [measured(seed) for seed in self.seeds]
 
     def pairs_a_second(self, members: Sequence[Wanted]) -> float:
         """Pairs of the test split scored per second, encoders included; all members in turn.
@@ -197,14 +210,22 @@ def _settings_of(model: str) -> Sequence[str]:
     return list(inspect.signature(MODELS[model].build).parameters) if model in MODELS else []
 
 
-Task = tuple[RunConfig, Path, bool]
+def write_tiny_bert(folder: Path, data: Data) -> Path:
+    """A BERT of one layer with random weights that knows the words of the training texts."""
+    words = [word for word in Vocabulary.build(data.train.captions).words if not word.startswith("<")]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    config = {**TINY_BERT, "vocab_size": len(pieces)}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        save_file(Bert(config).bert.state_dict(), folder / "model.safetensors")
+    return folder
 
 
-def _train(task: Task, threads: int | None = None) -> tuple[str, bool]:
+def _train(config: RunConfig, folder: Path, quiet: bool) -> tuple[str, bool]:
     """One run; returns what came of it, and whether that is an error which the other runs do not share."""
-    config, folder, quiet = task
-    if threads is not None:
-        torch.set_num_threads(threads)
     try:
         run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
     except SelhnError as error:
@@ -212,15 +233,18 @@ def _train(task: Task, threads: int | None = None) -> tuple[str, bool]:
     return f"{run.test}{'   stalled' if run.stalled else ''}", False
 
 
-def _outcomes(tasks: dict[tuple[Wanted, int], Task], jobs: int) -> Iterator[tuple[Wanted, int, str, bool]]:
+Tasks = Mapping[tuple[Wanted, int], tuple[RunConfig, Path, bool]]
+
+
+def _outcomes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, str, bool]]:
     if jobs == 1:
-        for (one, seed), task in tasks.items():
-            yield one, seed, *_train(task)
+        yield from ((*key, *_train(*task)) for key, task in tasks.items())
         return
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,))
     try:
-        waiting = {pool.submit(_train, task, threads): key for key, task in tasks.items()}
+        waiting = {pool.submit(_train, *task): key for key, task in tasks.items()}
         for future in as_completed(waiting):
             yield *waiting[future], *future.result()
     finally:

@@ -82,7 +82,13 @@ def recipe(name: str) -> Wanted:
 VSEPP = Wanted("vsepp_hn", "vse_fc_hn", ("model=vsepp", "epochs=30", "lr=2e-4", "decay_at=[15]"))
 VSE_INFTY = Wanted("vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25"))
 """Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
-_PARTS = {
+LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
+"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN."""
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "VSE (FC)": ("vse_fc",),
+    "VSE (MLP)": ("vse_mlp",),
+    "RVSE (MLP)": ("rvse",),
+    "RVSE++": ("rvsepp",),
     "SCAN": ("scan_t2i_avg", "scan_i2t_avg"),
     "BFAN": ("bfan_equal", "bfan_prob"),
     "SGRAF": ("saf", "sgr"),
@@ -93,32 +99,24 @@ _PARTS = {
     "SAF": ("saf",),
     "SGR": ("sgr",),
 }
-LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
-"""Of Table 1, and how recipes call them."""
+
+
+def _run(model: str, loss: str) -> Wanted:
+    if loss in LOSSES:
+        return recipe(f"{model}_{LOSSES[loss]}")
+    ours = loss.lower().replace("-", "_")
+    return Wanted(f"{model}_{ours}", f"{model}_selhn", (f"loss={ours}",))
+
 
 RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
     **{
-        (method, title): (recipe(f"{model}_{loss}"),)
-        for method, model in (("VSE (FC)", "vse_fc"), ("VSE (MLP)", "vse_mlp"), ("RVSE (MLP)", "rvse"))
-        for title, loss in LOSSES.items()
-    },
-    **{("VSE (FC)", loss): (Wanted(f"vse_fc_{loss.lower()}", "vse_fc_selhn", (f"loss={loss.lower()}",)),)
-       for loss in ("SHN", "SCT")},
-    **{
-        (method, loss): tuple(recipe(f"{part}_{LOSSES[loss]}") for part in parts)
-        for method, parts in _PARTS.items()
-        for loss in ("T-HN", "SelHN")
-    },
-    **{
-        ("BFAN", title): tuple(
-            Wanted(f"{part}_{loss}", f"{part}_selhn", (f"loss={loss}",)) for part in _PARTS["BFAN"]
-        )
-        for title, loss in (("SSP", "ssp"), ("AOQ", "aoq"), ("Meta-SPN", "meta_spn"))
+        (row.method, row.loss): tuple(_run(model, row.loss) for model in MODELS[row.method])
+        for row in paper_rows()
+        if row.method in MODELS
     },
     ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),
-    ("RVSE++", "SelHN"): (recipe("rvsepp_selhn"),),
-}  # fmt: skip
+}
 """Method and loss of a row, and the runs that correspond to it; the scores of several are averaged. The SCAN of the
 paper's ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one
 kind, and sums over the batch: with clipping, the gradient is then as long after the warm-up as before. Rows that

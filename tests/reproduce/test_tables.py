@@ -3,7 +3,8 @@ import re
 
 import pytest
 
-from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows, runs_of
+from selhn.reproduce.comparison import needed_runs
+from selhn.reproduce.tables import DATA_TITLES, PAPER, RUNS, TABLES, paper_rows
 from selhn.training import RECIPES, get_recipe, override
 from selhn.training.recipes import SYSTEMS
 
@@ -74,9 +75,9 @@ def test_every_run_is_behind_a_row():
 
 
 def test_runs_are_shared_and_the_papers_data_fills_its_own_rows():
-    assert len(runs_of(ROWS, "world")) == 9 + 12 + 2 + 6 + 1 + 2
-    assert runs_of(paper_rows("table6"), "f30k") == []
-    assert len(runs_of(paper_rows("table6"), "coco")) == 8
+    assert len(needed_runs([*TABLES], "world")) == 9 + 12 + 2 + 6 + 1 + 2
+    assert needed_runs(["table6"], "f30k") == []
+    assert len(needed_runs(["table6"], "coco")) == 8
     coco, flickr = (next(row for row in ROWS if row.data == data) for data in ("coco_5k", "f30k"))
     assert [coco.applies_to(data) for data in ("coco", "f30k", "world", "some/folder")] == [True, False, True, True]
     assert [flickr.applies_to(data) for data in ("coco", "f30k", "f8k")] == [False, True, True]

@@ -13,8 +13,6 @@ from selhn.base.errors import Damaged
 
 LONGEST_RECORD = 1 << 24
 """A picture can be megabytes long; a scalar never is."""
-CODES: Mapping[object, str] = {1: "<f", 2: "<d"}
-"""Types of a tensor that is read."""
 
 Scalar = tuple[int, str, float]
 """Step, tag and value."""
@@ -59,7 +57,8 @@ def _number(parts: Mapping[int, int | bytes]) -> float | None:
     code, raw = "<f", parts.get(2)
     if raw is None and isinstance(tensor := parts.get(8), bytes):
         parts = dict(_fields(tensor))
-        code, raw = CODES.get(parts.get(1), ""), parts.get(4) or parts.get(5) or parts.get(6)
+        code = {1: "<f", 2: "<d"}.get(kind, "") if isinstance(kind := parts.get(1), int) else ""
+        raw = parts.get(4) or parts.get(5) or parts.get(6)
     if not code or not isinstance(raw, bytes) or len(raw) != struct.calcsize(code):
         return None
     return float(struct.unpack(code, raw)[0])

@@ -74,7 +74,13 @@ class StallAlarm:
         sits = self.plateau is None or loss is None or abs(loss - self.plateau) <= NEAR * self.plateau
         if not sits or (delta_s is not None and not delta_s < self.epsilon):
             self.since = None
-            return self._called_off(step)
+            if self.said is None:
+                return None
+            began = self.moving_since = step if self.moving_since is None else self.moving_since
+            if step - began < self.patience:
+                return None
+            self.said = self.moving_since = None
+            return f"Training continues: it left the plateau at step {began:,}."
         self.moving_since = None
         spread = self.means.get("spread", 0.0)
         if self.since is None or spread > GROWTH * max(self.least_spread, FLOOR):
@@ -84,15 +90,6 @@ class StallAlarm:
             return None
         self.said = self._sentence(step - self.since)
         return self.said
-
-    def _called_off(self, step: int) -> str | None:
-        if self.said is None:
-            return None
-        began = self.moving_since = step if self.moving_since is None else self.moving_since
-        if step - began < self.patience:
-            return None
-        self.said = self.moving_since = None
-        return f"Training continues: it left the plateau at step {began:,}."
 
     def _sentence(self, steps: int) -> str:
         loss, delta_s = self.means.get("loss_per_anchor"), self.means.get("delta_s")

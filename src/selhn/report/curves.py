@@ -12,7 +12,6 @@ from selhn.report.records import RunRecord
 MOST_POINTS = 240
 WINDOWS = 50
 """Into how many stretches a log is cut, of which each is one mean."""
-MOST_GRADIENTS = 2
 SEPARATED, DEV = "separated", "dev"
 FAR_APART = 5
 """How many times as large the loss of one run may be on its plateau as that of another on one linear axis."""
@@ -140,7 +139,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
     """Both encoders, or of models that name their parts otherwise the first two."""
     names = list(dict.fromkeys(name for run in runs for name in run.log.columns if name.startswith("grad_")))
-    return [name for name in ("grad_image", "grad_text") if name in names] or names[:MOST_GRADIENTS]
+    return [name for name in ("grad_image", "grad_text") if name in names] or names[:2]
 
 
 def _points(log: Log, column: str) -> Points:

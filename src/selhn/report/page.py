@@ -41,10 +41,6 @@ PAGES = Environment(
 FILES = files("selhn.report")
 SIDE = 200
 """Most pixels a side: sharp at half that size on a fine screen, and a few kilobytes."""
-QUALITY = 78
-
-PictureOf = Callable[[int], str | None]
-"""From the row of an image to its picture as a data: address, or None if there is none."""
 
 
 def write_report(
@@ -102,6 +98,13 @@ def page(
         for kind in ("css", "js")
     )
     drawn = panels(runs)
+    shown: dict[str, Any] = {}
+    if isinstance(examples, Examples):  # how the template gets the picture of an image and its first text
+        config, split = examples.run.config, examples.split
+        source = data or (None if config is None else config.data)
+        folder = pictures or (None if source is None else imported_from(source))
+        texts = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
+        shown = {"picture": picture_source(examples.whole, folder), "first_text": texts.get}
     return PAGES.get_template("report.html").render(
         runs=runs,
         lead=lead(runs),
@@ -118,17 +121,8 @@ def page(
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        **(_shown(examples, data, pictures) if isinstance(examples, Examples) else {}),
+        **shown,
     )
-
-
-def _shown(examples: Examples, data: str | None, pictures: Path | None) -> dict[str, Any]:
-    """How the template gets the picture of an image and its first text."""
-    config, split = examples.run.config, examples.split
-    source = data or (None if config is None else config.data)
-    folder = pictures or (None if source is None else imported_from(source))
-    texts = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
-    return {"picture": picture_source(examples.whole, folder), "first_text": texts.get}
 
 
 def _hash(content: str) -> str:
@@ -136,8 +130,11 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def picture_source(split: Split, folder: Path | None = None) -> PictureOf:
-    """How the images of a split are shown: drawn, or by files of their names in the folder and not outside."""
+def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
+    """From the row of an image to its picture, as a data: address: drawn, or the file of its name in the folder.
+
+    None if there is none; no name leads out of the folder.
+    """
 
     @cache
     def picture(row: int) -> str | None:
@@ -166,5 +163,5 @@ def data_address(image: "Image") -> str:
     """A picture, shrunk to fit, as a JPEG inside an address."""
     small, file = image.copy(), io.BytesIO()
     small.thumbnail((SIDE, SIDE))
-    small.save(file, "JPEG", quality=QUALITY, optimize=True)
+    small.save(file, "JPEG", quality=78, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"

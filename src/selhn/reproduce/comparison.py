@@ -13,12 +13,10 @@ from selhn.data import COCO_FOLDS
 from selhn.eval import Metrics
 from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
-from selhn.reproduce.tables import DATA_TITLES, RECALLS, RUNS, TABLES, PaperRow, Wanted, paper_rows, runs_of
+from selhn.reproduce.tables import DATA_TITLES, RECALLS, RUNS, TABLES, PaperRow, Wanted, paper_rows
 from selhn.runs import RunFolder
 
 NAMES = (*TABLES, *FIGURES)
-NOT_OURS = "not ours yet"
-PAGE = "README.md"
 HEADER = ("method", "loss", "kind", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "ours, RSUM", "paper, RSUM",
           "difference", "note")  # fmt: skip
 
@@ -72,7 +70,8 @@ def expand(names: Sequence[str]) -> list[str]:
 
 def needed_runs(names: Sequence[str], data: str) -> list[Wanted]:
     """The runs behind tables and figures, each once."""
-    of_tables = [run for name in names if name in TABLES for run in runs_of(paper_rows(name), data)]
+    rows = [row for name in names if name in TABLES for row in paper_rows(name) if row.applies_to(data)]
+    of_tables = [run for row in rows for run in RUNS.get((row.method, row.loss), ())]
     of_figures = [run for name in names if name in FIGURES for run in FIGURES[name].runs]
     return list(dict.fromkeys([*of_tables, *of_figures]))
 
@@ -121,7 +120,7 @@ def line(row: PaperRow, runs: PaperRuns) -> Line:
     members = RUNS.get((row.method, row.loss))
     notes, ours = [row.note], list[Metrics]()
     if members is None:
-        notes.append(NOT_OURS)
+        notes.append("not ours yet")
     elif not row.applies_to(runs.data_name):
         notes.append(f"with --data {row.data.partition('_')[0]}")
     else:
@@ -144,9 +143,7 @@ def write_table(name: str, runs: PaperRuns) -> Path:
         paper = one.paper
         numbers = [*one.recalls, one.rsum, one.deviation, *paper.recalls, paper.rsum, one.difference]
         about = [runs.data_name, paper.data, paper.method, paper.loss, paper.kind]
-        rows.append(
-            [*about, *("" if number is None else f"{number:.2f}" for number in numbers), len(one.ours), one.note]
-        )
+        rows.append([*about, *(_shown(number, ".2f", "") for number in numbers), len(one.ours), one.note])
     _write_csv(runs.out / f"{name}.csv", rows)
     path = runs.out / f"{name}.md"
     path.write_text(_markdown(name, lines, runs), encoding="utf-8")
@@ -185,13 +182,12 @@ def _made_from(runs: PaperRuns) -> str:
 
 def _cells(one: Line) -> tuple[str, ...]:
     ours = _shown(one.rsum) + (f" ± {one.deviation:.1f}" if one.deviation is not None else "")
-    difference = "-" if one.difference is None else f"{one.difference:+.1f}"
     about = (one.paper.method, one.paper.loss or "-", one.paper.kind or "-")
-    return (*about, *map(_shown, one.recalls), ours, _shown(one.paper.rsum), difference, one.note)
+    return (*about, *map(_shown, one.recalls), ours, _shown(one.paper.rsum), _shown(one.difference, "+.1f"), one.note)
 
 
-def _shown(number: float | None) -> str:
-    return "-" if number is None else f"{number:.1f}"
+def _shown(number: float | None, form: str = ".1f", none: str = "-") -> str:
+    return none if number is None else format(number, form)
 
 
 def write_runs(folder: Path) -> None:
@@ -221,4 +217,4 @@ def write_page(folder: Path) -> None:
         for picture in [f"{name}{end}" for end in (".svg", ".png") if (folder / f"{name}{end}").exists()][:1]:
             title = FIGURES[name].title
             parts.append(f"## Figure {name.removeprefix('fig')}: {title}\n\n![{title}]({picture})")
-    (folder / PAGE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -233,10 +233,9 @@ def _train(config: RunConfig, folder: Path, quiet: bool) -> tuple[str, bool]:
     return f"{run.test}{'   stalled' if run.stalled else ''}", False
 
 
-Tasks = Mapping[tuple[Wanted, int], tuple[RunConfig, Path, bool]]
-
-
-def _outcomes(tasks: Tasks, jobs: int) -> Iterator[tuple[Wanted, int, str, bool]]:
+def _outcomes(
+    tasks: Mapping[tuple[Wanted, int], tuple[RunConfig, Path, bool]], jobs: int
+) -> Iterator[tuple[Wanted, int, str, bool]]:
     if jobs == 1:
         yield from ((*key, *_train(*task)) for key, task in tasks.items())
         return

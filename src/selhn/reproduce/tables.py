@@ -1,7 +1,7 @@
 """The tables of the paper: its numbers as data, and the runs of ours behind each row."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,9 +121,3 @@ RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
 paper's ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one
 kind, and sums over the batch: with clipping, the gradient is then as long after the warm-up as before. Rows that
 are not here are not reproduced yet."""
-
-
-def runs_of(rows: Sequence[PaperRow], data: str) -> list[Wanted]:
-    """The runs behind rows, each once."""
-    applying = [row for row in rows if row.applies_to(data)]
-    return list(dict.fromkeys(run for row in applying for run in RUNS.get((row.method, row.loss), ())))

@@ -120,6 +120,12 @@ def test_what_is_no_index(tmp_path, model, split):
         Index.load(tmp_path / "old")
 
 
+@pytest.mark.usefixtures("as_a_user")
+def test_what_is_no_precision(model):
+    with pytest.raises(ValueError, match="precision is 'int4': choose one of float32, float16, int8"):
+        Index.create(model, precision="int4")
+
+
 def test_a_model_without_vectors_to_search_by(data):
     vocabulary = Vocabulary.build(data.train.captions)
     model = create_model("scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4)

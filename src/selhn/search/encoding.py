@@ -108,8 +108,7 @@ def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tens
     together, mask = padded(model, images, ["the query"] * len(images))
     if not bool(together.isfinite().all()):
         raise SelhnError("the regions of the query image contain NaN or infinity: extract them again")
-    weight = next(model.parameters())
-    encoded = model.encode_images(together.to(weight), mask.to(weight.device)).float()
+    encoded = model.embed_images(together, mask).float()
     _refuse_not_finite(encoded, ["of an image"] * len(images), "query")
     return encoded
 

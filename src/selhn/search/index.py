@@ -17,11 +17,10 @@ from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model
 from selhn.search.encoding import digest_of, width_of
-from selhn.search.items import Hit, Item, Kind, Record, digest_of_split, split_items
+from selhn.search.items import Hit, Item, Kind, Record, split_items
 from selhn.search.query import Query, encode_queries
 from selhn.search.stores import SegmentStore, is_milvus, store_for
-from selhn.search.stores.store import ApproximateKind, Encoded, Identity, OnExisting, Store, encoded_batches
-from selhn.search.stores.vectors import check_precision
+from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored, encoded_batches
 from selhn.search.where import Where, read_filter
 
 QUERIES_AT_ONCE = 256
@@ -80,13 +79,7 @@ class Index:
             index = cls.create(model, path, precision=precision)
             index.add(split_items(items) if isinstance(items, Split) else items)
             return index
-
-        def encode(store: Store) -> Iterator[list[Encoded]]:
-            new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
-            return encoded_batches(model, store, new, "refuse")
-
-        source = digest_of_split(items) if isinstance(items, Split) else None
-        return cls(model, SegmentStore.build(path, _identity(model, precision, {}), model, source, encode))
+        return cls(model, SegmentStore.build(path, _identity(model, precision, {}), model, items))
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
@@ -244,11 +237,9 @@ class Index:
 
         def known(items: Iterable[Item]) -> Iterator[Item]:
             for item in items:
-                if item.regions is None and item.vector is None:
-                    yield replace(item, vector=self._vectors([item.id])[0].cpu())
-                else:
-                    self._known([item.id])
-                    yield item
+                (vector,) = self._vectors([item.id])
+                has_image = item.regions is not None or item.vector is not None
+                yield item if has_image else replace(item, vector=vector.cpu())
 
         return self.add(known(items), "replace")
 
@@ -306,7 +297,7 @@ class Index:
         self.store.to(self._device)
         return self
 
-    def _known(self, names: Sequence[str], vectors: bool = False) -> list[Any]:
+    def _known(self, names: Sequence[str], vectors: bool = False) -> list[Stored]:
         found = self.store.get(names, vectors)
         for name in names:
             if name not in found:
@@ -314,10 +305,12 @@ class Index:
         return [found[name] for name in names]
 
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:
-        return torch.stack([stored.vector for stored in self._known(names, vectors=True)])
+        found = self._known(names, vectors=True)
+        return torch.stack([stored.vector for stored in found if stored.vector is not None])
 
 
 def _identity(model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> Identity:
-    check_precision(precision)
+    if precision not in get_args(StoredPrecision):
+        raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")
     name = model.name or type(model).__name__
     return Identity(digest_of(model), name, width_of(model), precision, dict(about))

@@ -80,6 +80,12 @@ class Record:
             raise SelhnError(f"the metadata of {item.id!r} are nested more than {DEEPEST} deep: flatten them")
         return cls(item.id, captions, dict(item.metadata))
 
+    def hit(self, score: float, caption: str | None = None) -> Hit:
+        """The image as an answer, or one of its captions."""
+        if caption is None:
+            return Hit(score, "image", self.id, self.captions, self.id, self.metadata)
+        return Hit(score, "text", caption, (), self.id, self.metadata)
+
     def to_line(self) -> bytes:
         content = {"id": self.id, "captions": self.captions, "metadata": self.metadata}
         try:

@@ -133,7 +133,7 @@ def _of_field(field: str, value: Any) -> Iterable[Filter]:
 
 _TOKEN = re.compile(
     r"""\s*(?: (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*') | (?P<sign><=|>=|!=|==|=|<|>|\(|\)|,|\[|\])
-    | (?P<word>[^\s"'<>=!(),\[\]]+) )""",
+    | (?P<word>[^\s"'<>=!(),\[\]]+) | (?P<end>\Z) )""",
     re.VERBOSE,
 )
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?\Z", re.ASCII)
@@ -152,7 +152,7 @@ class _Reader:
 
     def read(self) -> Filter:
         found = self._choice()
-        if self.kind:
+        if self.kind != "end":
             raise self._wrong("`and` or `or`")
         return found
 
@@ -224,15 +224,14 @@ class _Reader:
         """Advance to the next token; returns the one before it."""
         before = self.token
         found = _TOKEN.match(self.words, self.at)
-        if found is None and self.words[self.at :].strip():
+        if found is None:
             raise SelhnError(
                 f"the filter cannot be read from {self.words[self.at :].strip()[:40]!r} on: close the quotes"
             )
-        self.kind = "" if found is None else str(found.lastgroup)
-        self.token = "" if found is None else found[self.kind]
-        self.at = len(self.words) if found is None else found.end()
+        self.kind, self.at = str(found.lastgroup), found.end()
+        self.token = found[self.kind]
         return before
 
     def _wrong(self, expected: str) -> SelhnError:
-        here = f"at {self.token[:40]!r}" if self.kind else "at its end"
+        here = "at its end" if self.kind == "end" else f"at {self.token[:40]!r}"
         return SelhnError(f"the filter {self.words[:80]!r} cannot be read {here}: {expected} is expected")

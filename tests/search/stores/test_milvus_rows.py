@@ -97,10 +97,11 @@ def test_nearest_by_products(made, searching):
     assert [(one.key, one.score) for one in second] == [("k0", 1.0), ("k1", 0.0)]
 
 
-def test_width_and_end(made):
-    assert made.width() == 3
+def test_what_is_there_is_used_if_it_has_the_width(made):
+    assert made.about() is None  # which is written last
     made.create(3)  # what is there is left
-    assert made.exists()
+    with pytest.raises(ValueError, match="have 3 numbers, this model has 4: choose another #NAME"):
+        made.create(4)
 
 
 @pytest.mark.parametrize("name", ["a b", "1a", "a-b", "ä", "x" * 300, 'a"'])
@@ -123,7 +124,7 @@ def test_a_file_that_another_process_holds(uri):
         with pytest.raises(ConnectionError, match=r"pictures.db cannot be opened .*: close other processes"):
             MilvusRows(uri)
         other.communicate("")
-    assert not MilvusRows(uri).exists()
+    assert MilvusRows(uri).about() is None
 
 
 def test_without_pymilvus(monkeypatch):

@@ -10,7 +10,7 @@ from model_cases import make_model
 from selhn.search import Index, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores import milvus
-from selhn.search.stores.milvus import CLOCK, MilvusStore, hit_of, key_of, ordered, record_of
+from selhn.search.stores.milvus import MilvusStore, key_of
 from selhn.search.stores.milvus_rows import MilvusRows, Row
 from selhn.search.stores.store import Identity, encoded_batches
 from selhn.search.where import read_filter
@@ -29,15 +29,16 @@ def test_keys_are_letters_and_digits():
 
 def test_order_is_that_of_scores_then_of_adding():
     rows = [row(0.5, 3), row(0.9, 4), row(0.5, 1), row(0.9, 2)]
-    assert [(one.score, one.added) for one in ordered(rows)] == [(0.9, 2), (0.9, 4), (0.5, 1), (0.5, 3)]
+    passing = MilvusStore(Remembering([]), Identity("", "", 1))._passing(rows, "image", None)
+    assert [(one.score, one.added) for one in passing] == [(0.9, 2), (0.9, 4), (0.5, 1), (0.5, 3)]
 
 
 def test_rows_as_answers():
-    assert record_of(row(0, 1)) == Record("a", ("x",), {"n": 1})
-    image = hit_of(row(0.5, 7), "image")
-    assert (image.score, image.name, image.captions, image.id) == (0.5, "a", ("x",), "a")
-    text = Row("k0", "k", "c", 8, {"id": "a", "caption": "x", "metadata": {}}, None, 0.1)
-    assert (hit_of(text, "text").name, hit_of(text, "text").captions) == ("x", ())
+    assert row(0, 1).item == Record("a", ("x",), {"n": 1})
+    image = row(0.5, 7).item.hit(0.5)
+    assert (image.score, image.kind, image.name, image.captions, image.id) == (0.5, "image", "a", ("x",), "a")
+    text = Row("k0", "k", "c", 8, {"id": "a", "caption": "x", "metadata": {}}).item.hit(0.1, "x")
+    assert (text.kind, text.name, text.captions) == ("text", "x", ())
 
 
 def test_what_has_to_be_encoded(uri):
@@ -61,10 +62,11 @@ def test_what_has_to_be_encoded(uri):
     assert store.count("text") == 3
 
 
-def test_no_two_rows_have_the_same_time():
-    times = [next(CLOCK) for _ in range(1000)]
-    assert times == sorted(set(times))
-    assert times[-1] < 2**53
+def test_no_two_rows_have_the_same_time(remote):
+    remote.add([make_item(number) for number in range(100, 110)])
+    times = [row.added for which in ("images", "texts") for row in remote.store.rows.scan(which)]
+    assert len(set(times)) == len(times) == 90
+    assert max(times) < 2**53
 
 
 class Remembering(MilvusRows):
@@ -75,7 +77,7 @@ class Remembering(MilvusRows):
             Row(f"k{n}", f"k{n}", "c", n, {"id": f"i{n}", "metadata": {"n": n}}, torch.tensor([score]))
             for n, score in enumerate(scores)
         ]
-        self.limits, self.walks = [], 0
+        self.uri, self.limits, self.walks = "", [], 0
 
     def nearest(self, which, queries, limit, expression, searching):
         assert expression == ""

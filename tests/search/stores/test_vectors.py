@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.search.stores.vectors import DTYPES, Vectors, check_precision
+from selhn.search.stores.vectors import DTYPES, Vectors
 
 
 @pytest.mark.parametrize(("precision", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 1 / 250)])
@@ -27,11 +27,6 @@ def test_joined_and_cut():
     torch.testing.assert_close(joined.take(slice(None)), Vectors.of(vectors, "int8").take(slice(None)))
     assert len(joined[2:5]) == 3
     assert sum(block.stop - block.start for block in joined.blocks()) == 10
-
-
-def test_what_is_no_precision():
-    with pytest.raises(ValueError, match="precision is 'int4': choose one of float32, float16, int8"):
-        check_precision("int4")
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])

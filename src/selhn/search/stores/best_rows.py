@@ -64,22 +64,20 @@ def _all(number: int) -> Bool[Tensor, " n"]:
 
 def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:
     """Proposed rows in the order of their exact scores."""
-    first_rows = torch.tensor(snapshot.first_rows[kind])
+    first_rows, rows = torch.tensor(snapshot.first_rows[kind]), rows.sort(dim=1).values
     every = rows[rows >= 0].unique()
     if len(every) == 0:
         return Best.nothing(len(queries))
     number = torch.searchsorted(first_rows, every, right=True) - 1
-    scores = torch.full((len(queries), len(every)), -torch.inf)
+    scores = torch.empty(len(queries), len(every))
     for part in number.unique().tolist():
         here = number == part
         vectors = snapshot.segments[part].vectors[kind]
         local = (every[here] - first_rows[part]).to(vectors.rows.device)
         scores[:, here] = queries.score(vectors.take(local), kind).cpu()
-    query, place = (rows >= 0).nonzero(as_tuple=True)
-    not_proposed = torch.ones(scores.shape, dtype=torch.bool)
-    not_proposed[query, torch.searchsorted(every, rows[query, place])] = False
-    best = top(scores.masked_fill(not_proposed, -torch.inf), k)
-    return Best(best.scores, every[best.rows].masked_fill(best.scores == -torch.inf, -1))
+    own = scores.gather(1, torch.searchsorted(every, rows.clamp(min=every[0])))
+    best = top(own.masked_fill(rows < 0, -torch.inf), k)
+    return Best(best.scores, rows.gather(1, best.rows))
 
 
 def nearest(

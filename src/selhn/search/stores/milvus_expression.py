@@ -8,7 +8,8 @@ left out too, so that no value can become part of the expression.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from selhn.search.where import Comparison, Filter, Not
@@ -20,7 +21,7 @@ LARGEST = 2**53
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z", re.ASCII)
 _PATTERN_SIGN = re.compile(r"[*?\[]")
 _SIGN_OF_LIKE = re.compile(r"[%_\\]")
-_SIGNS = {"=": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_SIGNS = {"=": "==", "in": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 def milvus_expression(filter: Filter | None) -> str:
@@ -39,22 +40,14 @@ def _wider(filter: Filter) -> str | None:
 
 
 def _comparison(one: Comparison) -> str | None:
-    if not _PLAIN_KEY.match(one.field):  # such as one that looks inside another
+    values = one.value if one.operator == "in" else [one.value]
+    # A field with a dot looks inside another.
+    if one.operator not in _WRITERS or len(values) > MOST_VALUES or not _PLAIN_KEY.match(one.field):
         return None
-    paths = [f'record["metadata"]["{one.field}"]']
-    if one.field == "id":
-        paths.append('record["id"]')
-    if one.operator in _SIGNS:
-        return _any_of(_compared(path, _SIGNS[one.operator], one.value) for path in paths)
-    if one.operator == "in":
-        if len(one.value) > MOST_VALUES:
-            return None
-        if not one.value:
-            return NOTHING
-        return _any_of(_compared(path, "==", value) for value in one.value for path in paths)
-    if one.operator == "contains":
-        return _any_of(_contains(path, one.value) for path in paths)
-    return _any_of(_begins(path, str(one.value)) for path in paths) if one.operator == "like" else None
+    if not values:
+        return NOTHING
+    paths = [f'record["metadata"]["{one.field}"]', *(['record["id"]'] if one.field == "id" else [])]
+    return _any_of(_WRITERS[one.operator](path, value) for value in values for path in paths)
 
 
 def _any_of(parts: Iterable[str | None]) -> str | None:
@@ -69,7 +62,7 @@ def _joined(word: str, parts: Iterable[str | None]) -> str | None:
     return "(" + word.join(several) + ")"
 
 
-def _compared(path: str, sign: str, value: Any) -> str | None:
+def _compared(sign: str, path: str, value: Any) -> str | None:
     return _any_of(f"{path} {sign} {one}" for one in _literals(sign, value))
 
 
@@ -81,9 +74,9 @@ def _contains(path: str, value: Any) -> str | None:
     return None if _SIGN_OF_LIKE.search(value) else f'({element} or {path} like "%{literals[0][1:-1]}%")'
 
 
-def _begins(path: str, pattern: str) -> str | None:
+def _begins(path: str, pattern: Any) -> str | None:
     """By the beginning of a pattern, up to its first sign."""
-    beginning = _PATTERN_SIGN.split(pattern)[0]
+    beginning = _PATTERN_SIGN.split(str(pattern))[0]
     literals = _literals("==", beginning)
     if not beginning or not literals or _SIGN_OF_LIKE.search(beginning):
         return None
@@ -104,3 +97,10 @@ def _literals(sign: str, value: Any) -> list[str]:
     whole = math.floor(value) if sign in (">", ">=") else math.ceil(value)
     as_whole = [] if sign == "==" and whole != value else [str(whole)]
     return [*as_whole, repr(float(value))]
+
+
+_WRITERS: Mapping[str, Callable[[str, Any], str | None]] = {
+    **{operator: partial(_compared, sign) for operator, sign in _SIGNS.items()},
+    "contains": _contains,
+    "like": _begins,
+}

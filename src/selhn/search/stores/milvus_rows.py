@@ -20,8 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.search.items import Record
 
-DEFAULT_NAME = "selhn"
+DEFAULT_NAME, IDENTITY = "selhn", "identity"
 TIMEOUT = 30.0
 """Seconds until a server that does not answer is given up."""
 BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
@@ -64,6 +65,11 @@ class Row:
     vector: Float[Tensor, " d"] | None = None
     score: float = 0.0
 
+    @property
+    def item(self) -> Record:
+        """The record of its item; the captions only if it is the row of the image."""
+        return Record(self.record["id"], tuple(self.record.get("captions", ())), self.record["metadata"])
+
 
 class MilvusRows:
     """The collections at a URI; #NAME behind it chooses their name. MILVUS_TOKEN is the token of a server."""
@@ -99,8 +105,10 @@ class MilvusRows:
                 "a Milvus Lite file needs Milvus Lite: pip install 'selhn[milvus]', or name a server"
             ) from None
 
-    def exists(self) -> bool:
-        return bool(self._call("has_collection", "about"))
+    def about(self) -> dict[str, Any] | None:
+        """What an index says of itself, which is written last; None if there is no index."""
+        found = self.get("about", [IDENTITY]) if self._call("has_collection", "about") else {}
+        return found[IDENTITY].record if found else None
 
     def create(self, width: int) -> None:
         """The collections, empty, searched exactly; those that exist after an interruption are used."""
@@ -115,10 +123,12 @@ class MilvusRows:
             schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
             made = {"schema": schema, "index_params": self._index("exact"), "consistency_level": "Strong"}
             self._call("create_collection", which, **made)
-
-    def width(self) -> int:
         fields = self._call("describe_collection", "images")["fields"]
-        return int(next(field["params"]["dim"] for field in fields if field["name"] == "vector"))
+        found = next(field["params"]["dim"] for field in fields if field["name"] == "vector")
+        if int(found) != width:
+            raise SelhnError(
+                f"the vectors at {self.uri} have {found} numbers, this model has {width}: choose another #NAME"
+            )
 
     def searching(self) -> Searching:
         kind = self._call("describe_index", "images", index_name="vector")["index_type"]

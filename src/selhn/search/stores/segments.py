@@ -1,7 +1,6 @@
 """Vectors in segments, in memory or in a folder: what is written together never changes."""
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -12,15 +11,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
-from selhn.search.items import Kind, Record
+from selhn.search.items import Item, Kind, Record, digest_of_split, split_items
 from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment, merged
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
-from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identity, Store, Stored
+from selhn.search.stores.store import (
+    Answers,
+    ApproximateKind,
+    Encoded,
+    Identity,
+    Store,
+    Stored,
+    encoded_batches,
+)
 from selhn.search.where import Filter
 
 SEGMENT_ITEMS = 4096
@@ -39,10 +47,10 @@ class SegmentStore(Store):
     longest_record = 2**20
 
     def __init__(self, snapshot: Snapshot, folder: IndexFolder | None = None):
+        super().__init__()
         self.snapshot, self.folder = snapshot, folder
-        self._device = torch.device("cpu")
-        self._changing = threading.RLock()
-        self._holds_lock = False
+        self.path = None if folder is None else folder.path
+        self._device, self._holds_lock = torch.device("cpu"), False
 
     @classmethod
     def create(
@@ -60,18 +68,16 @@ class SegmentStore(Store):
 
     @classmethod
     def build(
-        cls,
-        path: Path | str,
-        identity: Identity,
-        model: AbstractMatcher,
-        source: str | None,
-        encode: Callable[[Store], Iterable[Sequence[Encoded]]],
+        cls, path: Path | str, identity: Identity, model: AbstractMatcher, items: Split | Iterable[Item]
     ) -> "SegmentStore":
-        """A complete index in a folder. A killed build resumes by `source`, the digest of what is indexed.
+        """A complete index in a folder; see `Index.build`."""
 
-        `encode` is given the store as far as it was built before.
-        """
+        def encode(store: Store) -> Iterator[list[Encoded]]:
+            new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
+            return encoded_batches(model, store, new, "refuse")
+
         folder, store, empty = IndexFolder(path), cls(Snapshot(identity)), Snapshot(identity)
+        source = digest_of_split(items) if isinstance(items, Split) else None
         with folder.writing():
             before = folder.open() if is_index(path) else empty
             folder.sweep(before)
@@ -101,15 +107,11 @@ class SegmentStore(Store):
         return self.snapshot.identity
 
     @property
-    def path(self) -> Path | None:
-        return None if self.folder is None else self.folder.path
-
-    @property
-    def generation(self) -> int:
+    def generation(self) -> int:  # type: ignore[override]
         return self.snapshot.generation
 
     @property
-    def found_by(self) -> str:
+    def found_by(self) -> str:  # type: ignore[override]
         used = {one.kind for one in self.snapshot.candidates.values() if one.faiss_index is not None}
         return ", ".join(sorted(used)) or "exact"
 

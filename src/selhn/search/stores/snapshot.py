@@ -86,14 +86,13 @@ class Snapshot:
         number = bisect_right(first, row) - 1
         segment, local = self.segments[number], row - first[number]
         if kind == "image":
-            record = segment.lines[local]
-            return Hit(score, kind, record.id, record.captions, record.id, record.metadata)
+            return segment.lines[local].hit(score)
         item = segment.item_of_text[local]
         record = segment.lines[int(item)]
         place = local - int(torch.searchsorted(segment.item_of_text, item))
         if place >= len(record.captions):
             raise Damaged(f"{record.id!r} has more vectors than captions: build the index again")
-        return Hit(score, kind, record.captions[place], (), record.id, record.metadata)
+        return record.hit(score, record.captions[place])
 
 
 class OtherVersion(Damaged):

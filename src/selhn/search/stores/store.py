@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -62,23 +63,17 @@ class Store(ABC):
     """Keeps encoded items and finds the best of them."""
 
     identity: Identity
+    path: Path | str | None
+    """A folder, the URI of a Milvus, or None for memory."""
+    generation: int
+    """Differs after every change that this process knows of."""
+    found_by: str
+    """What proposes answers; "exact" if every vector is compared."""
     longest_record: int
     """Bytes of captions and metadata that an item may have."""
 
-    @property
-    @abstractmethod
-    def path(self) -> Path | str | None:
-        """A folder, the URI of a Milvus, or None for memory."""
-
-    @property
-    @abstractmethod
-    def generation(self) -> int:
-        """A number that differs after every change that this process knows of."""
-
-    @property
-    @abstractmethod
-    def found_by(self) -> str:
-        """What proposes answers; "exact" if every vector is compared."""
+    def __init__(self) -> None:
+        self._changing = RLock()
 
     @abstractmethod
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
@@ -116,9 +111,9 @@ class Store(ABC):
     def refresh(self) -> None:
         """See what others have written."""
 
-    @abstractmethod
     def writing(self) -> AbstractContextManager[object]:
-        """Hold off other writers over several changes."""
+        """Hold off other writers over several changes: other threads, and of a folder other processes."""
+        return self._changing
 
     def kept_model(self) -> AbstractMatcher | None:
         """The model that is kept with the vectors, if there is one."""

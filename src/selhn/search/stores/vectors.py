@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
 from selhn.base.types import StoredPrecision, to_int8
 from selhn.data.features import BLOCK_BYTES, blocks
 
@@ -70,9 +68,3 @@ class Vectors:
 
     def to(self, device: torch.device | str) -> "Vectors":
         return Vectors(self.rows.to(device), None if self.scale is None else self.scale.to(device))
-
-
-def check_precision(precision: str) -> None:
-    """Refuse a precision that an index does not know."""
-    if precision not in get_args(StoredPrecision):
-        raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")

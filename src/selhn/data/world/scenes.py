@@ -1,6 +1,7 @@
 """Scenes of the generated world: a few coloured things in a setting, many as tensors or one in words."""
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -48,8 +49,7 @@ class Scene:
     things: tuple[Thing, ...]
 
 
-@dataclass(frozen=True)
-class Scenes:
+class Scenes(NamedTuple):
     """B scenes of up to K things; numbers index the tables of words above."""
 
     setting: Int[Tensor, " B"]
@@ -72,13 +72,11 @@ class Scenes:
         return boxes * self.present[..., None]
 
     def repeat(self, times: int) -> "Scenes":
-        return Scenes(*(getattr(self, f.name).repeat_interleave(times, dim=0) for f in fields(self)))
+        return Scenes._make(numbers.repeat_interleave(times, dim=0) for numbers in self)
 
     def pick(self, things: Int[Tensor, " B"]) -> "Scenes":
         """The same scenes with one thing each."""
-        at = things[:, None]
-        chosen = (getattr(self, f.name).gather(1, at) for f in fields(self)[1:])
-        return Scenes(self.setting, *chosen)
+        return Scenes(self.setting, *(numbers.gather(1, things[:, None]) for numbers in self[1:]))
 
     def scene(self, row: int, name: str) -> Scene:
         things = []
@@ -103,10 +101,7 @@ def relations(first: Scenes, second: Scenes) -> Bool[Tensor, "B 7"]:
 class SceneSource:
     """Scene number i of a split, for any i: nothing is stored, and more images never change the earlier ones.
 
-    Args:
-        seed, split: which scenes; another seed is another sample of the same world.
-        objects: the fewest and the most things in a scene.
-        twins: share of odd-numbered scenes that repeat the scene before them with one attribute changed.
+    `make_world` says what the settings are.
     """
 
     seed: int

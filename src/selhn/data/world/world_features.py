@@ -72,6 +72,7 @@ class WorldFeatures(Features):
         self.source, self.noise = source, noise
         self._shape = num_images, num_regions, width
         self._tables = _make_tables(width)
+        self._draws = Draws(source.seed, source.split, "features")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,7 +84,7 @@ class WorldFeatures(Features):
             raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
         rows = rows.to(self._tables["mean"].device)
         scenes = self.source.draw(rows)
-        boxes = self._region_boxes(rows, scenes)
+        boxes = self.boxes(rows, scenes)
         seen = _seen(boxes, scenes.boxes)
         filled = seen.sum(dim=2, keepdim=True).clamp(max=1)
         gain = GAIN_EMPTY + (GAIN_THING - GAIN_EMPTY) * filled
@@ -94,10 +95,6 @@ class WorldFeatures(Features):
         features = torch.addcmul(features, features, features, value=SKEW)
         return features, torch.ones(features.shape[:2], dtype=torch.bool, device=rows.device)
 
-    def boxes(self, rows: Int[Tensor, " B"]) -> Float[Tensor, "B M 4"]:
-        """x1, y1, x2, y2 of every region of some images."""
-        return self._region_boxes(rows, self.source.draw(rows))
-
     def to(self, device: torch.device | str) -> "WorldFeatures":
         moved = copy.copy(self)
         moved._tables = {name: table.to(device) for name, table in self._tables.items()}
@@ -107,10 +104,6 @@ class WorldFeatures(Features):
     def num_bytes(self) -> int:
         """Size of the tables; it does not grow with the number of images."""
         return sum(table.nbytes for table in self._tables.values())
-
-    @property
-    def _draws(self) -> Draws:
-        return Draws(self.source.seed, self.source.split, "features")
 
     def _codes(
         self, rows: Int[Tensor, " B"], scenes: Scenes, boxes: Float[Tensor, "B M 4"], seen: Float[Tensor, "B M K"]
@@ -138,7 +131,8 @@ class WorldFeatures(Features):
         rows = torch.stack([which + start for which, start in zip(chosen, starts)], dim=-1)
         return embedding_bag(rows.flatten(0, 1), self._tables["looks"], mode="sum").view(*rows.shape[:2], CODE)
 
-    def _region_boxes(self, rows: Int[Tensor, " B"], scenes: Scenes) -> Float[Tensor, "B M 4"]:
+    def boxes(self, rows: Int[Tensor, " B"], scenes: Scenes) -> Float[Tensor, "B M 4"]:
+        """x1, y1, x2, y2 of every region of some images, whose scenes are given too."""
         draws = Draws(self.source.seed, self.source.split, "boxes")
         corners = draws.uniform("corner", rows, self.num_regions, 2) * 0.6
         sides = 0.2 + 0.2 * draws.uniform("side", rows, self.num_regions, 2)
@@ -200,7 +194,7 @@ def make_world(
     def make_split(name: str, size: int) -> Split:
         source = SceneSource(seed, name, (few, many), twins)
         features = WorldFeatures(source, size, regions, width, noise)
-        boxes = torch.cat([features.boxes(rows) for rows in torch.arange(size).split(1 << 14)])
+        boxes = torch.cat([features.boxes(rows, source.draw(rows)) for rows in torch.arange(size).split(1 << 14)])
         image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
         names = [f"{name}-scene-{number:06d}" for number in range(size)]
         return Split(name, features, WorldCaptions(source, size), image_of_text, names, boxes)

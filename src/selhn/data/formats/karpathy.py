@@ -64,10 +64,11 @@ def read_karpathy(
             "features must have one row for each image of the file, in its order, whatever its split"
         )
     report.lines.append(f"{array_path.name}: {len(array):,} rows, {array.dtype}, ordered as {json_path.name}")
-    return split_images(
-        *(images, json_path, report, cut_dev),
-        lambda _, numbers: (DenseFeatures(array, torch.tensor(numbers), path=array_path), None),
-    )
+
+    def of_rows(_: str, numbers: list[int]) -> tuple[DenseFeatures, None]:
+        return DenseFeatures(array, torch.tensor(numbers), path=array_path), None
+
+    return split_images(images, json_path, report, cut_dev, of_rows)
 
 
 def only_file(path: Path, pattern: str, what: str) -> Path:

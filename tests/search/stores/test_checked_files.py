@@ -8,20 +8,19 @@ import torch
 
 from selhn.base.errors import Damaged
 from selhn.search.stores.checked_files import (
-    array_chunks,
     check_content,
     check_length,
     open_rows,
     read_checked_json,
     write_checked_json,
-    write_file,
+    write_rows,
 )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8, torch.int32])
 def test_an_array_in_parts_is_what_numpy_reads(tmp_path, dtype):
     rows = (torch.rand(7, 3) * 100).to(dtype)
-    entry = write_file(tmp_path / "a.npy", array_chunks((7, 3), dtype, rows.split(2)))
+    entry = write_rows(tmp_path / "a.npy", dtype, (7, 3), rows.split(2))
     assert np.array_equal(np.load(tmp_path / "a.npy", allow_pickle=False), rows.numpy())
     check_content(tmp_path / "a.npy", entry)
     mapped = open_rows(tmp_path / "a.npy", dtype, (7, 3))
@@ -32,7 +31,7 @@ def test_an_array_in_parts_is_what_numpy_reads(tmp_path, dtype):
 
 def test_files_that_are_not_what_was_written(tmp_path):
     path = tmp_path / "a.npy"
-    entry = write_file(path, array_chunks((4, 2), torch.float32, [torch.ones(4, 2)]))
+    entry = write_rows(path, torch.float32, (4, 2), [torch.ones(4, 2)])
     for shape, dtype in (((2, 4), torch.float32), ((4, 2), torch.float16)):
         with pytest.raises(Damaged, match="and not"):
             open_rows(path, dtype, shape)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -157,8 +158,8 @@ def test_a_full_disk_leaves_the_index_as_it_was(index, make_item, model, monkeyp
             raise OSError(errno.ENOSPC, "No space left on device")
 
     before = index.ids()
-    for module in ("segment", "segment_folder"):
-        monkeypatch.setattr(f"selhn.search.stores.{module}.{function}", no_room, raising=False)
+    for module, name in product(("segment", "segment_folder"), (function, "write_rows")):
+        monkeypatch.setattr(f"selhn.search.stores.{module}.{name}", no_room, raising=False)
     if function == "write_checked_json":  # the manifest itself is written beside its place
         monkeypatch.undo()
         monkeypatch.setattr(os, "replace", lambda old, new: no_room(old))

@@ -5,6 +5,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,13 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[int]:
     return [size, checksum]
 
 
-def array_chunks(shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[Tensor]) -> Iterable[bytes | memoryview]:
-    """The .npy file of an array whose rows come in parts."""
+def write_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...], parts: Iterable[Tensor]) -> list[int]:
+    """Write a .npy file whose rows come in parts; gives length and checksum."""
     header = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype.newbyteorder("<"))
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-    yield header.getvalue()
-    for part in filter(len, parts):
-        yield part.cpu().contiguous().numpy().data.cast("B")
+    rows = (part.cpu().contiguous().numpy().data.cast("B") for part in parts if len(part))
+    return write_file(path, chain([header.getvalue()], rows))
 
 
 def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[Tensor, "..."]:

@@ -22,12 +22,12 @@ from selhn.base.errors import Damaged
 from selhn.base.types import StoredPrecision
 from selhn.search.items import PLURAL, Kind, Record
 from selhn.search.stores.checked_files import (
-    array_chunks,
     check_content,
     check_length,
     open_rows,
     sync_folder,
     write_file,
+    write_rows,
 )
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import DTYPES, Vectors
@@ -170,7 +170,7 @@ def write_segment(folder: Path, segments: Sequence[Segment], identity: Identity)
     for name, (dtype, shape) in layout(identity, items, len(owners)).items():
         if shape[0]:
             chunks = [owners.int()] if name == "item_of_text" else _left_array(segments, name)
-            files[f"{name}.npy"] = write_file(folder / f"{name}.npy", array_chunks(shape, dtype, chunks))
+            files[f"{name}.npy"] = write_rows(folder / f"{name}.npy", dtype, shape, chunks)
     sync_folder(folder)
     return {"name": folder.name, "items": items, "texts": len(owners), "files": files, "deleted": None}
 

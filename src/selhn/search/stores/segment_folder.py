@@ -25,23 +25,10 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import LOCK_FILE, writing
 from selhn.models import AbstractMatcher
-from selhn.search.stores.checked_files import (
-    array_chunks,
-    check_content,
-    sync_folder,
-    write_checked_json,
-    write_file,
-)
+from selhn.search.stores.checked_files import check_content, sync_folder, write_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment, write_segment
-from selhn.search.stores.snapshot import (
-    MANIFEST,
-    OtherVersion,
-    Snapshot,
-    manifest_of,
-    read_manifest,
-    read_snapshot,
-)
+from selhn.search.stores.snapshot import MANIFEST, OtherVersion, Snapshot
 
 FOLDERS = ("segments", "deleted", "models", "approximate")
 OLD_FORMAT_FILE = "embeddings.safetensors"
@@ -49,7 +36,7 @@ ATTEMPTS = 5
 _SEGMENT = re.compile(r"\d{6,}")
 _BEGUN = re.compile(
     rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}"
-    r"|models/\.?[0-9a-f]{24}(\.[0-9a-f]{8})?(\.previous)?"
+    r"|models/\.?[0-9a-f]{24}(\.\w{8})?(\.previous)?"
 )
 """What a process may leave that was killed before it wrote the first manifest."""
 
@@ -76,7 +63,7 @@ class IndexFolder:
         for _ in range(ATTEMPTS):
             manifest = self._manifest_bytes()
             try:
-                return read_snapshot(self.path)
+                return Snapshot.read(self.path)
             except OtherVersion:
                 raise
             except (Damaged, FileNotFoundError) as wrong:
@@ -90,15 +77,6 @@ class IndexFolder:
         opened, folder = self.open(), self.path / "approximate"
         found = {kind: one.read(folder, opened.segments) for kind, one in opened.candidates.items()}
         return replace(opened, candidates=found)
-
-    def holds(self, snapshot: Snapshot) -> bool:
-        """Whether the folder still has this snapshot; not if it cannot be read."""
-        try:
-            content = read_manifest(self.path)
-        except (SelhnError, OSError):
-            return False
-        known = content["model"]["digest"], content["generation"], content.get("born", "")
-        return known == (snapshot.identity.model, snapshot.generation, snapshot.born)
 
     def _manifest_bytes(self) -> bytes | None:
         try:
@@ -172,7 +150,7 @@ class IndexFolder:
                 for name in FOLDERS:
                     if (self.path / name).is_dir():
                         sync_folder(self.path / name)
-                write_checked_json(self.path / MANIFEST, manifest_of(now))
+                now.write(self.path)
         except BaseException:
             self.sweep(before)
             raise
@@ -186,7 +164,7 @@ class IndexFolder:
             return segment
         (self.path / "deleted").mkdir(exist_ok=True)
         name = f"{next(numbers):06}.npy"
-        written = write_file(self.path / "deleted" / name, array_chunks((len(rows),), torch.int32, [rows]))
+        written = write_rows(self.path / "deleted" / name, torch.int32, (len(rows),), [rows])
         return replace(segment, entry={**segment.entry, "deleted": [name, len(rows), written]})
 
     def sweep(self, snapshot: Snapshot) -> None:

@@ -171,8 +171,7 @@ class SegmentStore(Store):
 
     def compact(self) -> None:
         with self.writing():
-            drafts = [self.snapshot.segments] if len(self.snapshot) else []
-            self._write(replace(self.snapshot, segments=(), candidates={}), drafts)
+            self._write(replace(self.snapshot, segments=(), candidates={}), self.snapshot.segments)
 
     def approximate(self, kind: ApproximateKind) -> None:
         """Build FAISS indices over all that is there; items added later are compared one by one."""
@@ -181,10 +180,10 @@ class SegmentStore(Store):
             if self.folder is not None:
                 path, name = self.folder.path / "approximate", f"{self.snapshot.next_name:06}"
                 found = {side: one.write(path, name) for side, one in found.items()}
-            self._write(replace(self.snapshot, candidates=found), [])
+            self._write(replace(self.snapshot, candidates=found))
 
     def refresh(self) -> None:
-        if self.folder is None or self.folder.holds(self.snapshot):
+        if self.folder is None or self.snapshot.is_in(self.folder.path):
             return
         opened = self.folder.open_with_faiss()
         if opened.identity.model != self.identity.model:
@@ -235,13 +234,13 @@ class SegmentStore(Store):
         small = list(takewhile(lambda one: len(one) < SEGMENT_ITEMS, reversed(segments[covered:])))[::-1]
         if new and len(small) >= SMALL_SEGMENTS:
             segments, new = segments[: -len(small)], [*small, *new]
-        self._write(replace(self.snapshot, segments=segments), [new] if new else [])
+        self._write(replace(self.snapshot, segments=segments), new)
 
-    def _write(self, after: Snapshot, drafts: Sequence[Sequence[Segment]]) -> None:
-        """Continue with a snapshot and new segments, on disk if there is a folder."""
-        before = self.snapshot
+    def _write(self, after: Snapshot, draft: Sequence[Segment] = ()) -> None:
+        """Continue with a snapshot and one new segment, on disk if there is a folder."""
+        before, drafts = self.snapshot, [draft] if any(map(len, draft)) else []
         if self.folder is not None:  # what is copied is checked: damage must not get a checksum of its own
-            self.folder.check(segment for draft in drafts for segment in draft if segment.entry)
+            self.folder.check(segment for segment in draft if segment.entry)
             after = self.folder.commit(before, after, drafts)
         else:
             segments = [*after.segments, *map(merged, drafts)]

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from selhn.base.errors import Damaged
+from selhn.base.errors import Damaged, SelhnError
 from selhn.base.version import __version__
 from selhn.search.items import PLURAL, Hit, Kind
-from selhn.search.stores.checked_files import read_checked_json
+from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment
 from selhn.search.stores.store import Identity
@@ -51,6 +51,53 @@ class Snapshot:
     model_kept: bool = False
     born: str = ""
     """Distinguishes the index from another that was built in its place, whose generations begin again."""
+
+    @classmethod
+    def read(cls, folder: Path) -> "Snapshot":
+        """What the manifest of a folder names, with the FAISS indices not read."""
+        content = read_manifest(folder)
+        model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
+        identity = Identity(model["digest"], model["name"], *of_vectors)
+        known = [{name: one[name] for name in _OF_FAISS} for one in content["approximate"]]
+        return cls(
+            identity,
+            [Segment.open(folder, entry, identity) for entry in content["segments"]],
+            content["generation"],
+            content["unfinished"],
+            {one["side"]: FaissCandidates(**one) for one in known if one["side"] in PLURAL},
+            content["next"],
+            model["kept"],
+            str(content.get("born", "")),
+        )
+
+    def write(self, folder: Path) -> None:
+        """Replace the manifest of a folder, in which all files are written, in one step."""
+        identity, candidates = self.identity, self.candidates.values()
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "selhn": __version__,
+            "generation": self.generation,
+            "born": self.born,
+            "model": {"digest": identity.model, "name": identity.model_name, "kept": self.model_kept},
+            "width": identity.width,
+            "precision": identity.precision,
+            "about": dict(identity.about),
+            "unfinished": self.unfinished,
+            "next": self.next_name,
+            "segments": [dict(segment.entry) for segment in self.segments],
+            "approximate": [{name: getattr(one, name) for name in _OF_FAISS} for one in candidates],
+        }
+        write_checked_json(folder / MANIFEST, content)
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether a folder has this snapshot; not if it cannot be read."""
+        try:
+            content = read_manifest(folder)
+        except (SelhnError, OSError):
+            return False
+        known = content["model"]["digest"], content["generation"], content.get("born", "")
+        return known == (self.identity.model, self.generation, self.born)
 
     def __len__(self) -> int:
         return sum(map(len, self.segments))
@@ -124,44 +171,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         _require(entry, _OF_FAISS)
         _require_plain(entry["file"])
     return content
-
-
-def read_snapshot(folder: Path) -> Snapshot:
-    """What the manifest of a folder names, with the FAISS indices not read."""
-    content = read_manifest(folder)
-    model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
-    identity = Identity(model["digest"], model["name"], *of_vectors)
-    known = [{name: one[name] for name in _OF_FAISS} for one in content["approximate"]]
-    return Snapshot(
-        identity,
-        [Segment.open(folder, entry, identity) for entry in content["segments"]],
-        content["generation"],
-        content["unfinished"],
-        {one["side"]: FaissCandidates(**one) for one in known if one["side"] in PLURAL},
-        content["next"],
-        model["kept"],
-        str(content.get("born", "")),
-    )
-
-
-def manifest_of(snapshot: Snapshot) -> dict[str, Any]:
-    """The manifest of a snapshot whose files are written."""
-    identity = snapshot.identity
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "selhn": __version__,
-        "generation": snapshot.generation,
-        "born": snapshot.born,
-        "model": {"digest": identity.model, "name": identity.model_name, "kept": snapshot.model_kept},
-        "width": identity.width,
-        "precision": identity.precision,
-        "about": dict(identity.about),
-        "unfinished": snapshot.unfinished,
-        "next": snapshot.next_name,
-        "segments": [dict(segment.entry) for segment in snapshot.segments],
-        "approximate": [{n: getattr(one, n) for n in _OF_FAISS} for one in snapshot.candidates.values()],
-    }
 
 
 def _require(content: Any, fields: _Fields) -> None:

@@ -5,7 +5,7 @@ import torch
 from loss_cases import make_scores
 
 from selhn.losses import InfoNCE, Learns, MultiPositiveInfoNCE, SigLIP, TripletSelHN, loss_settings
-from selhn.losses.scaled import SHARPEST
+from selhn.losses.infonce import SHARPEST
 
 SCALED = (InfoNCE, MultiPositiveInfoNCE, SigLIP)
 

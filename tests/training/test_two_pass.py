@@ -13,8 +13,8 @@ from selhn.runs import read_log
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
 from selhn.training.protocols import Protocol
+from selhn.training.protocols.base import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
-from selhn.training.two_pass import match_in_two_passes, pulled_pairs, require_two_pass
 
 ELIGIBLE = [name for name, entry in MODELS.items() if entry.family == "cross-attention" and name != "saf"]
 

@@ -45,7 +45,6 @@ class Matching:
 
     @classmethod
     def from_matrix(cls, scores: Array, image_of_text: Indices | None, relevance: Array | None) -> "Matching":
-        """Slices of a matrix (I, T)."""
         matrix = checked_scores(scores)
         num_images, num_texts = matrix.shape
         image, text = true_pairs(num_images, num_texts, image_of_text, relevance)

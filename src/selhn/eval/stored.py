@@ -78,7 +78,6 @@ class StoredScores:
         return torch.from_numpy(np.load(self.path, mmap_mode="c"))
 
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
-        """The next block: the scores of some texts."""
         rows = columns.T.float().contiguous().cpu().numpy().astype(ITEM, copy=False)
         try:
             start = np.load(self._partial, mmap_mode="r").offset
@@ -176,7 +175,6 @@ def _digest(tensors: Iterable[Tensor]) -> str:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Reserve space on the disk for a file of this size."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file, 0, size)

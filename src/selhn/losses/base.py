@@ -171,7 +171,6 @@ class Scheduled:
 
     @property
     def warming_up(self) -> bool:
-        """Whether this is one of the first `warmup_epochs` epochs."""
         return self._epoch < self.warmup_epochs
 
     @property

@@ -1,11 +1,82 @@
 """Symmetric softmax cross-entropy: van den Oord et al., 2018; Radford et al., CLIP, ICML 2021."""
 
 import math
+from typing import Any
 
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.losses.scaled import ScaledLoss
+from selhn.base.types import Reduction
+from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.losses.base import AbstractLoss, Learns
+from selhn.losses.checks import require_number
+
+SHARPEST = 100.0
+"""The largest 1 / temperature that CLIP allows."""
+
+
+class ScaledLoss(Learns, AbstractLoss):
+    """A loss of s / temperature, or of s / temperature + bias.
+
+    Args:
+        temperature: what scores are divided by. `loss.temperature` is the present value of a learnt one.
+        learn: whether the temperature, and the bias of a loss that has one, are parameters. `selhn.train`
+            trains them; a loop of your own gives `loss.parameters()` to its optimiser, without weight decay.
+        reduction: see `AbstractLoss`.
+    """
+
+    mask_same_image = True
+    """Whether other pairs of an anchor's image are left out of its sum."""
+    _bias: float | None = None
+    learnt_bias: nn.Parameter
+
+    def __init__(self, temperature: float = 0.07, learn: bool = False, reduction: Reduction = "mean"):
+        super().__init__(margin=0.0, reduction=reduction)
+        self._temperature = require_number("temperature", temperature, above=0)
+        self.learn = learn
+        if learn:
+            self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+
+    @classmethod
+    def paper(cls, **settings: Any) -> "ScaledLoss":
+        """The paper's value, which is the default."""
+        return cls(**settings)
+
+    @property
+    def temperature(self) -> float:
+        return _present(self._temperature, 1 / self._scale().item()) if self.learn else self._temperature
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._temperature = require_number("temperature", value, above=0)
+        if self.learn:
+            self.log_scale.data.fill_(-math.log(value))
+
+    @property
+    def bias(self) -> float:
+        bias = self._bias or 0.0
+        return _present(bias, self.learnt_bias.item()) if self.learn and self._bias is not None else bias
+
+    def terms(self, given: Any = None) -> Terms:
+        if self.learn:
+            shift = None if self._bias is None else self.learnt_bias
+            return Terms(scale=self._scale(), shift=shift, mask_same_image=self.mask_same_image)
+        return Terms(temperature=self._temperature, bias=self.bias, mask_same_image=self.mask_same_image)
+
+    def logits(self, scores: Float[Tensor, "*K B"]) -> Float[Tensor, "*K B"]:
+        """Scores over temperature, plus bias; statistics have learnt ones applied already."""
+        return scores if self.learn else scores / self._temperature + self.bias
+
+    def learnt(self) -> list[nn.Parameter]:
+        return list(self.parameters())
+
+    def numbers(self) -> dict[str, Tensor]:
+        return {"temperature": 1 / self._scale().detach()} if self.learn else {}
+
+    def _scale(self) -> Float[Tensor, ""]:
+        return self.log_scale.clamp(max=math.log(SHARPEST)).exp()
 
 
 class InfoNCE(ScaledLoss):
@@ -39,3 +110,8 @@ class InfoNCE(ScaledLoss):
     def plateau(self, batch: int) -> float | None:
         """log B: every text is as likely as any other."""
         return math.log(batch)
+
+
+def _present(start: float, learnt: float) -> float:
+    """The learnt value; before training the exact setting, without what float32 rounds."""
+    return start if math.isclose(start, learnt, rel_tol=1e-6) else learnt

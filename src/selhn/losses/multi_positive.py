@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from selhn.kernels import AnchorStatistics, PerAnchor
-from selhn.losses.scaled import ScaledLoss
+from selhn.losses.infonce import ScaledLoss
 
 
 class MultiPositiveInfoNCE(ScaledLoss):

@@ -1,7 +1,5 @@
 """The selectively contrastive triplet loss: Xuan et al., ECCV 2020."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -9,7 +7,7 @@ from torch import Tensor
 from selhn.base.types import Reduction, Variant
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
-from selhn.losses.one_negative import VariantLoss
+from selhn.losses.hardest import VariantLoss
 
 
 class SCT(VariantLoss):
@@ -50,11 +48,6 @@ class SCT(VariantLoss):
         super().__init__(margin, variant, temperature, reduction)
         self.hard_threshold = require_number("hard_threshold", hard_threshold)
         self.weight = require_number("weight", weight)
-
-    @classmethod
-    def official(cls, **settings: Any) -> "SCT":
-        """As in the public code of Xuan et al.: "nca", mean. For the hinge form no public code exists."""
-        return cls(**{"variant": "nca", **settings})
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         negative, positive = anchors["hardest"], anchors.positive

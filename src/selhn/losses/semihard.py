@@ -1,8 +1,6 @@
 """The triplet loss on semi-hard negatives: Schroff et al., FaceNet, CVPR 2015, as the SelHN paper states it."""
 
-from typing import Any
-
-from selhn.losses.one_negative import VariantLoss
+from selhn.losses.hardest import VariantLoss
 
 
 class TripletSHN(VariantLoss):
@@ -26,11 +24,6 @@ class TripletSHN(VariantLoss):
     Example:
         >>> loss = TripletSHN()(image_emb @ text_emb.T)
     """
-
-    @classmethod
-    def official(cls, **settings: Any) -> "TripletSHN":
-        """As in the public code of Xuan et al.: "nca", mean. For the hinge form no public code exists."""
-        return cls(**{"variant": "nca", **settings})
 
     @property
     def needs(self) -> tuple[str, ...]:

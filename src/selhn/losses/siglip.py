@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.checks import require_number
-from selhn.losses.scaled import ScaledLoss
+from selhn.losses.infonce import ScaledLoss
 
 
 class SigLIP(ScaledLoss):

@@ -34,12 +34,10 @@ LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"siglip": {"learn": True}, "nc
 
 @dataclass(frozen=True)
 class Results:
-    """What a finished run reached; `dev` and `test` are what `Metrics.from_dict` reads."""
+    """What a finished run reached in its best epoch on dev, as `Metrics.from_dict` reads it."""
 
     dev: Mapping[str, Any]
-    """Of the epoch with the highest RSUM on dev."""
     test: Mapping[str, Any]
-    """Of the same epoch."""
     best_epoch: int
     """Counted from 0."""
     stalled: str | None
@@ -107,7 +105,6 @@ class RunFolder:
 
     @property
     def results(self) -> Results | None:
-        """What the run reached; None while it has not finished."""
         content = self._read(RESULTS)
         if content is None:
             return None

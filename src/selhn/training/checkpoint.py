@@ -40,7 +40,6 @@ class Checkpoints:
     alarm: StallAlarm | None = None
 
     def save(self, position: Position) -> None:
-        """Write all of it, if the run has a folder."""
         if self.folder.path is None:
             return
         moments, groups = flatten_optimizer(self.optimizer)
@@ -58,7 +57,6 @@ class Checkpoints:
         self.folder.write_checkpoint(name, self.protocol.model, tensors, content)
 
     def load(self) -> Position:
-        """Put everything back where the latest checkpoint left it."""
         latest, tensors, content = self.folder.read_checkpoint()
         try:
             position, there, groups, heard = (content[key] for key in ("position", "identity", "groups", "alarm"))

@@ -3,7 +3,7 @@
 import signal
 import threading
 import zlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Data, with_noise
-from selhn.diagnose import StallAlarm, diagnose, make_alarm, patience, probe_split
+from selhn.diagnose import diagnose, make_alarm, patience, probe_split
 from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.models import AbstractMatcher
@@ -125,12 +125,16 @@ def train_in(
         with meter, interruptible() as interrupted, recording_stream(device):
             for epoch in range(position.epoch, config.epochs):
                 set_learning_rate(optimizer, epoch, config)
-                phase = _begin_phase(loss, epoch, alarm, len(batches), config)
+                if isinstance(loss, Scheduled):
+                    loss.set_epoch(epoch)
+                if alarm is not None and isinstance(loss, AbstractLoss):
+                    alarm.plateau = loss.plateau(config.batch_size)
+                    alarm.patience = patience(loss, len(batches))
                 if position.step_in_epoch == 0:
                     protocol.begin_epoch(epoch)
                 model.train()
                 for step in batches.steps(epoch, start=position.step_in_epoch):
-                    numbers = stepper(step, phase)
+                    numbers = stepper(step, loss.phase if isinstance(loss, Scheduled) else None)
                     done = position.step_in_epoch + 1
                     position = replace(position, step=position.step + 1, step_in_epoch=done)
                     meter.add(position.step, epoch, numbers, read=done == len(batches))
@@ -179,18 +183,6 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield pressed.is_set
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _begin_phase(
-    loss: Callable[..., Tensor], epoch: int, alarm: StallAlarm | None, steps: int, config: TrainConfig
-) -> Hashable:
-    """Tell a scheduled loss and the alarm which epoch begins; returns the phase of the loss."""
-    if isinstance(loss, Scheduled):
-        loss.set_epoch(epoch)
-    if alarm is not None and isinstance(loss, AbstractLoss):
-        alarm.plateau = loss.plateau(config.batch_size)
-        alarm.patience = patience(loss, steps)
-    return loss.phase if isinstance(loss, Scheduled) else None
 
 
 def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:

@@ -80,9 +80,8 @@ def unflatten_optimizer(
     """The inverse of `flatten_optimizer`."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            index, _, key = rest.partition(".")
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
             state.setdefault(int(index), {})[key] = tensor
     for saved, own in zip(groups, optimizer.param_groups):
         # A rate that lives on the device stays there.

@@ -18,7 +18,7 @@ from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
 from selhn.training.protocols import Protocol
-from selhn.training.two_pass import require_two_pass
+from selhn.training.protocols.base import require_two_pass
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:

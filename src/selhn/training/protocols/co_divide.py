@@ -114,7 +114,6 @@ class TwoGaussians:
         )
 
     def posterior(self, values: Float[Tensor, " n"]) -> Float[Tensor, "2 n"]:
-        """How probably each value comes from each component."""
         return self.log_joint(values).softmax(dim=0)
 
     @classmethod

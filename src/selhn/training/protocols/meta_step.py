@@ -53,8 +53,7 @@ class MetaStep(Protocol):
         drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
         may_record = on_gpu and self._dev.resident and config.capture != "never"
         # A recorded step cannot set seeds. Elsewhere they are set: a model may draw in ways not seen here.
-        self._seeded = drops or not may_record
-        self.capturable = not self._seeded
+        self.capturable = may_record and not drops
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
         seed = self.batches.generator.initial_seed()
@@ -74,7 +73,7 @@ class MetaStep(Protocol):
         # Batch statistics and, where they are seeded, random numbers are afterwards what they were.
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         device = self._parameters[0].device
-        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=self._seeded):
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=not self.capturable):
             scores = self._scores(batch, seed)
             steps = self._gradients(self.loss.per_anchor(scores, self.image_ids(batch)).mean())
             with _moved(self._parameters, steps, -self.config.lr):
@@ -95,7 +94,7 @@ class MetaStep(Protocol):
         self._optimizer.step()
 
     def _scores(self, batch: Batch, seed: int) -> Float[Tensor, "*K B B"]:
-        if self._seeded:
+        if not self.capturable:
             torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
         return self.model(batch).scores
 

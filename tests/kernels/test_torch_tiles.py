@@ -41,9 +41,9 @@ def test_what_rounding_takes_is_told(name):
     rows, columns = side(5, 0, 0, torch.bfloat16), side(6, 9, 1, torch.bfloat16)
     weights = random(5, seed=2).float(), random(6, seed=3).float()
     terms = Terms(margin=0.2, polynomial=(0.03, -0.4, 0.9))
-    pulls, row_sums, column_sums = pull_tile(name, rows, columns, *weights, terms)
+    pulls, row_sums, column_sums = pull_tile(name, rows, columns, weights, terms)
     wide_rows, wide_columns = (Side(s.emb.float(), s.label, s.level) for s in (rows, columns))
-    exact, *_ = pull_tile(name, wide_rows, wide_columns, *weights, terms)
+    exact, *_ = pull_tile(name, wide_rows, wide_columns, weights, terms)
     assert pulls.dtype == torch.bfloat16
     assert not torch.equal(pulls.float(), exact)
     torch.testing.assert_close(pulls.float().sum(1) + row_sums[1], exact.sum(1))

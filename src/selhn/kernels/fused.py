@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from selhn.kernels import fused_triton
 from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
-from selhn.kernels.torch_tiles import Reduced, Side
+from selhn.kernels.torch_tiles import Pulls, Reduced, Side, Weights
 
 # The pairs in a block, and how much of d is multiplied at a time. At this size two programs fit on a
 # multiprocessor of an H200, so that one multiplies while the other reduces: blocks of 128 x 256, as fast for
@@ -81,14 +81,7 @@ def _reduce_blocks(names: tuple[str, ...], values: Float[Tensor, "S N A"], winne
     return reduced
 
 
-def pull_tile(
-    name: str,
-    rows: Side,
-    columns: Side,
-    row_weight: Float[Tensor, " R"],
-    column_weight: Float[Tensor, " C"],
-    terms: Terms,
-) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
+def pull_tile(name: str, rows: Side, columns: Side, weights: Weights, terms: Terms) -> Pulls:
     """As in `torch_tiles`; the first of the sums stays 0 except for "hinge_sum", which alone needs it."""
     (num_rows, width), num_columns = rows.emb.shape, len(columns.emb)
     row_blocks, column_blocks = triton.cdiv(num_rows, ROWS), triton.cdiv(num_columns, COLUMNS)
@@ -99,8 +92,8 @@ def pull_tile(
     )
     _launch(
         fused_triton.pull_scores, row_blocks * column_blocks, rows.emb, columns.emb,
-        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, row_weight,
-        column_weight, row_sums, column_sums, num_rows, num_columns, width, terms.margin,
+        _blocks(pulls, ROWS, COLUMNS), rows.label, columns.label, rows.level, columns.level, *weights,
+        row_sums, column_sums, num_rows, num_columns, width, terms.margin,
         1 / terms.temperature, terms.bias, NAME=name,
     )  # fmt: skip
     return pulls, row_sums.sum(dim=1), column_sums.sum(dim=1)

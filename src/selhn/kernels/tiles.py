@@ -6,9 +6,9 @@ gradient: a loss that mines all of its anchors touches none. The numbers of a ti
 that has it, else from `torch_tiles`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,8 @@ from selhn.kernels.gpu import fusable
 from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, Terms, label_images
 from selhn.kernels.torch_tiles import HALF, Side, add_product
 
+Embeddings: TypeAlias = Float[Tensor, "B d"]
+PerPair: TypeAlias = Int[Tensor, " B"]
 PART = 8192
 """How many anchors' embeddings are worked on at a time outside of tiles, to need no further B x d matrix."""
 ALIGNED = 16
@@ -29,9 +31,9 @@ ALIGNED = 16
 
 
 def tiled_statistics(
-    image_emb: Float[Tensor, "B d"],
-    text_emb: Float[Tensor, "B d"],
-    image_ids: Int[Tensor, " B"] | None,
+    image_emb: Embeddings,
+    text_emb: Embeddings,
+    image_ids: PerPair | None,
     needs: tuple[str, ...],
     terms: Terms,
     tile: int | None = None,
@@ -60,7 +62,7 @@ def tiled_statistics(
         # Near collapse its gradient and that of the tiles nearly cancel: they are added before rounding.
         wide = torch.promote_types(multiplied, torch.float32)
         image_emb, text_emb = image_emb.to(wide), text_emb.to(wide)
-    positive, *reduced = _TiledStatistics.apply(image_emb, text_emb, masked, of_tiles, terms, tile, multiplied)
+    positive, *reduced = _TiledStatistics.apply(of_tiles, terms, tile, multiplied, masked, image_emb, text_emb)
     values: dict[str, Tensor] = dict(zip(of_tiles, reduced))
     if "positive_mean" in needs:
         values["positive_mean"] = positive_means(image_emb, text_emb, labels, num_negatives)
@@ -68,7 +70,7 @@ def tiled_statistics(
 
 
 def _scaled(
-    image_emb: Float[Tensor, "B d"], text_emb: Float[Tensor, "B d"], terms: Terms
+    image_emb: Embeddings, text_emb: Embeddings, terms: Terms
 ) -> tuple[Float[Tensor, "B e"], Float[Tensor, "B e"]]:
     """Embeddings whose products are `scale * scores + shift`: the shift is one more column of both."""
     if terms.scale is not None:
@@ -82,10 +84,7 @@ def _scaled(
 
 
 def positive_means(
-    image_emb: Float[Tensor, "B d"],
-    text_emb: Float[Tensor, "B d"],
-    labels: Int[Tensor, " B"],
-    num_negatives: Int[Tensor, " B"],
+    image_emb: Embeddings, text_emb: Embeddings, labels: PerPair, num_negatives: PerPair
 ) -> Float[Tensor, "2 B"]:
     """The mean score over all pairs of an anchor's image, from their mean embedding: O(B d), no tiles."""
     in_order, order = labels.long().sort(stable=True)
@@ -115,26 +114,24 @@ def _arithmetic(tile: int | None) -> ModuleType:
 
 
 class _TiledStatistics(torch.autograd.Function):
-    """(V, T) -> positive (B), then all `needs` (2, B); V and T are multiplied as `multiplied`."""
+    """(V, T) -> positive (B), then all `needs` (2, B); V and T are multiplied as `dtype`."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        image_emb: Tensor,
-        text_emb: Tensor,
-        labels: Tensor,
         needs: tuple[str, ...],
         terms: Terms,
         tile: int | None,
-        multiplied: torch.dtype,
+        dtype: torch.dtype,
+        labels: Tensor,
+        *embs: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.given = image_emb.dtype
-        image_emb, text_emb = image_emb.to(multiplied), text_emb.to(multiplied)
-        with torch.autocast(image_emb.device.type, enabled=False):
-            positive, values, winners = _traverse(image_emb, text_emb, labels, needs, terms, tile)
+        ctx.needs, ctx.terms, ctx.tile, ctx.given = needs, terms, tile, embs[0].dtype
+        image_emb, text_emb = (emb.to(dtype) for emb in embs)
+        with torch.autocast(labels.device.type, enabled=False):
+            positive, values, winners = _traverse((image_emb, text_emb), labels, needs, terms, tile)
         remembered = [winners[name] if name in MAXIMA else values[name] for name in needs]
         ctx.save_for_backward(image_emb, text_emb, labels, positive, *remembered)
-        ctx.needs, ctx.terms, ctx.tile = needs, terms, tile
         ctx.set_materialize_grads(False)
         without = (name for name in needs if name not in MAXIMA and STATISTICS[name].derivative is None)
         ctx.mark_non_differentiable(*(values[name] for name in without))
@@ -168,7 +165,7 @@ class _TiledStatistics(torch.autograd.Function):
             for part in _spans(len(positive), PART):
                 emb_grads[0][part].addcmul_(grad_positive[part, None], text_emb[part])
                 emb_grads[1][part].addcmul_(grad_positive[part, None], image_emb[part])
-        return *(grad.to(ctx.given) for grad in emb_grads), None, None, None, None, None
+        return None, None, None, None, None, *(grad.to(ctx.given) for grad in emb_grads)
 
 
 def _spans(length: int, tile: int) -> Iterator[slice]:
@@ -177,22 +174,15 @@ def _spans(length: int, tile: int) -> Iterator[slice]:
 
 
 def _traverse(
-    image_emb: Float[Tensor, "B d"],
-    text_emb: Float[Tensor, "B d"],
-    labels: Int[Tensor, " B"],
-    needs: tuple[str, ...],
-    terms: Terms,
-    tile: int | None,
+    embs: tuple[Embeddings, Embeddings], labels: PerPair, needs: tuple[str, ...], terms: Terms, tile: int | None
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Positive scores, statistics (2, B), and the index (2, B) of every maximum's winner, -1 for none."""
-    batch, arithmetic = len(image_emb), _arithmetic(tile)
+    batch, arithmetic = len(labels), _arithmetic(tile)
     height, width = (tile, tile) if tile else arithmetic.forward_tile(batch)
-    positive = torch.cat([arithmetic.positives(image_emb[s], text_emb[s]) for s in _spans(batch, height)])
+    positive = torch.cat([arithmetic.positives(embs[0][s], embs[1][s]) for s in _spans(batch, height)])
     values = {name: positive.new_full((2, batch), STATISTICS[name].empty) for name in needs}
-    winners: dict[str, Tensor] = {
-        name: torch.full((2, batch), -1, device=positive.device) for name in needs if name in MAXIMA
-    }
-    images, texts = Side(image_emb, labels, positive), Side(text_emb, labels, positive)
+    winners = {name: positive.new_full((2, batch), -1, dtype=torch.int64) for name in needs if name in MAXIMA}
+    images, texts = (Side(emb, labels, positive) for emb in embs)
     for rows in _spans(batch, height):
         for columns in _spans(batch, width):
             reduced = arithmetic.reduce_tile(images[rows], texts[columns], needs, terms)
@@ -203,19 +193,14 @@ def _traverse(
                         values[name][direction, anchors] = STATISTICS[name].merge(so_far, value)
                         continue
                     # Strictly better, or NaN: tiles come in rising order, so the lowest index keeps a tie.
-                    better = (value > so_far) | value.isnan()
+                    better, known = (value > so_far) | value.isnan(), winners[name][direction, anchors]
                     values[name][direction, anchors] = torch.where(better, value, so_far)
-                    winners[name][direction, anchors] = torch.where(
-                        better, winner + first, winners[name][direction, anchors]
-                    )
+                    winners[name][direction, anchors] = torch.where(better, winner + first, known)
     return positive, values, winners
 
 
 def _add_winner_gradients(
-    embs: tuple[Tensor, Tensor],
-    emb_grads: tuple[Tensor, Tensor],
-    weight: Float[Tensor, "2 B"],
-    winner: Int[Tensor, "2 B"],
+    embs: Sequence[Tensor], emb_grads: Sequence[Tensor], weight: Float[Tensor, "2 B"], winner: Int[Tensor, "2 B"]
 ) -> None:
     """Add the gradient of a maximum to both sides: to every anchor and to its winner."""
     weight = torch.where(winner < 0, 0, weight)
@@ -260,7 +245,7 @@ def _add_sum_gradients(
             for columns in all_columns:
                 column_side = texts[columns]
                 weights = weight[0, rows], weight[1, columns]
-                pulls, row_sums, column_sums = arithmetic.pull_tile(name, row_side, column_side, *weights, terms)
+                pulls, row_sums, column_sums = arithmetic.pull_tile(name, row_side, column_side, weights, terms)
                 add_product(emb_grads[0], rows, pulls, column_side.emb)
                 add_product(emb_grads[1], columns, pulls.mT, row_side.emb)
                 image_sums[:, rows] += row_sums

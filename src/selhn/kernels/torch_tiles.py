@@ -12,6 +12,8 @@ from selhn.kernels.statistics import MAXIMA, STATISTICS, Terms
 HALF = (torch.float16, torch.bfloat16)
 Reduced = dict[str, tuple[Tensor, Tensor | None]]
 """Statistics of the anchors along one side of a tile; a maximum comes with the index of its winner."""
+Weights = tuple[Float[Tensor, " R"], Float[Tensor, " C"]]
+Pulls = tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,7 @@ def reduce_tile(rows: Side, columns: Side, needs: tuple[str, ...], terms: Terms)
     return reduced
 
 
-def pull_tile(
-    name: str,
-    rows: Side,
-    columns: Side,
-    row_weight: Float[Tensor, " R"],
-    column_weight: Float[Tensor, " C"],
-    terms: Terms,
-) -> tuple[Float[Tensor, "R C"], Float[Tensor, "2 R"], Float[Tensor, "2 C"]]:
+def pull_tile(name: str, rows: Side, columns: Side, weights: Weights, terms: Terms) -> Pulls:
     """The gradient by every score of a tile, as precise as the embeddings; for rows, then columns, two sums.
 
     The weights are the gradients of the anchors' statistics. The first sum is over the gradient of an
@@ -90,8 +85,8 @@ def pull_tile(
     scores = negative_scores(rows, columns)
     derivative = STATISTICS[name].derivative
     assert derivative is not None
-    of_rows = derivative(scores, rows.level[:, None], terms) * row_weight[:, None]
-    of_columns = derivative(scores.mT, columns.level[:, None], terms).mT * column_weight
+    of_rows = derivative(scores, rows.level[:, None], terms) * weights[0][:, None]
+    of_columns = derivative(scores.mT, columns.level[:, None], terms).mT * weights[1]
     exact = of_rows + of_columns
     pulls = exact.to(rows.emb.dtype)
     lost = exact - pulls

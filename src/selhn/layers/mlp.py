@@ -63,9 +63,6 @@ def _masked_batch_norm(
     norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]
 ) -> Float[Tensor, "B M c"]:
     """Batch norm in training whose statistics come from the rows under the mask, without indexing by it."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
     rows = features.to(torch.promote_types(features.dtype, torch.float32))
     weight = mask[:, :, None].to(rows.dtype)
     count = weight.sum().clamp(min=1)
@@ -73,9 +70,10 @@ def _masked_batch_norm(
     variance = ((rows - mean).square() * weight).sum((0, 1)) / count
     with torch.no_grad():
         momentum = norm.momentum if norm.momentum is not None else 0.1
-        norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), momentum)
         unbiased = variance * count / (count - 1).clamp(min=1)
-        norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), momentum)
-        norm.num_batches_tracked.add_(1)
+        for name, news in (("running_mean", mean), ("running_var", unbiased)):
+            running = norm.get_buffer(name)
+            running.lerp_(news.to(running.dtype), momentum)
+        norm.get_buffer("num_batches_tracked").add_(1)
     scaled = (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
     return scaled.to(features.dtype)

@@ -41,7 +41,9 @@ def write_folder(
     }
     try:
         with new_folder(out, replace=_OURS) as partial:
-            save_file(_unshared(state), partial / WEIGHTS_FILE)
+            # Each with memory of its own: safetensors refuses views of one storage.
+            weights = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in state.items()}
+            save_file(weights, partial / WEIGHTS_FILE)
             (partial / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
             if tokenizer is not None:
@@ -110,19 +112,6 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
     ]
     if told:
         raise SelhnError(f"{where} holds the weights of another model; {'; '.join(told)}")
-
-
-def _unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, each with memory of its own: safetensors refuses views of one storage."""
-    tensors: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for key, value in state.items():
-        tensor = value.detach().cpu().contiguous()
-        if tensor.untyped_storage().data_ptr() in storages:
-            tensor = tensor.clone()
-        storages.add(tensor.untyped_storage().data_ptr())
-        tensors[key] = tensor
-    return tensors
 
 
 def _card(name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> str:

@@ -125,15 +125,13 @@ class AttentionFiltration(nn.Module):
         weights = self.attention(nodes).squeeze(3)
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         statistics = weights.new_empty(0, len(mask))
-        mean, variance = self.norm.running_mean, self.norm.running_var
+        mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
         if self.training:
             # Official: texts are gone through one by one, so that each has statistics of its own.
             present, count = mask.to(weights.dtype), len(nodes) * mask.sum(1)
             mean = (weights * present).sum((0, 2)) / count
             variance = ((weights - mean[:, None]).square() * present).sum((0, 2)) / count
             statistics = torch.stack([mean, variance * count / (count - 1).clamp(min=1)]).detach()
-        assert mean is not None
-        assert variance is not None
         scale = (variance[:, None] + self.norm.eps).rsqrt() * self.norm.weight
         weights = (weights - mean[:, None]) * scale + self.norm.bias
         weights = weights.sigmoid().masked_fill(~mask, 0)
@@ -146,15 +144,14 @@ class AttentionFiltration(nn.Module):
         r <- (1 - m)^T r + sum over places c of m (1 - m)^(T - 1 - c) statistic_c
         """
         assert self.norm.momentum is not None
-        assert self.norm.num_batches_tracked is not None
         # Official: batches are sorted by length, so that the shortest texts weigh most.
         place = mask.sum(1).argsort(descending=True, stable=True).argsort()
         kept, texts = 1 - self.norm.momentum, len(mask)
         share = self.norm.momentum * kept ** (texts - 1 - place).to(statistics.dtype)
-        for running, news in zip((self.norm.running_mean, self.norm.running_var), statistics, strict=True):
-            assert running is not None
+        for name, news in zip(("running_mean", "running_var"), statistics, strict=True):
+            running = self.norm.get_buffer(name)
             running.mul_(kept**texts).add_((share * news).sum().to(running.dtype))
-        self.norm.num_batches_tracked.add_(texts)
+        self.norm.get_buffer("num_batches_tracked").add_(texts)
 
 
 class SimilarityHead(nn.Module):
@@ -213,7 +210,8 @@ class SimilarityHead(nn.Module):
         if half is not None:
             assert images.whole is not None
             assert texts.whole is not None
-            wholes, layers = (images.whole, texts.whole), (_projection(self.local), _projection(self.whole))
+            wholes = images.whole, texts.whole
+            layers = (LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole))
             nodes = compared_nodes(images.vectors, images.mask, texts.vectors, wholes, *layers, self.smooth, half)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
@@ -244,16 +242,12 @@ class SimilarityHead(nn.Module):
 
     def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
         """The precision of nodes made by kernels; None if they are not."""
-        return node_precision(images.vectors, texts.vectors, _projection(self.local))
+        return node_precision(images.vectors, texts.vectors, LinearWeights(self.local.weight, self.local.bias))
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
         with torch.autocast(nodes.device.type, enabled=False):
             return self.last(vectors.to(self.last.weight.dtype)).squeeze(2), statistics
-
-
-def _projection(layer: nn.Linear) -> LinearWeights:
-    return LinearWeights(layer.weight, layer.bias)
 
 
 def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> Nodes:

@@ -7,7 +7,6 @@ from selhn.layers import (
     attended_cosines,
     attention_weights,
     fragment_attention,
-    pair_products,
     products,
     turned,
     unit,
@@ -99,7 +98,7 @@ def test_each_query_with_its_own_context(focus):
     weights = unit_attention(contexts, queries, 7.0)[own, own]
     torch.testing.assert_close(unit_attention(contexts, queries, 7.0, aligned=True)[:, 0], weights)
     dots = products(contexts.vectors, queries.vectors)[own, :, :, own]
-    torch.testing.assert_close(pair_products(contexts.vectors, queries.vectors)[..., 0], dots)
+    torch.testing.assert_close(products(contexts.vectors, queries.vectors, aligned=True)[..., 0], dots)
 
 
 def test_gradients_agree_with_differences(pair):

@@ -8,7 +8,8 @@ from selhn.layers import Fragments, attended_cosines, fragments, score_in_blocks
 
 def padded(items, size, whole=False):
     mask = torch.arange(size) < torch.arange(1, items + 1)[:, None]
-    return Fragments.of(torch.randn(items, size, 3), mask, torch.randn(items, 3) if whole else None)
+    some = Fragments.of(torch.randn(items, size, 3), mask)
+    return replace(some, whole=torch.randn(items, 3)) if whole else some
 
 
 def test_padding_is_zero():

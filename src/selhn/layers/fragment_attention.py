@@ -31,16 +31,18 @@ Focus = Literal["equal", "prob"]
 CHUNK_BYTES = 2**20
 
 
-def products(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"]) -> Float[Tensor, "C K L Q"]:
-    """Every context fragment with every query fragment, as one matrix product."""
+def products(
+    contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], aligned: bool = False
+) -> Float[Tensor, "C K L q"]:
+    """Every context fragment with every query fragment, as one matrix product.
+
+    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1.
+    """
+    if aligned:
+        return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
     by_fragment = queries.transpose(0, 1)
     matrix = contexts.flatten(0, 1) @ by_fragment.flatten(0, 1).T
     return matrix.view(*contexts.shape[:2], *by_fragment.shape[:2])
-
-
-def pair_products(contexts: Float[Tensor, "P K d"], queries: Float[Tensor, "P L d"]) -> Float[Tensor, "P K L 1"]:
-    """Every context fragment with every fragment of the one query that looks at it."""
-    return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
 
 
 def turned(dots: Float[Tensor, "C K L Q"]) -> Float[Tensor, "Q L K C"]:
@@ -66,7 +68,7 @@ def attended_cosines(
     `dots` are the `products`, where the caller has them already. Where they are `aligned`, query q looks at
     context q alone, and c is 1.
     """
-    dots = _dots(contexts, queries, aligned) if dots is None else dots
+    dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
     dot, square = _Attended.apply(dots, contexts.with_gram().gram, _log_mask(contexts.mask), smooth, focus)
     if aligned:
         dot, square = dot.permute(2, 1, 0), square.permute(2, 1, 0)
@@ -98,16 +100,12 @@ def unit_attention(
     For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more. If
     they are `aligned`, query c looks at context c alone, and q is 1.
     """
-    weights = _Weights.apply(_dots(contexts, queries, aligned), _log_mask(contexts.mask), smooth)
+    dots = products(contexts.vectors, queries.vectors, aligned)
+    weights = _Weights.apply(dots, _log_mask(contexts.mask), smooth)
     gram = contexts.with_gram().gram
     assert gram is not None
     square = (_times_gram(gram, weights) * weights).sum(1, keepdim=True)
     return (weights / (square.clamp(min=1e-30).sqrt() + EPSILON)).permute(0, 3, 2, 1)
-
-
-def _dots(contexts: Fragments, queries: Fragments, aligned: bool) -> Float[Tensor, "C K L q"]:
-    """The products of all with all, or of each with its own."""
-    return (pair_products if aligned else products)(contexts.vectors, queries.vectors)
 
 
 def _log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:

@@ -52,10 +52,8 @@ class Fragments:
     """Memory for scoring these images: see `score_in_blocks`."""
 
     @classmethod
-    def of(
-        cls, vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], whole: Float[Tensor, "n d"] | None = None
-    ) -> "Fragments":
-        return cls(vectors.masked_fill(~mask[:, :, None], 0), mask, whole)
+    def of(cls, vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"]) -> "Fragments":
+        return cls(vectors.masked_fill(~mask[:, :, None], 0), mask)
 
     @classmethod
     def joined(cls, parts: Iterable["Fragments"], num_items: int, longest: int) -> "Fragments":

@@ -110,11 +110,7 @@ def packed_order(lengths: Int[Tensor, " B"], size: int) -> tuple[Int[Tensor, " W
 
 
 def packed_gru(gru: nn.GRU, rows: Float[Tensor, "W e"], rows_of_step: list[int]) -> Float[Tensor, "W h"]:
-    """The states of one layer of `gru`, beginning with zeros.
-
-    r, z = sigmoid(W_r x + b_r + U_r h + c_r), sigmoid(W_z x + b_z + U_z h + c_z)
-    n = tanh(W_n x + b_n + r * (U_n h + c_n)),   h <- (1 - z) n + z h
-    """
+    """The states of one layer of `gru`, beginning with zeros; `selhn.kernels.gru_scan` has the equations."""
     steps, first, before = [], 0, 0
     for count in rows_of_step:  # its rows, and the rows of the step before that they continue
         steps.append((slice(first, first + count), slice(before, before + count)))

@@ -111,8 +111,3 @@ def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:
     """A matcher with plain encoders, as SCAN and BFAN have them."""
     text = WordEncoder(common.num_words, common.word_dim, common.dim)
     return CrossAttention(RegionEncoder(common.feature_dim, common.dim), text, head, tokenizer=common.tokenizer)
-
-
-def in_full_precision(fragments: Fragments) -> torch.autocast:
-    """The context in which scores are made: a caller's autocast is off."""
-    return torch.autocast(fragments.vectors.device.type, enabled=False)

@@ -12,18 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import (
-    Focus,
-    Fragments,
-    attended_cosines,
-    attention_weights,
-    pair_products,
-    products,
-    score_in_blocks,
-    turned,
-)
+from selhn.layers import Focus, Fragments, attended_cosines, attention_weights, products, score_in_blocks, turned
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, in_full_precision, with_head
+from selhn.models.cross_attention import CrossAttention, with_head
 
 Direction = Literal["t2i", "i2t"]
 """Which side looks at the other: words at regions, or regions at words."""
@@ -51,7 +42,7 @@ class StackedAttention(nn.Module):
         # At most: a product, its gradient, a weight for each direction, and the backward pass over them.
         bytes_per_product = 4 * (4 + 2 * len(self.directions))
         cost = bytes_per_product * images.mask.shape[1] * texts.mask.shape[1]
-        with in_full_precision(images):
+        with torch.autocast(images.vectors.device.type, enabled=False):
             if aligned:
                 return self._looking(images, texts, aligned)[0]
             return score_in_blocks(self._score, images, texts, cost)
@@ -74,7 +65,7 @@ class StackedAttention(nn.Module):
         """The sum over the directions; with `aligned`, i = 1: each image with its own text."""
         dots = back = None
         if len(self.directions) == 2:  # the products of both are the same
-            dots = (pair_products if aligned else products)(images.vectors, texts.vectors)
+            dots = products(images.vectors, texts.vectors, aligned)
             back = dots.transpose(1, 2) if aligned else turned(dots)
         scores = []
         for direction in self.directions:

@@ -29,7 +29,7 @@ from selhn.layers import (
     unit_attention,
 )
 from selhn.models.builders import WordSettings, builder, xavier
-from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder, in_full_precision
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
 
 Nodes = Float[Tensor, "I T X s"]
 NodeMask = Bool[Tensor, "T X"]
@@ -232,7 +232,7 @@ class SimilarityHead(nn.Module):
         """W_l (a_n - w_n)^2 and W_g (v - t)^2."""
         assert images.whole is not None
         assert texts.whole is not None
-        with in_full_precision(images):
+        with torch.autocast(images.vectors.device.type, enabled=False):
             weights = unit_attention(images, texts, self.smooth, aligned).flatten(1, 2)
         words = texts.vectors if aligned else texts.vectors.flatten(0, 1)[None]
         local = projected_differences(weights, images.vectors, words, self.local)

@@ -85,7 +85,7 @@ def score_split(
     with ExitStack() as held:
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
-            identity = identity_of(model, split, blocks.texts.tokens, blocks.texts.mask, kind)
+            identity = identity_of(model, split, blocks.texts, kind)
             result = held.enter_context(StoredScores.opened(path, identity, shape, block))
             if result.complete:
                 return result.matrix

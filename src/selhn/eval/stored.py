@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import write_whole, writing
 from selhn.data import Split, image_blocks
+from selhn.data.batches import EncodedTexts
 from selhn.models import AbstractMatcher
 
 FORMAT = 1
@@ -144,15 +145,13 @@ class StoredScores:
             raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
 
 
-def identity_of(
-    model: AbstractMatcher, split: Split, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], kind: str
-) -> dict[str, str]:
-    """What scores depend on, in words and digests; `tokens` are the texts as the tokenizer reads them."""
+def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str) -> dict[str, str]:
+    """What scores depend on, in words and digests; `texts` are as the tokenizer reads them."""
     images = (tensor for block in image_blocks(split) for tensor in block)
     return {
         **identity_of_model(model),
         "images": _digest(images),
-        "texts": _digest([tokens, mask]),
+        "texts": _digest([texts.tokens, texts.mask]),
         "kind of scores": kind,
     }
 

@@ -55,9 +55,8 @@ def region_attention(
 def image_row(split: Split, image: int | str) -> int:
     """The row of an image that is named, or numbered, as a person would."""
     if isinstance(image, str):
-        named = next((row for row, name in enumerate(split.image_names) if name == image), None)
-        if named is not None:
-            return named
+        if image in split.image_names:
+            return split.image_names.index(image)
         if not image.isdecimal():
             raise NotFound(
                 f"{split.name} has no image {image!r}: give a name such as {split.image_names[0]!r} or a number"

@@ -77,8 +77,7 @@ class Checkpoints:
             self.protocol.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
         self.protocol.load_state(kept)
         if self.alarm is not None:
-            for name, value in (heard or {}).items():
-                setattr(self.alarm, name, value)
+            vars(self.alarm).update(heard or {})
         torch.set_rng_state(tensors["rng.cpu"])
         if "rng.cuda" in tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(tensors["rng.cuda"])

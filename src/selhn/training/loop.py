@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
@@ -104,8 +104,7 @@ def train_in(
     data = on_device(data, config, device)
     batches = make_batches(model, data, config, device)
     loss = loss.to(device) if isinstance(loss, AbstractLoss) else loss
-    of_loss: list[nn.Parameter] = loss.learnt() if isinstance(loss, Learns) else []
-    optimizer = make_optimizer(model, config, device, of_loss)
+    optimizer = make_optimizer(model, config, device, loss.learnt() if isinstance(loss, Learns) else ())
     protocol = protocol_of(type(loss))(model, loss, data, batches, config)
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
@@ -194,7 +193,6 @@ def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:
 
 def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:
     """What must be the same when a run is resumed; the number of epochs may grow."""
-    settings = {key: value for key, value in asdict(config).items() if key not in FREE_TO_CHANGE}
     of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
     if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # with the values it starts from
         started = ", ".join(f"{key}={value!r}" for key, value in loss_settings(loss).items())
@@ -207,5 +205,5 @@ def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, c
         "loss": of_loss,
         "data": f"{data.name}, {data.train.num_images:,} images, {data.train.num_texts:,} texts, "
         f"which begin as {zlib.crc32(texts.encode(errors='surrogatepass')):08x}",
-        **{key: repr(value) for key, value in settings.items()},
+        **{key: repr(value) for key, value in asdict(config).items() if key not in FREE_TO_CHANGE},
     }

@@ -69,17 +69,15 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
             f"batch_size {config.batch_size} is more than the {data.train.num_texts} texts of the training split: "
             "lower batch_size"
         )
-    augmentation = Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words)
-    # On a GPU a few more tokens cost little, and every number of tokens needs a recording of its own.
-    token_step = 4 if device.type == "cuda" else 1
     return Batches(
         data.train,
         model.tokenizer,
         config.batch_size,
-        augmentation=augmentation,
+        augmentation=Augmentation(drop_regions=config.drop_regions, corrupt_words=config.corrupt_words),
         seed=config.seed,
         device=device,
-        token_step=token_step,
+        # On a GPU a few more tokens cost little, and every number of tokens needs a recording of its own.
+        token_step=4 if device.type == "cuda" else 1,
         dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
     )
 

@@ -25,7 +25,7 @@ from selhn.models import AbstractMatcher, CrossAttention, encode_batch
 from selhn.training.config import TrainConfig
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Protocol:
     """How a loss is trained; this is the ordinary way, which needs nothing but scores.
 

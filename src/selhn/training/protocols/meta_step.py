@@ -98,9 +98,8 @@ class MetaStep(Protocol):
             torch.manual_seed(seed)  # the same dropout in all passes, so that only the weights differ
         return self.model(batch).scores
 
-    def _gradients(self, value: Tensor) -> list[Tensor]:
-        gradients = torch.autograd.grad(value, self._parameters, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, gradients)]
+    def _gradients(self, value: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(value, self._parameters, allow_unused=True, materialize_grads=True)
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser of the weighting network, which is itself part of the loss."""

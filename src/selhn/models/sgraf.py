@@ -210,9 +210,9 @@ class SimilarityHead(nn.Module):
         if half is not None:
             assert images.whole is not None
             assert texts.whole is not None
-            wholes = images.whole, texts.whole
-            layers = (LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole))
-            nodes = compared_nodes(images.vectors, images.mask, texts.vectors, wholes, *layers, self.smooth, half)
+            given = images.vectors, images.mask, texts.vectors, (images.whole, texts.whole)
+            by_word, by_whole = (LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole))
+            nodes = compared_nodes(*given, by_word, by_whole, self.smooth, half)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
         local, whole = self._differences(images, texts, aligned)

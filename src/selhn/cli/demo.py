@@ -141,7 +141,11 @@ def run_picture_demo(out: Path) -> None:
         for rank, hit in enumerate(hits, 1):
             print(f"        {rank}  {hit.score:.3f}  {Path(hit.id).name}  {hit.captions[0]}")
     contact_sheet(rows).save(out / "pictures.png")
-    first, among_five = _found_by_captions(done.index)
+    asked_with = [(caption, record.id) for record in done.index.records() for caption in record.captions]
+    found = done.index.search_many([caption for caption, _ in asked_with], k=5, find="image")
+    ids = [[hit.id for hit in hits] for hits in found]
+    first = sum(own == best[0] for best, (_, own) in zip(ids, asked_with)) / len(ids)
+    among_five = sum(own in best for best, (_, own) in zip(ids, asked_with)) / len(ids)
     print(f"""
 Asked with each of their captions, the picture it belongs to is the first answer
 in {first:.0%}, and among five in {among_five:.0%}.
@@ -149,15 +153,6 @@ Pictures: {out / "pictures.png"}
 What to type next:
     {_command()} search "food on a plate" --index {out / "pictures.index"}
     {_command()} index ~/Pictures    your own; then {_command()} search "children playing in the snow\"""")
-
-
-def _found_by_captions(index: Index) -> tuple[float, float]:
-    """Shares of captions whose own picture is the first answer, and among the first five."""
-    asked = [(caption, record.id) for record in index.records() for caption in record.captions]
-    found = index.search_many([caption for caption, _ in asked], k=5, find="image")
-    first = [own == hits[0].id for hits, (_, own) in zip(found, asked)]
-    among = [own in {hit.id for hit in hits} for hits, (_, own) in zip(found, asked)]
-    return sum(first) / len(asked), sum(among) / len(asked)
 
 
 def _command() -> str:

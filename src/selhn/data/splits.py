@@ -67,15 +67,18 @@ class Split:
         return len(self.captions)
 
     def first(self, most: int) -> "Split":
-        rows = torch.arange(min(most, self.num_images))
-        texts = (self.image_of_text < len(rows)).nonzero()[:, 0]
+        return self.some(torch.arange(min(most, self.num_images)))
+
+    def some(self, rows: Int[Tensor, " R"]) -> "Split":
+        """Some images, by ascending numbers, and their texts."""
+        texts = torch.isin(self.image_of_text, rows).nonzero()[:, 0]
         return Split(
             self.name,
             SomeImages(self.features, rows),
             [self.captions[text] for text in texts.tolist()],
-            self.image_of_text[texts],
+            torch.searchsorted(rows, self.image_of_text[texts]),
             [self.image_names[row] for row in rows.tolist()],
-            None if self.boxes is None else self.boxes[: len(rows)],
+            None if self.boxes is None else self.boxes[rows],
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ def picture_split(
         precision: of the features there.
     """
     how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
-    pictures = _read_folder(folder, extractor, captions, cache, precision, how)
-    return pictures.split("test", range(len(pictures.names))), pictures.extracted.report
+    _, extracted, split, _ = _read_folder(folder, extractor, captions, cache, precision, how)
+    return split, extracted.report
 
 
 def import_pictures(
@@ -79,33 +79,12 @@ def import_pictures(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SelhnError(f"{out} already exists: choose another name, or remove it first")
     how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
-    pictures = _read_folder(folder, extractor, captions, cache, cache_precision, how)
-    rows = _rows_of_splits(pictures.names, pictures.extracted.features.keys, pictures.texts)
-    train, dev, test = (pictures.split(name, own) for name, own in rows.items())
-    write_native(Data(pictures.folder.resolve().name, train, dev, test), out, precision=precision)
-    pictures.extracted.report.write(pictures.folder, out)
-    return pictures.extracted.report
-
-
-@dataclass(frozen=True)
-class _Pictures:
-    """The pictures of a folder that could be read, their texts, and where their regions are."""
-
-    folder: Path
-    extracted: Extracted
-    names: Sequence[str]
-    texts: Mapping[str, PictureTexts]
-    cells: int | None
-
-    def split(self, name: str, rows: Sequence[int]) -> Split:
-        names = [self.names[row] for row in rows]
-        captions = [self.texts[picture].texts if picture in self.texts else () for picture in names]
-        features = self.extracted.features
-        features = replace(features, keys=[features.keys[row] for row in rows])
-        numbers = torch.tensor([len(own) for own in captions])
-        image_of_text = torch.arange(len(names)).repeat_interleave(numbers)
-        boxes = None if self.cells is None else grid_boxes(self.cells).expand(len(names), -1, -1)
-        return Split(name, features, [text for own in captions for text in own], image_of_text, names, boxes)
+    root, extracted, whole, texts = _read_folder(folder, extractor, captions, cache, cache_precision, how)
+    rows = _rows_of_splits(whole.image_names, extracted.features.keys, texts)
+    train, dev, test = (replace(whole.some(torch.tensor(own)), name=name) for name, own in rows.items())
+    write_native(Data(root.resolve().name, train, dev, test), out, precision=precision)
+    extracted.report.write(root, out)
+    return extracted.report
 
 
 def _read_folder(
@@ -115,8 +94,8 @@ def _read_folder(
     cache: Path | None,
     precision: StoredPrecision,
     how: Mapping[str, Any],
-) -> _Pictures:
-    """Features and texts of a folder; the report names all files that were left out."""
+) -> tuple[Path, Extracted, Split, Mapping[str, PictureTexts]]:
+    """The folder, its features and report on all files, both as one split, and texts by picture."""
     known = {} if captions is None else read_picture_texts(captions)
     if extractor is None:
         root = folder.folder if isinstance(folder, Found) else Path(folder)
@@ -139,13 +118,19 @@ def _read_folder(
             f"no picture in {found.folder} is named in {captions}: it begins with {unmatched[0]!r}, "
             f"the folder with {names[0]!r}"
         )
-    own = None if captions is None else Path(captions).resolve()
+    file = None if captions is None else Path(captions).resolve()
     refused = extracted.report.refused
-    unused = found.closed + [(path, "is not a picture") for path in found.others if path.resolve() != own]
+    unused = found.closed + [(path, "is not a picture") for path in found.others if path.resolve() != file]
     refused += [(writable(path, found.folder), why) for path, why in unused]
     refused += [(name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched]
-    cells = None if extractor is None or extractor.detector is not None else extractor.cells
-    return _Pictures(found.folder, extracted, names, texts, cells)
+    own_texts = [texts[name].texts if name in texts else () for name in names]
+    image_of_text = torch.arange(len(names)).repeat_interleave(torch.tensor([len(own) for own in own_texts]))
+    boxes = None
+    if extractor is not None and extractor.detector is None:
+        boxes = grid_boxes(extractor.cells).expand(len(names), -1, -1)
+    every = [text for own in own_texts for text in own]
+    split = Split("test", extracted.features, every, image_of_text, names, boxes)
+    return found.folder, extracted, split, texts
 
 
 def collect_region_files(

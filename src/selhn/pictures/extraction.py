@@ -81,10 +81,7 @@ class PictureRegions:
 class Extraction:
     """A pipeline from files to regions: iterate over the pictures that can be read; `report` tells of all.
 
-    Args:
-        store: features that are already known, and where new ones go.
-        workers: threads that read and decode.
-        root: folder that names in the report are relative to.
+    `store` has the features that are already known, and gets new ones; see also `extract_pictures`.
     """
 
     paths: Sequence[Path]
@@ -147,10 +144,9 @@ class Extraction:
         if fresh:
             self.store.put(dict(zip(fresh, self.extractor.extract(list(fresh.values())))))
         self.report.computed += len(fresh)
-        known = dict(zip(waiting, self.store.get(list(waiting))))
         for picture in batch:
             if picture.prepared is not None:
-                picture.regions, picture.prepared = known[picture.key], None
+                picture.regions, picture.prepared = self.store.get([picture.key])[0], None
 
 
 def extract_pictures(

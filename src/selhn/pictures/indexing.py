@@ -98,18 +98,14 @@ def open_examples(
 
 def example_facts() -> dict[str, dict[str, Any]]:
     """Metadata of each example picture, to filter by and to show; the licences must be named."""
-    return {
-        entry["file"]: {
+    facts = {}
+    for entry in json.loads(ANNOTATIONS.read_text(encoding="utf-8")):
+        width, height = entry["orig_size"]
+        shape = "landscape" if width > height else "portrait"
+        facts[entry["file"]] = {
             "license": "CC BY-SA 2.0" if "ShareAlike" in entry["license"] else "CC BY 2.0",
             "license_url": entry["license_url"],
             "source": entry["flickr_url"],
-            "shape": _shape(*entry["orig_size"]),
+            "shape": "square" if abs(width - height) <= 0.1 * height else shape,
         }
-        for entry in json.loads(ANNOTATIONS.read_text(encoding="utf-8"))
-    }
-
-
-def _shape(width: int, height: int) -> str:
-    if abs(width - height) <= 0.1 * height:
-        return "square"
-    return "landscape" if width > height else "portrait"
+    return facts

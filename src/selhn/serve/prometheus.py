@@ -2,8 +2,9 @@
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,14 +25,12 @@ class Histogram:
 
     def lines(self, name: str, labels: str = "") -> Iterable[str]:
         """The lines for Prometheus, with cumulative counts."""
-        below = 0
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts):
-            below += count
+        for bound, below in zip((*self.bounds, "+Inf"), accumulate(self.counts)):
             joined = ",".join(part for part in (labels, f'le="{bound}"') if part)
             yield f"{name}_bucket{{{joined}}} {below}"
         braces = f"{{{labels}}}" if labels else ""
         yield f"{name}_sum{braces} {self.total:.6f}"
-        yield f"{name}_count{braces} {below}"
+        yield f"{name}_count{braces} {sum(self.counts)}"
 
 
 class RequestMetrics:
@@ -39,13 +38,9 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: dict[str, Histogram] = {}
+        self.seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
         self.batches = Histogram(BATCHES)
         self.in_flight = 0
-
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        self.requests[route, method, status] += 1
-        self.seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
         """All numbers, and further values by name, each with its description."""
@@ -89,4 +84,5 @@ class Measured:
             # Only our own paths and methods become labels, not whatever clients send.
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if route != "other" else "other"
-            self.metrics.answered(route, method, status, time.perf_counter() - start)
+            self.metrics.requests[route, method, status] += 1
+            self.metrics.seconds[route].observe(time.perf_counter() - start)

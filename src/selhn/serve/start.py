@@ -14,13 +14,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "SELHN_TOKEN"
 
 
-def require_serve() -> None:
-    """Raise MissingExtra if FastAPI or uvicorn is not installed."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingExtra(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
-
-
 def serve(
     path: Path | str | None = None,
     *,
@@ -35,7 +28,9 @@ def serve(
     model: Path | None = None,
 ) -> None:
     """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
-    require_serve()
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
     from selhn.serve.app import create_app
     from selhn.serve.guard import is_loopback
     from selhn.serve.service import Service

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.search import answer_tiles, describe
+from selhn.cli.search import SIDE, Tile, answer_tiles, contact_sheet, describe
 from selhn.data import Data, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render
@@ -19,7 +19,6 @@ from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.picture_folders import picture_id
-from selhn.pictures.sheets import SIDE, Tile, contact_sheet
 from selhn.runs import RunFolder
 from selhn.search import Index
 from selhn.training import RunConfig, get_recipe, override, run_config

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
@@ -16,10 +16,12 @@ from selhn.pictures import index_pictures, open_picture
 from selhn.pictures.indexing import pictures_in
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index
 from selhn.pictures.plans import make_plan
-from selhn.pictures.sheets import Tile, contact_sheet
 from selhn.search import Hit, Index, Item, is_milvus
 from selhn.search.items import split_ids, split_items
 from selhn.training.run import open_data
+
+SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 34
+FRAME = "#16a34a"
 
 
 def fill_index(
@@ -99,6 +101,36 @@ def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
         raise SelhnError(f"--sheet {out}: cannot write pictures as {out.suffix or 'that'}: use .png or .jpg")
     out.parent.mkdir(parents=True, exist_ok=True)
     contact_sheet([(title, answer_tiles(hits))]).save(out)
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A picture, what is written under it, and whether it has a green frame."""
+
+    picture: Image.Image
+    label: str
+    framed: bool = False
+
+
+def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
+    """Rows of a title and some tiles; pictures are made to fit, never cut or stretched."""
+    columns = max(1, *(len(tiles) for _, tiles in rows)) if rows else 1
+    height = TOP + SIDE + BOTTOM
+    sheet = Image.new("RGB", (columns * (SIDE + GAP) + GAP, height * len(rows)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (title, tiles) in enumerate(rows):
+        top = row * height
+        draw.text((GAP, top + 14), title, fill="#111111", font=ImageFont.load_default(18))
+        for column, tile in enumerate(tiles):
+            picture = ImageOps.contain(tile.picture, (SIDE, SIDE))
+            left = GAP + column * (SIDE + GAP)
+            x, y = left + (SIDE - picture.width) // 2, top + TOP + (SIDE - picture.height) // 2
+            if tile.framed:
+                draw.rectangle((x - 5, y - 5, x + picture.width + 4, y + picture.height + 4), fill=FRAME)
+            sheet.paste(picture, (x, y))
+            below = left, top + TOP + SIDE + 8
+            draw.text(below, tile.label, fill="#444444", font=ImageFont.load_default(15))
+    return sheet
 
 
 def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:

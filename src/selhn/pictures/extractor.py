@@ -68,8 +68,7 @@ class Extractor:
     @property
     def width(self) -> int:
         """F, the numbers per region."""
-        if self.form == "pca":
-            assert self.projection is not None
+        if self.form == "pca" and self.projection is not None:
             return len(self.projection.scale)
         return self.backbone.width
 

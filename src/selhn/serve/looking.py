@@ -17,6 +17,8 @@ from selhn.text import split_words
 
 Regions = Float[Tensor, "M F"]
 Boxes = Float[Tensor, "M 4"]
+Compared = tuple[list[str], Float[Tensor, "B 4"], Float[Tensor, "words B"], float]
+"""Words, boxes, a weight for each pair, and the least weight that is drawn in the full colour."""
 KEPT = 32
 MOST_WORDS = 24
 FULL_FIT = 0.4
@@ -45,36 +47,32 @@ class Looking:
 
     def look(self, path: Path, text: str) -> LookMessage:
         regions, boxes = self._regions(path, path.stat().st_mtime_ns)
-        compare = self._attention if isinstance(self.model, CrossAttention) else self._fit
-        return compare(regions, boxes, text)
-
-    def _attention(self, regions: Regions, boxes: Boxes, text: str) -> LookMessage:
-        found = region_attention(self.model, regions, text, boxes)
-        rows = [row for row, is_word in enumerate(found.is_word) if is_word][:MOST_WORDS]
-        weights = found.weights.cpu()[rows]
-        full = max(float(weights.max()) if rows else 0.0, 3 / len(boxes))
+        attends = isinstance(self.model, CrossAttention)
+        words, boxes, weights, least = (self._attention if attends else self._fit)(regions, boxes, text)
         return LookMessage(
-            kind="attention",
-            words=[found.words[row] for row in rows],
+            kind="attention" if attends else "fit",
+            words=words,
             boxes=boxes.tolist(),
             weights=weights.tolist(),
-            full=full,
+            full=max([least, *weights.flatten().tolist()]),
         )
 
-    def _fit(self, regions: Regions, boxes: Boxes, text: str) -> LookMessage:
+    def _attention(self, regions: Regions, boxes: Boxes, text: str) -> Compared:
+        found = region_attention(self.model, regions, text, boxes)
+        rows = [row for row, is_word in enumerate(found.is_word) if is_word][:MOST_WORDS]
+        return [found.words[row] for row in rows], boxes, found.weights.cpu()[rows], 3 / len(boxes)
+
+    def _fit(self, regions: Regions, boxes: Boxes, text: str) -> Compared:
         parts = ~torch.isclose(boxes, grid_boxes(1)[:1]).all(1)  # the whole picture says nothing about where
         words = [word for word in split_words(text) if any(map(str.isalnum, word))][:MOST_WORDS]
         if not words or not bool(parts.any()):
-            return LookMessage(kind="fit", words=[], boxes=[], weights=[], full=1.0)
+            return [], boxes[:0], torch.empty(0, 0), 1.0
         assert self.model.tokenizer is not None
         tokens, mask = self.model.tokenize(words)
         known = (torch.isin(tokens, self.model.tokenizer.kinds.ordinary.to(tokens.device)) & mask).any(1)
         images = self.model.embed_images(regions[parts][:, None])
         scores = self.model.score(images, self.model.embed_texts(words)).T.float().cpu()
-        scores = torch.where(known[:, None], scores, 0).clamp(min=0)
-        full = max(FULL_FIT, float(scores.max()))
-        weights = scores.tolist()
-        return LookMessage(kind="fit", words=words, boxes=boxes[parts].tolist(), weights=weights, full=full)
+        return words, boxes[parts], torch.where(known[:, None], scores, 0).clamp(min=0), FULL_FIT
 
     def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
         """The time of the last change tells a picture in the cache from an older one."""

@@ -50,9 +50,16 @@ class WatchedRuns:
     def read(self, name: str, after: int = 0) -> RunLog:
         """The log of a run from a byte on; a line that is not complete yet is left for the next call."""
         part = self._run(name).log_since(after, MOST_BYTES)
-        rows = [row for row in part.rows if isinstance(row.get("step"), int)]
-        evaluations = [found for row in rows if (found := _evaluation(row)) is not None]
-        steps = [row for row in rows if not isinstance(row.get("dev"), dict)]
+        steps, evaluations = [], []
+        for row in part.rows:
+            step, epoch, dev = row.get("step"), row.get("epoch"), row.get("dev")
+            if not isinstance(step, int):
+                continue
+            if not isinstance(dev, dict):
+                steps.append(row)
+            elif (rsum := finite(dev.get("rsum"))) is not None:
+                epoch = epoch if isinstance(epoch, int) else 0
+                evaluations.append({"step": step, "epoch": epoch, "rsum": rsum})
         every = max(1, math.ceil(len(steps) / MOST_ROWS))
         groups = [steps[first : first + every] for first in range(0, len(steps), every)]
         return RunLog(
@@ -91,15 +98,6 @@ class WatchedRuns:
 def finite(value: Any) -> float | None:
     """The value if JSON can store it as a number."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _evaluation(row: Row) -> dict[str, float] | None:
-    """Step, epoch and RSUM on dev."""
-    rsum = finite(row["dev"].get("rsum")) if isinstance(row.get("dev"), dict) else None
-    if rsum is None:
-        return None
-    epoch = row.get("epoch")
-    return {"step": row["step"], "epoch": epoch if isinstance(epoch, int) else 0, "rsum": rsum}
 
 
 def _mean(rows: Sequence[Row], names: Sequence[str]) -> float | None:

@@ -1,7 +1,7 @@
 import numpy as np
 from PIL import Image
 
-from selhn.pictures.sheets import BOTTOM, GAP, SIDE, TOP, Tile, contact_sheet
+from selhn.cli.search import BOTTOM, GAP, SIDE, TOP, Tile, contact_sheet
 
 
 def test_rows_of_pictures_that_are_neither_cut_nor_stretched():

@@ -18,7 +18,6 @@ from selhn.cli.search import (
     describe,
     fill_index,
     index_path,
-    save_sheet,
 )
 from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
@@ -136,8 +135,8 @@ def test_pictures_without_any_other_argument(pictures, tmp_path):
     assert [line.split()[2] for line in lines] == [f"Pictures/{Path(hit.id).name}" for hit in hits]
     assert json.loads(answers(hits, as_json=True))[0]["id"] == hits[0].id
     with pytest.raises(SelhnError):
-        save_sheet(tmp_path / "sheet.xyz", "a red ball", hits)
-    save_sheet(tmp_path / "sheets" / "a.png", "a red ball", hits)
+        ask(["a red ball"], sheet=tmp_path / "sheet.xyz")
+    assert ask(["a red ball"], k=3, sheet=tmp_path / "sheets" / "a.png") == hits
     with Image.open(tmp_path / "sheets" / "a.png") as sheet:
         assert sheet.width == 3 * 212 + 12
 
@@ -200,5 +199,5 @@ def test_a_picture_that_is_gone_is_a_grey_tile(pictures, tmp_path):
     (pictures / Path(hits[1].id).name).unlink()
     tiles = answer_tiles(hits)
     assert [("missing" in tile.label) for tile in tiles] == [False, True, False]
-    save_sheet(tmp_path / "sheet.png", "found", hits)
+    ask(["a red ball"], k=3, sheet=tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 1_000

@@ -86,7 +86,9 @@ def search(
     split: str = "test",
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both."""
-    from selhn.cli.search import answers, index_path, save_sheet
+    from PIL import Image
+
+    from selhn.cli.search import answer_tiles, answers, contact_sheet, index_path
     from selhn.models import load_model
     from selhn.pictures import Library
     from selhn.pictures.picture_folders import found_index
@@ -107,7 +109,12 @@ def search(
     hits = library.index.search(query, k, find, where=where)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
     if sheet is not None:
-        save_sheet(sheet, " + ".join(filter(None, [*words[-1:], like and Path(like).name])), hits)
+        if sheet.suffix.lower() not in Image.registered_extensions():
+            kind = sheet.suffix or "that"
+            raise SelhnError(f"--sheet {sheet}: cannot write pictures as {kind}: use .png or .jpg")
+        sheet.parent.mkdir(parents=True, exist_ok=True)
+        title = " + ".join(filter(None, [*words[-1:], like and Path(like).name]))
+        contact_sheet([(title, answer_tiles(hits))]).save(sheet)
 
 
 def serve(

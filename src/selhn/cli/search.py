@@ -95,14 +95,6 @@ def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
     )
 
 
-def save_sheet(out: Path, title: str, hits: Sequence[Hit]) -> None:
-    """Draw the pictures that were found, best first."""
-    if out.suffix.lower() not in Image.registered_extensions():
-        raise SelhnError(f"--sheet {out}: cannot write pictures as {out.suffix or 'that'}: use .png or .jpg")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    contact_sheet([(title, answer_tiles(hits))]).save(out)
-
-
 @dataclass(frozen=True, eq=False)
 class Tile:
     """A picture, what is written under it, and whether it has a green frame."""

@@ -23,6 +23,7 @@ PICTURE_BODY: dict[str, Any] = {
 }
 
 Search = Annotated[messages.SearchRequest, Query()]
+TOLD_LIMITS = {"answers": "answers", "query": "query", "bytes": "body", "pixels": "pixels"}
 MOST_CAPTIONS = 100
 """Per item; each is encoded."""
 
@@ -97,7 +98,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     @router.get("/about", tags=["service"])
     async def about() -> messages.About:
         """Describe what is served and what the service can do."""
-        collection, limits = service.collection, service.limits
+        collection = service.collection
         fields = () if collection is None else (await service.read(collection.fields)).items()
         return messages.About(
             name=service.name,
@@ -112,12 +113,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
                 runs=service.runs is not None,
             ),
             fields={name: [messages.FieldValue(value=v, count=n) for v, n in own] for name, own in fields},
-            limits={
-                "answers": limits.answers,
-                "query": limits.query,
-                "bytes": limits.body,
-                "pixels": limits.pixels,
-            },
+            limits={told: getattr(service.limits, name) for told, name in TOLD_LIMITS.items()},
         )
 
     @router.get("/models", tags=["service"])
@@ -138,9 +134,8 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         """Add the picture in the body; the same picture always gets the same id and replaces itself."""
         collection = _written(service)
         _check_captions(service, caption or [])
-        content = await read_picture(request)
-        adding = (content, service.limits.pixels, caption or [])
-        name = await service.queries.run(collection.library.add, *adding)
+        content, pixels = await read_picture(request), service.limits.pixels
+        name = await service.queries.run(collection.library.add, content, pixels, caption or [])
         return messages.Added(id=name)
 
     @router.patch("/item", tags=["writing"])

@@ -40,11 +40,8 @@ def picture_split(
 ) -> tuple[Split, PictureReport]:
     """All pictures of a folder as one split, named by their paths in it, with captions if there are some.
 
-    Without an extractor the folder holds features, one `.npy` or `.npz` file per picture.
-
-    Args:
-        cache: folder of the features; by default one in the user's cache folder.
-        precision: of the features there.
+    Without an extractor the folder holds features, one `.npy` or `.npz` file per picture. All other arguments
+    are those of `extract_pictures`.
     """
     how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
     _, extracted, split, _ = _read_folder(folder, extractor, captions, cache, precision, how)

@@ -147,12 +147,7 @@ class Library:
         workers: int = 2,
         quiet: bool = False,
     ) -> Indexed:
-        """Carry out a plan. What is done when it is interrupted is kept, and a new plan has only the rest.
-
-        Args:
-            cache: folder of the features; by default one in the user's cache folder.
-            workers: threads that read and decode.
-        """
+        """Carry out a plan, see also `extract_pictures`. What is done before an interruption is kept."""
         extractor = self._require_extractor("give another path for the index")
         fresh = {item.id: item for item in (*plan.add, *plan.replace)}
         store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)

@@ -91,10 +91,7 @@ class Service:
     ) -> "Service":
         """The service of an index (by default the one of `selhn index`), of the examples, or of runs alone.
 
-        Args:
-            path: of the index, a folder or a Milvus URI.
-            attention: of a run or a saved model, see `Service`.
-            model: of a run or a saved model, if the index does not contain its own.
+        `attention` (see `Service`) and `model`, of an index without its own, are runs or saved models.
         """
         if examples and path is not None:
             raise SelhnError(f"either {path} or --examples is served, not both: leave one out")

@@ -11,7 +11,7 @@ from selhn.report.records import flat, read_runs
 def test_what_a_folder_says(write_run):
     first, second = read_runs([write_run("a", "loss=hn", level=20), write_run("b", "loss.epsilon=0.03")])
     assert (first.name, second.name) == ("a", "b")
-    assert (first.epsilon, second.epsilon, first.plateau) == (0.01, 0.03, 0.2)
+    assert (first.epsilon, second.epsilon, first.found.plateau) == (0.01, 0.03, 0.2)
     assert first.settings["loss"] == "hn"
     assert second.settings["loss_settings.epsilon"] == "0.03"
     assert first.environment["command"] == '["selhn", "train"]'
@@ -27,7 +27,7 @@ def test_an_unfinished_run_has_what_it_has(record):
     assert run.rsum == run.dev.rsum
     early = record("early", finished=False, log=[{"step": 1, "epoch": 0, "loss_per_anchor": 0.3}])
     assert (early.dev, early.best_epoch, early.rsum) == (None, None, -1)
-    assert early.log.steps.tolist() == [1]
+    assert early.found.log.steps.tolist() == [1]
 
 
 def test_a_run_that_was_started_from_objects(write_run):

@@ -59,12 +59,14 @@ def test_a_run_that_is_not_finished(record):
 
 def test_a_verdict_with_its_evidence_and_remedy(record):
     stalled = Verdict("stalled", 155, "the loss sits still", ("loss <b>0.2</b>",), "train otherwise")
-    run = replace(record("hn", "loss=hn"), verdict=stalled, alarm="Training has stalled.")
+    run = record("hn", "loss=hn")
+    run = replace(run, found=run.found._replace(verdict=stalled), alarm="Training has stalled.")
     said = words(verdicts([run]))
     for part in ("stalled since step 155", "The loss sits still.", "loss <b>0.2</b>", "What helps: train otherwise.",
                  "the alarm said: “Training has stalled.”", "rvse with hn on world"):  # fmt: skip
         assert part in said
-    fine = replace(run, verdict=Verdict("healthy", None, "it learns", (), "nothing to fix"), alarm=None)
+    healthy = Verdict("healthy", None, "it learns", (), "nothing to fix")
+    fine = replace(run, found=run.found._replace(verdict=healthy), alarm=None)
     assert "What helps" not in verdicts([fine])
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,11 +141,9 @@ class _Table:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], source: str):
         self.source = source
-        self.rows: list[dict[str, float]] = []
-        for row in rows:
-            if len(self.rows) == MOST_ROWS:
-                raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
-            self.rows.append(dict(_numbers(row)))
+        self.rows = [dict(_numbers(row)) for row in islice(rows, MOST_ROWS + 1)]
+        if len(self.rows) > MOST_ROWS:
+            raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
         self.names = list(dict.fromkeys(name for row in self.rows for name in row))
 
     def column(self, name: str | None) -> Column:
@@ -192,10 +191,9 @@ def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
         elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
             full = f"{prefix}{name}"
             try:
-                yield full.strip() if isinstance(value, str) else full, float(value)
-            except OverflowError:  # a whole number that no float can hold
-                assert isinstance(value, int)
-                yield full, math.inf if value > 0 else -math.inf
+                # A whole number that no float can hold is read from its digits, and infinite.
+                number = float(str(value) if isinstance(value, int) else value)
+                yield full.strip() if isinstance(value, str) else full, number
             except ValueError:  # words
                 continue
 

@@ -238,12 +238,11 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
     """
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
-    owners = split.image_of_text.tolist()
-    first = {image: text for text, image in reversed(list(enumerate(owners)))}
+    first = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
     chosen = [image for image in range(min(pairs, split.num_images)) if image in first]
     device = device_of(model)
     regions, region_mask = next(iter(image_blocks(split, pairs, device)))
-    tokens, token_mask = model.tokenize([split.captions[first[image]] for image in chosen])
+    tokens, token_mask = model.tokenize([first[image] for image in chosen])
     with in_eval_mode(model):
         images = model.encode_images(regions[chosen], region_mask[chosen])
         texts = model.encode_texts(tokens.to(device), token_mask.to(device))

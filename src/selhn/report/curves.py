@@ -85,34 +85,34 @@ def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
     drawn, place = values[finite], np.cumsum(finite) - 1
     reach = len(drawn) // WINDOWS // 2 if average else 0
     edges = np.linspace(0, len(values), min(len(values), MOST_POINTS) + 1).astype(int)
-    cut: list[tuple[float, float, float, float]] = []
-    for start, end in zip(edges, edges[1:]):
-        there = np.flatnonzero(finite[start:end]) + start
-        if len(there):
-            # Differences of one cumulative sum would lose small values that come after a large one.
-            near = drawn[max(place[there[-1]] - reach, 0) : place[there[-1]] + reach + 1]
-            cut.append((steps[there[-1]], near.mean(), values[there].min(), values[there].max()))
-        else:
-            cut.append((steps[end - 1], np.nan, np.nan, np.nan))
-    at, line, low, high = np.array(cut, dtype=float).reshape(-1, 4).T
-    return Curve(run, name, at, line, low, high, lost=int((~finite).sum()))
+    numbers = np.where(finite, values, np.nan)
+    low, high = (extreme.reduceat(numbers, edges[:-1]) for extreme in (np.fmin, np.fmax))
+    # Of every part the last number; if it has none, the last row.
+    last = np.maximum.reduceat(np.where(finite, np.arange(len(values)), -1), edges[:-1])
+    last = np.where(last < 0, edges[1:] - 1, last)
+    # Differences of one cumulative sum would lose small values that come after a large one.
+    around = (drawn[max(place[row] - reach, 0) : place[row] + reach + 1] for row in last)
+    line = [near.mean() if finite[row] else np.nan for row, near in zip(last, around)]
+    return Curve(run, name, steps[last], np.array(line), low, high, lost=int((~finite).sum()))
 
 
 def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     """All that the logs have of: loss, delta_s, share of mined anchors, gradients, and RSUM on dev."""
-    per_anchor = all(run.log.loss_name == "loss_per_anchor" for run in runs)
-    plateaus, epsilons = {run.plateau for run in runs}, {run.epsilon for run in runs}
+    per_anchor = all(run.found.log.loss_name == "loss_per_anchor" for run in runs)
+    plateaus, epsilons = {run.found.plateau for run in runs}, {run.epsilon for run in runs}
     known = [plateau for plateau in plateaus if plateau]
     # A sum over all negatives beside a loss of one would press the other flat.
     far_apart = bool(known) and max(known) > FAR_APART * min(known)
-    plateau = known[0] if len(known) == len(plateaus) == 1 else None
-    epsilon = epsilons.pop() if len(epsilons) == 1 else None
-    until = max(1.0, *(float(run.log.steps[-1]) for run in runs))
+    equal = (known[0], "all scores equal") if len(known) == len(plateaus) == 1 else None
+    least = (epsilons.pop(), "epsilon") if len(epsilons) == 1 else None
+    until = max(1.0, *(float(run.found.log.steps[-1]) for run in runs))
 
     def panel(
         title: str, column: str, words: str, is_log: bool = False, level: Level | None = None, **look: Any
     ) -> Panel:
-        found = [thin(number, run.name, _points(run.log, column), column != DEV) for number, run in enumerate(runs)]
+        found = [
+            thin(number, run.name, _points(run.found.log, column), column != DEV) for number, run in enumerate(runs)
+        ]
         curves = tuple(curve for curve in found if np.isfinite(curve.line).any())
         lowest = [float(np.nanmin(curve.low)) for curve in curves] + ([] if level is None else [level[0]])
         is_log = is_log and min(lowest, default=0.0) > 0  # zero has no logarithm
@@ -121,8 +121,6 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     names = {name: name.removeprefix("grad_").replace("_", " ") for name in gradient_names(runs)}
     about_loss = "a run that has stalled sits where all scores are equal"
     about_gap = "distance between the scores of the positive and of the hardest negative"
-    equal = None if plateau is None else (plateau, "all scores equal")
-    least = None if epsilon is None else (epsilon, "epsilon")
     about_separated = "share with delta_s above epsilon: those that SelHN mines"
     about_norm = "over all weights of that part, before clipping; larger if a loss is summed"
     about_rsum = "the six recalls added up, after every epoch; at most 600"
@@ -138,7 +136,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
     """Both encoders, or of models that name their parts otherwise the first two."""
-    names = list(dict.fromkeys(name for run in runs for name in run.log.columns if name.startswith("grad_")))
+    names = list(dict.fromkeys(name for run in runs for name in run.found.log.columns if name.startswith("grad_")))
     return [name for name in ("grad_image", "grad_text") if name in names] or names[:2]
 
 

@@ -23,8 +23,8 @@ from selhn.data.world.render import render
 from selhn.pictures import open_picture
 from selhn.pictures.extraction import REPORT_FILE
 from selhn.report.curves import panel_data, panels
-from selhn.report.records import SIGNS, Compared, RunRecord, lead, read_runs, results
-from selhn.report.retrievals import Examples, find_examples
+from selhn.report.records import RunRecord, compared, lead, read_runs, results
+from selhn.report.retrievals import ANSWERS, Examples, find_examples
 from selhn.training.recipes import find_data
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def page(
     pictures: Path | None = None,
 ) -> str:
     """The text of the page."""
-    since = runs[0].verdict.since if len(runs) == 1 and runs[0].verdict.kind != "healthy" else None
-    since = None if since is None else since * runs[0].log.steps_a_row
+    since = runs[0].found.verdict.since if len(runs) == 1 and runs[0].found.verdict.kind != "healthy" else None
+    since = None if since is None else since * runs[0].found.log.steps_a_row
     style, script = (
         "".join(FILES.joinpath(f"{name}.{kind}").read_text("utf-8") for name in ("chart/chart", "templates/page"))
         for kind in ("css", "js")
@@ -108,14 +108,14 @@ def page(
     return PAGES.get_template("report.html").render(
         runs=runs,
         lead=lead(runs),
-        signs=SIGNS,
+        most_answers=ANSWERS,
         results=results(runs),
         panels=drawn,
         since=since,
         curve_data=[panel_data(panel, since) for panel in drawn],
         examples=examples,
-        settings=Compared([run.settings for run in runs]),
-        environment=Compared([run.environment for run in runs]),
+        settings=compared([run.settings for run in runs]),
+        environment=compared([run.environment for run in runs]),
         version=__version__,
         style=style,
         script=script,
@@ -131,10 +131,7 @@ def _hash(content: str) -> str:
 
 
 def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
-    """From the row of an image to its picture, as a data: address: drawn, or the file of its name in the folder.
-
-    None if there is none; no name leads out of the folder.
-    """
+    """From the row of an image to its picture, if any: drawn, or the file of its name in the folder and not outside."""
 
     @cache
     def picture(row: int) -> str | None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.diagnose import Log, Verdict, diagnose, epsilon_of
+from selhn.diagnose import Diagnosis, diagnose, epsilon_of
 from selhn.eval import Metrics
 from selhn.runs import OWN, RunFolder
 from selhn.training import RunConfig, run_names
 from selhn.training.run import make_loss
 
-SIGNS = {"healthy": "✓", "stalled": "‖", "collapsing": "⤓", "diverging": "⤒", "overfitting": "≠", "unclear": "?"}
 RECALLS = (1, 5, 10)
 
 
@@ -23,10 +22,7 @@ class RunRecord:
 
     folder: Path
     name: str
-    log: Log
-    verdict: Verdict
-    plateau: float | None
-    """The loss per anchor if all scores are equal; None if that is not known."""
+    found: Diagnosis
     epsilon: float
     """The delta_s from which an anchor counts as separated."""
     config: RunConfig | None
@@ -49,7 +45,8 @@ class RunRecord:
 
     @property
     def made_of(self) -> str:
-        steps = f"{int(self.log.steps[-1]):,} step{'' if int(self.log.steps[-1]) == 1 else 's'}"
+        number = int(self.found.log.steps[-1])
+        steps = f"{number:,} step{'' if number == 1 else 's'}"
         if self.test is None:
             steps += ", not finished"
         config = self.config
@@ -80,9 +77,7 @@ def _read_run(path: Path, name: str) -> RunRecord:
     return RunRecord(
         path,
         name,
-        found.log,
-        found.verdict,
-        found.plateau,
+        found,
         epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
         config,
         flat(folder.identity if config is None else config.to_dict()),
@@ -118,8 +113,8 @@ def lead(runs: Sequence[RunRecord]) -> str:
     split = "dev" if best.test is None else "test"
     reached = f"RSUM {best.rsum:.1f} on {split}" if best.rsum >= 0 else "nothing measured yet"
     if len(runs) == 1:
-        return f"{best.made_of}: {best.verdict.kind}, {reached}."
-    kinds = [f"{run.name} is {run.verdict.kind}" for run in runs]
+        return f"{best.made_of}: {best.found.verdict.kind}, {reached}."
+    kinds = [f"{run.name} is {run.found.verdict.kind}" for run in runs]
     words = ", ".join(kinds[:-1]) + f" and {kinds[-1]}"
     return f"{len(runs)} runs, of which {best.name} is the best ({reached}). By their logs {words}."
 
@@ -141,16 +136,8 @@ def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:
     }
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Named values of every run."""
-
-    tables: Sequence[Mapping[str, str]]
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(name for table in self.tables for name in table))
-
-    @property
-    def differing(self) -> list[str]:
-        return [name for name in self.names if len({table.get(name) for table in self.tables}) > 1]
+def compared(tables: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Named values of every run, all their names, and the names of those that differ."""
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    differing = [name for name in names if len({table.get(name) for table in tables}) > 1]
+    return {"tables": tables, "names": names, "differing": differing}

@@ -33,10 +33,6 @@ class Answer:
     score: float
     right: bool
 
-    @property
-    def is_far(self) -> bool:
-        return self.place > ANSWERS
-
 
 @dataclass(frozen=True)
 class Example:

@@ -4,7 +4,6 @@ import csv
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from selhn.base.errors import NotFound
@@ -83,36 +82,23 @@ def describe(data: str) -> str:
     return "\n".join([*lines, f"{'all':8} {len(needed_runs(NAMES, data)):3} runs   everything, no run twice"])
 
 
-@dataclass(frozen=True)
 class Line:
     """A row of a table: the paper's numbers, ours for every seed, and a note."""
 
-    paper: PaperRow
-    ours: list[Metrics]
-    note: str
-
-    @property
-    def recalls(self) -> list[float | None]:
-        if not self.ours:
-            return [None] * len(RECALLS)
-        mean = Metrics.mean(self.ours)
-        return [*mean.i2t.recalls.values(), *mean.t2i.recalls.values()]
-
-    @property
-    def rsum(self) -> float | None:
-        return statistics.fmean(one.rsum for one in self.ours) if self.ours else None
-
-    @property
-    def deviation(self) -> float | None:
+    def __init__(self, paper: PaperRow, ours: Sequence[Metrics], note: str):
+        self.paper, self.ours, self.note = paper, ours, note
+        rsums = [one.rsum for one in ours]
+        self.rsum = statistics.fmean(rsums) if rsums else None
+        self.deviation = statistics.stdev(rsums) if len(rsums) > 1 else None
         """The standard deviation of our RSUM over the seeds."""
-        return statistics.stdev(one.rsum for one in self.ours) if len(self.ours) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
+        self.recalls: list[float | None] = [None] * len(RECALLS)
+        if ours:
+            mean = Metrics.mean(ours)
+            self.recalls = [*mean.i2t.recalls.values(), *mean.t2i.recalls.values()]
+        self.difference: float | None = None
         """Ours less the paper's; None if its numbers are not a target."""
-        if self.rsum is None or self.paper.rsum is None or "no target" in self.paper.note:
-            return None
-        return self.rsum - self.paper.rsum
+        if self.rsum is not None and paper.rsum is not None and "no target" not in paper.note:
+            self.difference = self.rsum - paper.rsum
 
 
 def line(row: PaperRow, runs: PaperRuns) -> Line:

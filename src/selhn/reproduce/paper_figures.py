@@ -72,9 +72,7 @@ def draw_losses(losses: Mapping[str, Wanted], title: str, runs: PaperRuns, path:
         line = {"color": LOSS_COLOURS[name], "linewidth": 1.8, "label": name}
         if logs := runs.logs(wanted):
             # The sum over all negatives is that many times larger: their mean is shown beside the others.
-            share = 1.0
-            if name == "Triplet":
-                share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1
+            share = runs.config(wanted, runs.seeds[0]).train.batch_size - 1 if name == "Triplet" else 1
             for axis, key in ((loss, "loss_per_anchor"), (gradient, "grad_image_fc"), (gap, "delta_s")):
                 at, mean, _ = _band(logs, key)
                 axis.plot(at, mean / (share if axis is not gap else 1), **line)

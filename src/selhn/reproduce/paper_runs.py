@@ -126,12 +126,12 @@ class PaperRuns:
             if results is not None and len(folders) == folds == self.data.test.folds == 1:
                 return Metrics.from_dict(results.test)
 
-            def measure() -> str:
+            def measure() -> dict[str, Any]:
                 device = read_config(folders[0]).train.device
                 *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
-                return metrics.to_json()
+                return metrics.to_dict()
 
-            return Metrics.from_json(self._measured_once(folders, f"folds{folds}", measure))
+            return Metrics.from_dict(self._measured_once(folders, f"folds{folds}", measure))
 
         return [measured(seed) for seed in self.seeds]
 
@@ -142,7 +142,7 @@ class PaperRuns:
         """
         folders = [self.folder(member, self.seeds[0]) for member in members]
 
-        def measure() -> str:
+        def measure() -> dict[str, Any]:
             seconds = 0.0
             for config in map(read_config, folders):
                 device = choose_device(config.train.device)
@@ -150,19 +150,19 @@ class PaperRuns:
                 model = make_model(config, self.data).to(device)
                 seconds += min(_seconds_to_score(model, test) for _ in range(4))
             pairs = self.data.test.num_images * self.data.test.num_texts
-            return json.dumps({"pairs_a_second": pairs / seconds, **environment()}, indent=2)
+            return {"pairs_a_second": pairs / seconds, **environment()}
 
-        return float(json.loads(self._measured_once(folders, "speed", measure))["pairs_a_second"])
+        return float(self._measured_once(folders, "speed", measure)["pairs_a_second"])
 
-    def _measured_once(self, folders: Sequence[Path], what: str, measure: Callable[[], str]) -> str:
+    def _measured_once(self, folders: Sequence[Path], what: str, measure: Callable[[], Any]) -> Any:
         """What was measured of finished runs together, kept for as long as none of them is made again."""
         name = "+".join(folder.parent.name for folder in folders)
         kept = self.out / "measured" / f"{name}-{folders[0].name}-{what}.json"
         newest = max((folder / "results.json").stat().st_mtime_ns for folder in folders)
         if not kept.exists() or kept.stat().st_mtime_ns <= newest:
             kept.parent.mkdir(exist_ok=True)
-            kept.write_text(measure())
-        return kept.read_text()
+            kept.write_text(json.dumps(measure(), indent=2))
+        return json.loads(kept.read_text())
 
     def environment(self) -> Mapping[str, Any]:
         """Where the runs were made: as the first of them says, or where this runs if there is none."""

@@ -37,7 +37,6 @@ class Index:
 
     def __init__(self, model: AbstractMatcher, store: Store):
         self.model, self.store = model, store
-        self._device = torch.device("cpu")
 
     @classmethod
     def create(
@@ -211,7 +210,7 @@ class Index:
         """The answers to queries that find the same kind of thing by the same filter."""
         find, where = queries[0].find, queries[0].where
         filter = None if where is None else read_filter(where)
-        vectors = encode_queries(self.model, queries, self._device, self._vectors)
+        vectors = encode_queries(self.model, queries, self.store.device, self._vectors)
         # One more, because the item of `like` is not an answer.
         answers = self.store.nearest(vectors, find, 1 + max(query.k for query in queries), filter)
         for query, found in zip(queries, answers):
@@ -264,11 +263,12 @@ class Index:
         self.store.approximate(kind if self.model.is_embedding else "exact")
 
     def compact(self) -> None:
-        self.store.compact()
+        """Reclaim the space of deleted items."""
+        self._segments().compact()
 
     def check(self) -> None:
         """Read every byte of the folder, and refuse it if it is not what was written."""
-        self.store.check()
+        self._segments().check()
 
     def save(self, path: str | Path) -> None:
         """Copy an index that is in memory or in a folder; one that was at `path` is replaced in one step."""
@@ -280,7 +280,10 @@ class Index:
 
     def _segments(self) -> SegmentStore:
         if not isinstance(self.store, SegmentStore):
-            raise SelhnError(f"the vectors of {self.path} are in Milvus: this needs an index in a folder")
+            raise SelhnError(
+                f"the vectors of {self.path} are in Milvus, which compacts and checks them by itself: "
+                "this needs an index in a folder"
+            )
         return self.store
 
     def refresh(self) -> None:
@@ -292,9 +295,8 @@ class Index:
 
     def to(self, device: torch.device | str) -> "Index":
         """Move the model, and the vectors of a folder, to a device."""
-        self._device = torch.device(device)
-        self.model.to(self._device)
-        self.store.to(self._device)
+        self.model.to(device)
+        self.store.to(torch.device(device))
         return self
 
     def _known(self, names: Sequence[str], vectors: bool = False) -> list[Stored]:

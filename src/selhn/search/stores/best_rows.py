@@ -45,11 +45,9 @@ def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, fil
     masks = [segment.mask(kind, filter) for segment in snapshot.segments]
     candidates = snapshot.candidates.get(kind)
     if candidates is not None and queries.products is not None:
-        covered = masks[: candidates.parts]
-        mask = None
-        if any(one is not None for one in covered):
-            sizes = [stop - start for start, stop in zip(first_rows, first_rows[1:])]
-            mask = torch.cat([_all(size) if one is None else one for one, size in zip(covered, sizes)])
+        covered, mask = list(zip(snapshot.segments, masks))[: candidates.parts], None
+        if any(own is not None for _, own in covered):
+            mask = torch.cat([_all(len(one.vectors[kind])) if own is None else own for one, own in covered])
         proposed = candidates.propose(queries.products.cpu(), k, mask)
         if proposed is not None:
             done, best = candidates.parts, _rescored(queries, snapshot, kind, proposed, k)

@@ -21,6 +21,7 @@ from selhn.search.items import Kind
 from selhn.search.stores.checked_files import check_content, write_file
 from selhn.search.stores.segment import Segment
 from selhn.search.stores.store import ApproximateKind
+from selhn.search.stores.vectors import Vectors
 
 # Below the first, exact search takes tens of milliseconds; above the second, a graph needs too much memory.
 HNSW_FROM, IVF_FROM = 50_000, 500_000
@@ -55,11 +56,11 @@ class FaissCandidates:
             raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, FaissCandidates] = {}
         for side in get_args(Kind):
-            rows = _num_rows(segments, side)
+            vectors = [segment.vectors[side] for segment in segments]
+            rows = sum(map(len, vectors))
             chosen = chosen_kind(rows) if kind == "auto" else kind
             if chosen != "exact" and rows > 0:
-                built = _built(chosen, side, segments, rows)
-                found[side] = cls(chosen, side, len(segments), faiss_index=built)
+                found[side] = cls(chosen, side, len(segments), faiss_index=_built(chosen, vectors, rows))
         return found
 
     def propose(
@@ -100,7 +101,7 @@ class FaissCandidates:
             faiss = require_faiss()
             check_content(path, self.written)
             content = faiss.deserialize_index(np.fromfile(path, np.uint8))
-            rows = _num_rows(segments[: self.parts], self.side)
+            rows = sum(len(segment.vectors[self.side]) for segment in segments[: self.parts])
             if not 0 < self.parts <= len(segments) or content.ntotal != rows:
                 raise Damaged("it is not of this index")
         except MissingExtra:
@@ -117,12 +118,8 @@ def chosen_kind(rows: int) -> ApproximateKind:
     return "exact" if rows < HNSW_FROM else "hnsw" if rows < IVF_FROM else "ivf_int8"
 
 
-def _num_rows(segments: Sequence[Segment], side: Kind) -> int:
-    return sum(len(segment.vectors[side]) for segment in segments)
-
-
-def _built(kind: str, side: Kind, segments: Sequence[Segment], rows: int) -> Any:
-    faiss, width = require_faiss(), segments[0].vectors[side].rows.shape[1]
+def _built(kind: str, parts: Sequence[Vectors], rows: int) -> Any:
+    faiss, width = require_faiss(), parts[0].rows.shape[1]
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = BREADTH_AT_BUILD
@@ -133,19 +130,17 @@ def _built(kind: str, side: Kind, segments: Sequence[Segment], rows: int) -> Any
         )
         # Spherical: otherwise long vectors draw everything into their lists.
         index.cp.spherical = True
-        index.train(_sample(segments, side, lists * TRAINING_PER_LIST, rows).numpy())
-    for segment in segments:
-        vectors = segment.vectors[side]
+        index.train(_sample(parts, lists * TRAINING_PER_LIST, rows).numpy())
+    for vectors in parts:
         for block in vectors.blocks():
             index.add(np.ascontiguousarray(vectors.take(block).cpu().numpy()))
     return index
 
 
-def _sample(segments: Sequence[Segment], side: Kind, number: int, rows: int) -> Float[Tensor, "s d"]:
-    """Evenly many rows of all segments, the same at every call."""
+def _sample(parts: Sequence[Vectors], number: int, rows: int) -> Float[Tensor, "s d"]:
+    """Evenly many rows of all parts, the same at every call."""
     taken: list[Tensor] = []
-    for segment in segments:
-        vectors = segment.vectors[side]
+    for vectors in parts:
         share = min(len(vectors), -(-number * len(vectors) // rows))
         generator = torch.Generator().manual_seed(len(taken))
         chosen = torch.randperm(len(vectors), generator=generator)[:share].sort().values

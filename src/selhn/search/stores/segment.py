@@ -30,7 +30,7 @@ from selhn.search.stores.checked_files import (
     write_rows,
 )
 from selhn.search.stores.store import Encoded, Identity
-from selhn.search.stores.vectors import DTYPES, Vectors
+from selhn.search.stores.vectors import Vectors
 from selhn.search.where import Filter
 
 LINES_FILE = "items.jsonl"
@@ -41,7 +41,7 @@ def layout(identity: Identity, items: int, texts: int) -> dict[str, tuple[torch.
     """The arrays of a segment with their types and shapes; empty ones have no file."""
     arrays: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name, number in (("images", items), ("texts", texts)):
-        arrays[name] = DTYPES[identity.precision], (number, identity.width)
+        arrays[name] = getattr(torch, identity.precision), (number, identity.width)
         if identity.precision == "int8":
             arrays[f"{name}_scale"] = torch.float32, (number,)
     arrays["item_of_text"] = torch.int32, (texts,)

@@ -60,16 +60,13 @@ class IndexFolder:
             raise NotFound(f"{self.path} is not an index (no {MANIFEST}): check the path, or build an index")
         if not (self.path / MANIFEST).is_file() and (self.path / OLD_FORMAT_FILE).is_file():
             raise Damaged(f"{self.path} was written by selhn before 0.2: remove it and build it again")
-        for _ in range(ATTEMPTS):
-            manifest = self._manifest_bytes()
+        for _ in range(ATTEMPTS):  # another process may replace what is being opened
             try:
                 return Snapshot.read(self.path)
             except OtherVersion:
                 raise
             except (Damaged, FileNotFoundError) as wrong:
                 reason = str(wrong)
-                if manifest == self._manifest_bytes():  # else another process replaced what was being opened
-                    break
         raise self._damaged(reason)
 
     def open_with_faiss(self) -> Snapshot:
@@ -77,12 +74,6 @@ class IndexFolder:
         opened, folder = self.open(), self.path / "approximate"
         found = {kind: one.read(folder, opened.segments) for kind, one in opened.candidates.items()}
         return replace(opened, candidates=found)
-
-    def _manifest_bytes(self) -> bytes | None:
-        try:
-            return (self.path / MANIFEST).read_bytes()
-        except OSError:
-            return None
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ class SegmentStore(Store):
         super().__init__()
         self.snapshot, self.folder = snapshot, folder
         self.path = None if folder is None else folder.path
-        self._device, self._holds_lock = torch.device("cpu"), False
+        self._holds_lock = False
 
     @classmethod
     def create(
@@ -71,25 +71,22 @@ class SegmentStore(Store):
         cls, path: Path | str, identity: Identity, model: AbstractMatcher, items: Split | Iterable[Item]
     ) -> "SegmentStore":
         """A complete index in a folder; see `Index.build`."""
-
-        def encode(store: Store) -> Iterator[list[Encoded]]:
-            new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
-            return encoded_batches(model, store, new, "refuse")
-
-        folder, store, empty = IndexFolder(path), cls(Snapshot(identity)), Snapshot(identity)
+        folder, empty = IndexFolder(path), Snapshot(identity)
         source = digest_of_split(items) if isinstance(items, Split) else None
         with folder.writing():
             before = folder.open() if is_index(path) else empty
             folder.sweep(before)
-            if before.generation > 0 and before.unfinished is None:
-                # Write everything beside the old segments, then name it in one step.
-                drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(encode(store)))
-                return cls(folder.commit(before, empty, drafts, model), folder)
+            replaces = before.generation > 0 and before.unfinished is None
             known = before.identity.model, before.identity.precision, before.unfinished
-            if source is None or known != (identity.model, identity.precision, source):
+            if not replaces and (source is None or known != (identity.model, identity.precision, source)):
                 before = folder.commit(before, replace(empty, unfinished=source), model=model)
-            store = cls(before, folder)
-            store.put(encode(store))
+            store = cls(empty) if replaces else cls(before, folder)
+            new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
+            batches = encoded_batches(model, store, new, "refuse")
+            if replaces:  # write everything beside the old segments, then name it in one step
+                drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(batches))
+                return cls(folder.commit(before, empty, drafts, model), folder)
+            store.put(batches)
             store.snapshot = folder.commit(store.snapshot, replace(store.snapshot, unfinished=None))
         return store
 
@@ -142,8 +139,8 @@ class SegmentStore(Store):
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
         now = self.snapshot
-        keep = queries.products is None and torch.is_autocast_enabled(self._device.type)
-        with torch.autocast(self._device.type, enabled=keep):
+        keep = queries.products is None and torch.is_autocast_enabled(self.device.type)
+        with torch.autocast(self.device.type, enabled=keep):
             best = best_rows(queries, now, kind, k, filter)
         for scores, rows in zip(best.scores.tolist(), best.rows.tolist()):
             yield (now.hit(kind, row, score) for score, row in zip(scores, rows) if row >= 0)
@@ -197,7 +194,7 @@ class SegmentStore(Store):
 
     def to(self, device: torch.device) -> None:
         with self._changing:
-            self._device = device
+            self.device = device
             self.snapshot = self._moved(self.snapshot)
 
     @contextmanager
@@ -249,7 +246,7 @@ class SegmentStore(Store):
 
     def _moved(self, snapshot: Snapshot) -> Snapshot:
         """With the vectors on the device of the store."""
-        return replace(snapshot, segments=[segment.to(self._device) for segment in snapshot.segments])
+        return replace(snapshot, segments=[segment.to(self.device) for segment in snapshot.segments])
 
 
 def _by_segment(batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[list[str], list[Encoded]]]:

@@ -10,18 +10,18 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.types import StoredPrecision
 from selhn.base.version import __version__
 from selhn.search.items import PLURAL, Hit, Kind
 from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment
 from selhn.search.stores.store import Identity
-from selhn.search.stores.vectors import DTYPES
 
 FORMAT, VERSION = "selhn-index", 2
 MANIFEST = "manifest.json"
@@ -157,7 +157,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has version {content['version']} of {content['format']} (selhn {content['selhn']}), "
             f"this selhn reads version {VERSION}: install another selhn, or remove it and build it again"
         )
-    if content["precision"] not in DTYPES:
+    if content["precision"] not in get_args(StoredPrecision):
         raise Damaged(f"it has vectors in {content['precision']!r}")
     _require(content["model"], _OF_MODEL)
     for entry in content["segments"]:

@@ -73,7 +73,7 @@ class Store(ABC):
     """Bytes of captions and metadata that an item may have."""
 
     def __init__(self) -> None:
-        self._changing = RLock()
+        self._changing, self.device = RLock(), torch.device("cpu")
 
     @abstractmethod
     def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
@@ -119,16 +119,9 @@ class Store(ABC):
         """The model that is kept with the vectors, if there is one."""
         return None
 
-    def to(self, device: torch.device) -> None:  # noqa: B027
-        """Move the vectors to a device, if they are in this process."""
-
-    def compact(self) -> None:
-        """Reclaim the space of deleted items."""
-        raise SelhnError(f"only an index in a folder is compacted: {self.path} does this by itself")
-
-    def check(self) -> None:
-        """Read everything, and refuse what is not as it was written."""
-        raise SelhnError(f"only an index in a folder is checked: {self.path} does this by itself")
+    def to(self, device: torch.device) -> None:
+        """Compare on a device; vectors that are in this process move there."""
+        self.device = device
 
 
 def encoded_batches(

@@ -1,6 +1,6 @@
 """Vectors as an index keeps them: float32, float16, or int8 with one scale per row."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,11 +10,6 @@ from torch import Tensor
 from selhn.base.types import StoredPrecision, to_int8
 from selhn.data.features import BLOCK_BYTES, blocks
 
-DTYPES: Mapping[StoredPrecision, torch.dtype] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "int8": torch.int8,
-}
 CONVERTED_BYTES = 2**20
 
 
@@ -29,7 +24,7 @@ class Vectors:
     @classmethod
     def of(cls, vectors: Float[Tensor, "n d"], precision: StoredPrecision) -> "Vectors":
         vectors = vectors.detach().float().cpu().contiguous()
-        return cls(*to_int8(vectors)) if precision == "int8" else cls(vectors.to(DTYPES[precision]))
+        return cls(*to_int8(vectors)) if precision == "int8" else cls(vectors.to(getattr(torch, precision)))
 
     @classmethod
     def joined(cls, parts: Sequence["Vectors"]) -> "Vectors":

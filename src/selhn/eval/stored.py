@@ -54,7 +54,13 @@ class StoredScores:
             self._allocate()
         elif self.complete and not self.path.exists() and self._partial.exists():
             os.replace(self._partial, self.path)
-        self._check_matrix()
+        file = self.path if self.complete else self._partial
+        try:
+            found = np.load(file, mmap_mode="r").shape
+        except (OSError, ValueError):
+            found = ()
+        if found != shape:
+            raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
 
     @classmethod
     @contextmanager
@@ -134,15 +140,6 @@ class StoredScores:
                 f"{self.folder} has no space for the scores, {num_bytes:,} bytes ({error.strerror}): "
                 "free some disk space, or give another folder"
             ) from None
-
-    def _check_matrix(self) -> None:
-        file = self.path if self.complete else self._partial
-        try:
-            shape = np.load(file, mmap_mode="r").shape
-        except (OSError, ValueError):
-            shape = ()
-        if shape != self.shape:
-            raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
 
 
 def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str) -> dict[str, str]:

@@ -124,4 +124,4 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path):
     assert (hit.metadata["file"], round(hit.score, 3)) == ("000000000790.jpg", 1.0)
     hit, *_ = library.index.search(library.query(like=str(PICTURES / "000000000790.jpg")))
     assert (hit.metadata["file"], round(hit.score, 3)) == ("000000000790.jpg", 1.0)
-    assert [folder.name for folder in library.pictures.folders] == ["p"]
+    assert [folder.name for folder in library.folders] == ["p"]

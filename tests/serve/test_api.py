@@ -246,7 +246,7 @@ def test_a_full_disk(client, collection, monkeypatch):
     told = reason(client.post("/api/v1/items", content=encoded(photo(1)), headers=JPEG), 503)
     assert "No space left" in told
     assert "secret" not in told
-    assert not list(collection.pictures.folders[0].glob("uploads/*")), "what is not indexed is not kept"
+    assert not list(collection.folders[0].glob("uploads/*")), "what is not indexed is not kept"
 
 
 def test_limits_are_those_of_the_service(collection, client_of):

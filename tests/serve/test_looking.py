@@ -12,7 +12,7 @@ from selhn.serve.looking import FULL_FIT, KEPT, Looking
 
 
 def looking_at(collection, model=None, extractor=None):
-    return Looking(model or collection.index.model, extractor or collection.extractor, collection.pictures)
+    return Looking(model or collection.index.model, extractor or collection.extractor)
 
 
 def test_every_region_alone_against_every_word_alone(collection):

@@ -50,7 +50,7 @@ def test_by_a_picture_and_by_an_item(both, collection, remote):
     post = {"content": content, "headers": {"content-type": "image/png"}}
     exact, milvus = (told(client.post("/api/v1/search", **post)) for client in both)
     assert milvus == exact
-    first, second = (str(one.pictures.folders[0] / "trip" / "05.png") for one in (collection, remote))
+    first, second = (str(one.folders[0] / "trip" / "05.png") for one in (collection, remote))
     exact = told(both[0].get("/api/v1/search", params={"like": first}))
     assert told(both[1].get("/api/v1/search", params={"like": second})) == exact
     assert both[1].get("/api/v1/search", params={"like": "nothing"}).status_code == 404
@@ -107,7 +107,7 @@ def test_milvus_goes_away_and_comes_back(both, remote, monkeypatch):
             assert answer.headers["retry-after"] == "5"
         post = {"content": encoded(photo(51, (60, 40)), "PNG"), "headers": {"content-type": "image/png"}}
         assert client.post("/api/v1/items", **post).status_code == 503
-        assert not list(remote.pictures.folders[0].glob("uploads/*")), "no file without an item"
+        assert not list(remote.folders[0].glob("uploads/*")), "no file without an item"
         assert client.get("/api/v1/health").status_code == 200
         assert "index_items" not in client.get("/metrics").text
     assert told(client.get("/api/v1/search", params=asked)) == before

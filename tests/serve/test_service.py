@@ -54,7 +54,7 @@ def test_an_index_of_pictures_is_opened_with_them(made, tmp_path):
     opened = Service.open(made.index.path).collection.library
     assert opened.name == "Pictures"
     assert opened.extractor is made.extractor
-    assert opened.pictures.folders == (tmp_path / "Pictures",)
+    assert opened.folders == (tmp_path / "Pictures",)
     assert opened.picture(opened.index.ids()[1]) == tmp_path / "Pictures" / "trip" / "01.png"
 
 
@@ -91,7 +91,7 @@ def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
     Index.build(model, data.test, tmp_path / "scenes.index")
     service = Service.open(tmp_path / "scenes.index")
     assert service.name == "scenes"
-    assert service.collection.pictures is None
+    assert service.collection.folders == ()
     assert service.looking is None
 
 

@@ -6,7 +6,7 @@ from picture_cases import encoded, huge_png, photo, turned_jpeg
 from PIL import Image
 
 from selhn.base.errors import SelhnError
-from selhn.pictures.picture_folders import PictureFolders
+from selhn.pictures.picture_folders import locate, read_located
 from selhn.serve.thumbnails import SIZES, Thumbnails, drawn
 
 
@@ -22,11 +22,10 @@ def root(tmp_path):
 
 
 def test_files_in_the_folder_are_found_by_their_place_or_their_path(root):
-    pictures = PictureFolders(root)
-    assert pictures.locate("a.png") == root / "a.png"
-    assert pictures.locate("deep/../deep/b.png") == root / "deep" / "b.png"
-    assert pictures.locate(str(root / "deep" / "b.png")) == root / "deep" / "b.png"
-    assert PictureFolders(root / "deep", root).locate("a.png") == root / "a.png"
+    assert locate([root], "a.png") == root / "a.png"
+    assert locate([root], "deep/../deep/b.png") == root / "deep" / "b.png"
+    assert locate([root], str(root / "deep" / "b.png")) == root / "deep" / "b.png"
+    assert locate([root / "deep", root], "a.png") == root / "a.png"
 
 
 @pytest.mark.parametrize(
@@ -44,8 +43,8 @@ def test_files_in_the_folder_are_found_by_their_place_or_their_path(root):
     ],
 )
 def test_files_outside_are_not(root, name):
-    assert PictureFolders(root).locate(name) is None
-    assert PictureFolders(root).locate(str(root.parent / "in_secret" / "c.png")) is None
+    assert locate([root], name) is None
+    assert locate([root], str(root.parent / "in_secret" / "c.png")) is None
 
 
 def test_links_that_lead_outside_are_not_followed(root):
@@ -54,28 +53,26 @@ def test_links_that_lead_outside_are_not_followed(root):
     (root / "folder").symlink_to(outside)
     (root / "circle").symlink_to(root / "circle")
     (root / "inside.png").symlink_to(root / "deep" / "b.png")
-    pictures = PictureFolders(root)
     for name in ("link.png", "folder/c.png", "circle"):
-        assert pictures.locate(name) is None
-    assert pictures.locate("inside.png") == root / "deep" / "b.png"
+        assert locate([root], name) is None
+    assert locate([root], "inside.png") == root / "deep" / "b.png"
 
 
 def test_what_was_put_in_the_place_of_a_file_is_not_read(root):
-    pictures = PictureFolders(root)
-    path = pictures.locate("a.png")
+    path = locate([root], "a.png")
     path.unlink()
     path.symlink_to(root.parent / "in_secret" / "c.png")
     with pytest.raises(OSError, match=r"symbolic|loop|link"):
-        pictures.read(path)
+        read_located(path)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(SelhnError, match="is not a file of at most"):
-        pictures.read(path)
+        read_located(path)
 
 
 def test_thumbnails_are_small_upright_and_say_nothing_of_where(root):
     (root / "t.jpg").write_bytes(turned_jpeg())
-    thumbnails = Thumbnails(PictureFolders(root))
+    thumbnails = Thumbnails()
     found = Image.open(io.BytesIO(thumbnails.get(root / "t.jpg", 160)[0]))
     assert found.size == (30, 40), "turned, and never made larger"
     assert not found.getexif()
@@ -85,7 +82,7 @@ def test_thumbnails_are_small_upright_and_say_nothing_of_where(root):
 
 
 def test_those_asked_for_last_are_kept_within_bounds(root):
-    thumbnails = Thumbnails(PictureFolders(root), most_bytes=4000)
+    thumbnails = Thumbnails(most_bytes=4000)
     for number in range(20):
         path = root / f"{number}.png"
         path.write_bytes(encoded(photo(number, (200, 200)), "PNG"))
@@ -96,7 +93,7 @@ def test_those_asked_for_last_are_kept_within_bounds(root):
 
 
 def test_a_changed_file_is_drawn_anew(root):
-    thumbnails = Thumbnails(PictureFolders(root))
+    thumbnails = Thumbnails()
     first = thumbnails.get(root / "a.png", 160)
     (root / "a.png").write_bytes(encoded(photo(9), "PNG"))
     os.utime(root / "a.png", ns=(1, 1))
@@ -107,7 +104,7 @@ def test_a_changed_file_is_drawn_anew(root):
 
 def test_sizes_are_few(root):
     with pytest.raises(SelhnError, match=f"choose {SIZES[0]}, "):
-        Thumbnails(PictureFolders(root)).get(root / "a.png", 161)
+        Thumbnails().get(root / "a.png", 161)
 
 
 def test_a_picture_of_billions_of_pixels_is_refused():

@@ -43,8 +43,8 @@ def picture_split(
     Without an extractor the folder holds features, one `.npy` or `.npz` file per picture. All other arguments
     are those of `extract_pictures`.
     """
-    how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
-    _, extracted, split, _ = _read_folder(folder, extractor, captions, cache, precision, how)
+    how = {"precision": precision, "batch_size": batch_size, "workers": workers, "quiet": quiet}
+    _, extracted, split, _ = _read_folder(folder, extractor, captions, cache, how)
     return split, extracted.report
 
 
@@ -75,8 +75,8 @@ def import_pictures(
     out = Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SelhnError(f"{out} already exists: choose another name, or remove it first")
-    how = {"batch_size": batch_size, "workers": workers, "quiet": quiet}
-    root, extracted, whole, texts = _read_folder(folder, extractor, captions, cache, cache_precision, how)
+    how = {"precision": cache_precision, "batch_size": batch_size, "workers": workers, "quiet": quiet}
+    root, extracted, whole, texts = _read_folder(folder, extractor, captions, cache, how)
     rows = _rows_of_splits(whole.image_names, extracted.features.keys, texts)
     train, dev, test = (replace(whole.some(torch.tensor(own)), name=name) for name, own in rows.items())
     write_native(Data(root.resolve().name, train, dev, test), out, precision=precision)
@@ -89,7 +89,6 @@ def _read_folder(
     extractor: Extractor | None,
     captions: Path | str | None,
     cache: Path | None,
-    precision: StoredPrecision,
     how: Mapping[str, Any],
 ) -> tuple[Path, Extracted, Split, Mapping[str, PictureTexts]]:
     """The folder, its features and report on all files, both as one split, and texts by picture."""
@@ -97,14 +96,12 @@ def _read_folder(
     if extractor is None:
         root = folder.folder if isinstance(folder, Found) else Path(folder)
         found = Found(root, [], [], [])
-        extracted = collect_region_files(root, cache=cache, precision=precision)
+        extracted = collect_region_files(root, cache=cache, precision=how["precision"])
     else:
         found = folder if isinstance(folder, Found) else find_pictures(folder)
         if not found.pictures:
             raise NotFound(f"{found.folder} holds no pictures: give a folder with JPEG or PNG files")
-        extracted = extract_pictures(
-            found.pictures, extractor, cache=cache, precision=precision, root=found.folder, **how
-        )
+        extracted = extract_pictures(found.pictures, extractor, cache=cache, root=found.folder, **how)
     if not extracted.paths:
         name, why = extracted.report.refused[0]
         raise SelhnError(f"no picture in {found.folder} can be read; of the first, {name}: {why}")

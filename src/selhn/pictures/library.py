@@ -22,7 +22,7 @@ from selhn.pictures.cache import FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
-from selhn.pictures.picture_folders import PictureFolders, default_index, indexed_folders, picture_id
+from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
 from selhn.search import Index, Item, Query, is_milvus
@@ -118,15 +118,15 @@ class Library:
         return extractor
 
     @cached_property
-    def pictures(self) -> PictureFolders | None:
-        """The folders that hold the pictures; None if the items of the index are not files."""
+    def folders(self) -> tuple[Path, ...]:
+        """Those that hold the pictures; none if the items of the index are not files."""
         folders = indexed_folders(self.index) if self._folders is None else self._folders
-        return PictureFolders(*folders) if folders else None
+        return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
     @property
     def name(self) -> str:
-        folders = () if self.pictures is None else self.pictures.folders
-        own = folders[0].name if len(folders) == 1 else Path(self.index.location).name.removesuffix(".index")
+        path = Path(self.index.location)
+        own = self.folders[0].name if len(self.folders) == 1 else path.name.removesuffix(".index")
         return self._name or own or self.index.location
 
     @staticmethod
@@ -198,7 +198,7 @@ class Library:
 
     def picture(self, name: str) -> Path | None:
         """The file of an item; None if it has none."""
-        return self.pictures.locate(name) if self.pictures is not None and name in self.index else None
+        return locate(self.folders, name) if name in self.index else None
 
     def add(
         self,
@@ -209,12 +209,12 @@ class Library:
     ) -> str:
         """Store a picture in the folder and in the index; returns its id, the same for the same picture."""
         extractor = self._require_extractor("it takes no pictures")
-        if self.pictures is None:
+        if not self.folders:
             raise SelhnError(f"{self.index.location} has no folder of pictures: index one with `selhn index`")
         prepared = self.prepare(content, most_pixels)
         with Image.open(io.BytesIO(content), formats=picture_files.FORMATS) as opened:
             suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
-        root = self.pictures.folders[0]
+        root = self.folders[0]
         path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
@@ -246,7 +246,7 @@ class Library:
     def delete(self, name: str) -> None:
         """Remove an item; its file is deleted only if `add` wrote it."""
         path = self.picture(name)
-        uploads = [folder / UPLOADS for folder in self.pictures.folders] if self.pictures is not None else []
+        uploads = [folder / UPLOADS for folder in self.folders]
         # People's own files may be in such a folder, but have other names.
         if path is not None and (path.parent not in uploads or path.stem != _upload_name(path.read_bytes())):
             path = None

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from selhn.base.errors import SelhnError
@@ -11,34 +12,29 @@ from selhn.search import Index
 DEFAULT_INDEX = Path("selhn.index")
 
 
-class PictureFolders:
-    """The folders whose pictures are shown. No file outside them is ever opened, whatever a link leads to.
+def locate(folders: Sequence[Path], name: str) -> Path | None:
+    """The file of that name, with all links followed; None if it is in none of the folders.
 
-    A name is a path below one of the folders, or a full path.
+    A name is a path below one of the folders, or a full path; where a link leads outside, there is no file.
     """
+    for folder in folders:
+        try:
+            path = (folder / name).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):  # missing; a name no file has; links in a circle
+            continue
+        if path.is_relative_to(folder) and path.is_file():
+            return path
+    return None
 
-    def __init__(self, *folders: str | Path):
-        self.folders = tuple(dict.fromkeys(Path(folder).resolve() for folder in folders))
 
-    def locate(self, name: str) -> Path | None:
-        """The file of that name, with all links followed; None if it is in none of the folders."""
-        for folder in self.folders:
-            try:
-                path = (folder / name).resolve(strict=True)
-            except (OSError, ValueError, RuntimeError):  # missing; a name no file has; links in a circle
-                continue
-            if path.is_relative_to(folder) and path.is_file():
-                return path
-        return None
-
-    def read(self, path: Path) -> bytes:
-        """The content of a located file; a link or a pipe that has replaced it since is not followed."""
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(file, "rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-                raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB")
-            return opened.read(MOST_BYTES)
+def read_located(path: Path) -> bytes:
+    """The content of a located file; a link or a pipe that has replaced it since is not followed."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(file, "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB")
+        return opened.read(MOST_BYTES)
 
 
 def indexed_folders(index: Index) -> list[Path]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
+from selhn.pictures.picture_folders import locate
 from selhn.search import Hit, Query, Record
 from selhn.serve.batching import Wanted
 
@@ -27,7 +28,7 @@ class Collection:
     def __init__(self, library: Library):
         self.library, self.index = library, library.index
         # Loaded now: what is wrong with them is said at the start, and threads only read them.
-        self.extractor, self.pictures = library.extractor, library.pictures
+        self.extractor, self.folders = library.extractor, library.folders
         self.stale = ""
         """Why the index on disk is no longer the one that is searched; empty if it is."""
         self._checked = 0.0
@@ -62,7 +63,7 @@ class Collection:
 
     def have_pictures(self, names: Sequence[str]) -> list[bool]:
         """Which items of the index have a file."""
-        return [self.pictures is not None and self.pictures.locate(name) is not None for name in names]
+        return [locate(self.folders, name) is not None for name in names]
 
     def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
         """A page of the items that match a filter, and the number of all that do."""

@@ -11,7 +11,7 @@ from selhn.eval import region_attention
 from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, grid_boxes
 from selhn.pictures.picture_files import decode_picture
-from selhn.pictures.picture_folders import PictureFolders
+from selhn.pictures.picture_folders import read_located
 from selhn.serve.messages import LookMessage
 from selhn.text import split_words
 
@@ -34,8 +34,8 @@ class Looking:
         extractor: makes the regions and their boxes.
     """
 
-    def __init__(self, model: AbstractMatcher, extractor: Extractor, pictures: PictureFolders):
-        self.model, self.extractor, self.pictures = model, extractor, pictures
+    def __init__(self, model: AbstractMatcher, extractor: Extractor):
+        self.model, self.extractor = model, extractor
         self._regions = lru_cache(KEPT)(self._extract)
 
     @staticmethod
@@ -76,5 +76,5 @@ class Looking:
 
     def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
         """The time of the last change tells a picture in the cache from an older one."""
-        prepared = self.extractor.prepare(decode_picture(self.pictures.read(path), path.name).image)
+        prepared = self.extractor.prepare(decode_picture(read_located(path), path.name).image)
         return self.extractor.extract([prepared])[0], prepared.boxes

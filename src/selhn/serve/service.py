@@ -67,11 +67,11 @@ class Service:
         self.extractions: Batcher[Prepared, Float[Tensor, "_ F"]] = Batcher(
             lambda pictures, wanted: self.searched().extract(pictures), PICTURES_AT_ONCE, thread=thread
         )
-        if collection is not None and collection.pictures is not None:
-            self.thumbnails = Thumbnails(collection.pictures)
+        if collection is not None and collection.folders:
+            self.thumbnails = Thumbnails()
             model = attention or collection.index.model
             if collection.extractor is not None and Looking.can(model, collection.extractor):
-                self.looking = Looking(model, collection.extractor, collection.pictures)
+                self.looking = Looking(model, collection.extractor)
         if attention is not None and self.looking is None:
             raise SelhnError(
                 "--attention needs an index of pictures with a known extractor, whose features have the "

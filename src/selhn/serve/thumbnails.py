@@ -9,7 +9,7 @@ from PIL import Image
 
 from selhn.base.errors import SelhnError
 from selhn.pictures.picture_files import decode_picture
-from selhn.pictures.picture_folders import PictureFolders
+from selhn.pictures.picture_folders import read_located
 
 SIZES = (160, 320, 640, 1280)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
@@ -18,8 +18,8 @@ SIZES = (160, 320, 640, 1280)
 class Thumbnails:
     """Thumbnails; those asked for last are kept, up to so many bytes."""
 
-    def __init__(self, pictures: PictureFolders, most_bytes: int = 64 * 2**20):
-        self.pictures, self.most_bytes, self.bytes = pictures, most_bytes, 0
+    def __init__(self, most_bytes: int = 64 * 2**20):
+        self.most_bytes, self.bytes = most_bytes, 0
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
@@ -33,7 +33,7 @@ class Thumbnails:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
                 return self._kept[tag], tag
-        made = drawn(self.pictures.read(path), path.name, size)
+        made = drawn(read_located(path), path.name, size)
         with self._lock:
             if tag not in self._kept and len(made) <= self.most_bytes:
                 self._kept[tag] = made

@@ -20,7 +20,7 @@ from selhn.search.encoding import digest_of, width_of
 from selhn.search.items import Hit, Item, Kind, Record, split_items
 from selhn.search.query import Query, encode_queries
 from selhn.search.stores import SegmentStore, is_milvus, store_for
-from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored, encoded_batches
+from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
 from selhn.search.where import Where, read_filter
 
 QUERIES_AT_ONCE = 256
@@ -229,7 +229,7 @@ class Index:
         if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
         with self.store.writing():
-            return self.store.put(encoded_batches(self.model, self.store, items, existing))
+            return self.store.put(self.store.encoded(self.model, items, existing))
 
     def update(self, items: Iterable[Item]) -> int:
         """Replace items by others with the same ids; without regions or a vector an item keeps its image."""

@@ -12,7 +12,7 @@ from selhn.search.query import QueryVectors
 from selhn.search.stores import milvus
 from selhn.search.stores.milvus import MilvusStore, key_of
 from selhn.search.stores.milvus_rows import MilvusRows, Row
-from selhn.search.stores.store import Identity, encoded_batches
+from selhn.search.stores.store import Identity
 from selhn.search.where import read_filter
 
 
@@ -46,9 +46,9 @@ def test_what_has_to_be_encoded(uri):
     store, items = Index.create(model, uri).store, [make_item(number) for number in range(4)]
 
     def names(items, existing):
-        return [one.record.id for batch in encoded_batches(model, store, items, existing) for one in batch]
+        return [one.record.id for batch in store.encoded(model, items, existing) for one in batch]
 
-    assert store.put(encoded_batches(model, store, items[:2], "refuse")) == 2
+    assert store.put(store.encoded(model, items[:2], "refuse")) == 2
     assert (store.count("image"), store.count("text")) == (2, 4)
     assert names(items, "skip") == ["item2", "item3"]
     assert names(items, "replace") == ["item2", "item3"]
@@ -57,7 +57,7 @@ def test_what_has_to_be_encoded(uri):
     # The last of several with one id counts, and that is what is stored.
     assert names([other, items[0]], "replace") == []
     assert names([items[2], items[3], items[2]], "skip") == ["item2", "item3"]
-    store.put(encoded_batches(model, store, [make_item(1, captions=("word5",))], "replace"))
+    store.put(store.encoded(model, [make_item(1, captions=("word5",))], "replace"))
     assert [one.record["caption"] for one in store.rows.scan("texts") if one.owner == key_of("item1")] == ["word5"]
     assert store.count("text") == 3
 
@@ -144,7 +144,7 @@ def test_the_layout_of_rows_stays(uri):
     """Collections that an earlier version wrote have these keys and records."""
     store = Index.create(make_model("rvse"), uri).store
     item = make_item(1, captions=("word5",))
-    store.put(encoded_batches(make_model("rvse"), store, [item], "refuse"))
+    store.put(store.encoded(make_model("rvse"), [item], "refuse"))
     key, content = hashlib.blake2b(b"item1", digest_size=20).hexdigest(), item.content(Record.of(item))
     (image,), (text,) = store.rows.scan("images"), store.rows.scan("texts")
     assert (image.key, image.owner, image.content) == (key, key, content)

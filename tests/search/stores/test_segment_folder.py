@@ -281,7 +281,7 @@ def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path,
     whole = Index.build(model, [make_item(number) for number in range(5)])
     with monkeypatch.context() as patch:
         patch.setattr("selhn.search.stores.segment_folder.IndexFolder.sweep", lambda *_: None)  # as after a kill
-        patch.setattr("selhn.search.stores.segment.sync_folder", lambda _: 1 / 0)
+        patch.setattr("selhn.search.stores.segment_folder.Segment.open", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             whole.save(tmp_path / "i")
     assert list((tmp_path / "i" / "segments").iterdir())

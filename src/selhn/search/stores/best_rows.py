@@ -89,8 +89,7 @@ def nearest(
     room: Float[Tensor, "r d"] | None = None
     for first, vectors, mask in places:
         room = vectors.room() if room is None else room
-        for rows, block in _chosen_blocks(vectors, mask, first):
-            allowed = mask[block] if isinstance(block, slice) and mask is not None else None
+        for block, rows, allowed in _chosen_blocks(vectors, mask, first):
             waiting.append(_Looked(score(vectors.take(block, room)), rows, allowed))
             number += waiting[-1].scores.numel()
             if number > SCORES_AT_ONCE:
@@ -143,16 +142,12 @@ def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
 
 def _chosen_blocks(
     vectors: Vectors, mask: Bool[Tensor, " n"] | None, first: int
-) -> Iterator[tuple[range | Int[Tensor, " m"], slice | Int[Tensor, " m"]]]:
-    """Row numbers, counted from `first`, and what to take of the vectors for them."""
+) -> Iterator[tuple[slice | Int[Tensor, " m"], range | Int[Tensor, " m"], Bool[Tensor, " m"] | None]]:
+    """What to take of the vectors, the numbers of its rows from `first` on, and which of them are allowed."""
     for block in vectors.blocks():
-        rows = range(first + block.start, first + block.stop)
-        if mask is not None:
-            chosen = mask[block].nonzero()[:, 0]
-            if len(chosen) == 0:
-                continue
-            if len(chosen) < DENSE * len(rows):
-                chosen = chosen + block.start
-                yield chosen + first, chosen.to(vectors.rows.device)
-                continue
-        yield rows, block
+        rows, allowed = range(first + block.start, first + block.stop), None if mask is None else mask[block]
+        chosen = None if allowed is None else allowed.nonzero()[:, 0] + block.start
+        if chosen is None or len(chosen) >= DENSE * len(rows):
+            yield block, rows, allowed
+        elif len(chosen):
+            yield chosen.to(vectors.rows.device), chosen + first, None

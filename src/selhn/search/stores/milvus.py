@@ -22,7 +22,7 @@ from selhn.search.items import PLURAL, Kind, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores.milvus_expression import milvus_expression
 from selhn.search.stores.milvus_rows import IDENTITY, MOST_HITS, MilvusRows, Row, Searching, is_server
-from selhn.search.stores.store import Answers, ApproximateKind, Encoded, Identity, Store, Stored
+from selhn.search.stores.store import Answers, ApproximateKind, Batches, Identity, Store, Stored
 from selhn.search.where import Filter
 
 VERSION = 1
@@ -86,7 +86,7 @@ class MilvusStore(Store):
         there = is_server(uri) or Path(uri.partition("#")[0]).expanduser().exists()
         return there and MilvusRows(uri).about() is not None
 
-    def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
+    def put(self, batches: Batches) -> int:
         """Write each batch: texts, then images, which make the texts count, then remove earlier texts."""
         number, added = 0, count(time.time_ns() // 1000)
         for batch in batches:

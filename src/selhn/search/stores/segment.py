@@ -21,14 +21,7 @@ from torch import Tensor
 from selhn.base.errors import Damaged
 from selhn.base.types import StoredPrecision
 from selhn.search.items import PLURAL, Kind, Record
-from selhn.search.stores.checked_files import (
-    check_content,
-    check_length,
-    open_rows,
-    sync_folder,
-    write_file,
-    write_rows,
-)
+from selhn.search.stores.checked_files import check_content, check_length, open_rows, write_file, write_rows
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import Vectors
 from selhn.search.where import Filter
@@ -66,10 +59,7 @@ class Lines:
 
     @cached_property
     def ids(self) -> list[str]:
-        return [record.id for record in self]
-
-    def __iter__(self) -> Iterator[Record]:
-        return (self[row] for row in range(len(self)))
+        return [self[row].id for row in range(len(self))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +125,8 @@ class Segment:
         if name not in self._chosen:
             if len(self._chosen) >= FILTERS_KEPT:
                 self._chosen.pop(next(iter(self._chosen)), None)
-            self._chosen[name] = torch.tensor([filter(record) for record in self.lines], dtype=torch.bool)
+            found = [filter(self.lines[row]) for row in range(len(self.lines))]
+            self._chosen[name] = torch.tensor(found, dtype=torch.bool)
         return self._chosen[name]
 
     def mask(self, kind: Kind, filter: Filter | None = None) -> Bool[Tensor, " rows"] | None:
@@ -171,7 +162,6 @@ def write_segment(folder: Path, segments: Sequence[Segment], identity: Identity)
         if shape[0]:
             chunks = [owners.int()] if name == "item_of_text" else _left_array(segments, name)
             files[f"{name}.npy"] = write_rows(folder / f"{name}.npy", dtype, shape, chunks)
-    sync_folder(folder)
     return {"name": folder.name, "items": items, "texts": len(owners), "files": files, "deleted": None}
 
 

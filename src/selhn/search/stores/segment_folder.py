@@ -125,6 +125,7 @@ class IndexFolder:
                 with self._errors_explained():
                     folder = self.path / "segments" / f"{next(numbers):06}"
                     entry = write_segment(folder, draft, after.identity)
+                    sync_folder(folder)
                     segments.append(Segment.open(self.path, entry, after.identity))
             same_model = before.identity.model == after.identity.model
             now = replace(

@@ -20,15 +20,7 @@ from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment, merged
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
-from selhn.search.stores.store import (
-    Answers,
-    ApproximateKind,
-    Encoded,
-    Identity,
-    Store,
-    Stored,
-    encoded_batches,
-)
+from selhn.search.stores.store import Answers, ApproximateKind, Batches, Encoded, Identity, Store, Stored
 from selhn.search.where import Filter
 
 SEGMENT_ITEMS = 4096
@@ -82,7 +74,7 @@ class SegmentStore(Store):
                 before = folder.commit(before, replace(empty, unfinished=source), model=model)
             store = cls(empty) if replaces else cls(before, folder)
             new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
-            batches = encoded_batches(model, store, new, "refuse")
+            batches = store.encoded(model, new, "refuse")
             if replaces:  # write everything beside the old segments, then name it in one step
                 drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(batches))
                 return cls(folder.commit(before, empty, drafts, model), folder)
@@ -154,7 +146,7 @@ class SegmentStore(Store):
                 records = [segment.lines[row] for row in rows.tolist()]
                 yield records, images.take(rows).cpu(), texts.take(own_texts).cpu()
 
-    def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
+    def put(self, batches: Batches) -> int:
         """Write a segment for every few thousand items; what was written stays if a later batch fails."""
         number = 0
         for ids, some in _by_segment(batches):
@@ -249,7 +241,7 @@ class SegmentStore(Store):
         return replace(snapshot, segments=[segment.to(self.device) for segment in snapshot.segments])
 
 
-def _by_segment(batches: Iterable[Sequence[Encoded]]) -> Iterator[tuple[list[str], list[Encoded]]]:
+def _by_segment(batches: Batches) -> Iterator[tuple[list[str], list[Encoded]]]:
     """The ids and the items of each segment to be; the last of those with the same id counts."""
     pending: dict[str, Encoded] = {}
     for batch in batches:

@@ -59,6 +59,9 @@ class Encoded(NamedTuple):
     texts: Float[Tensor, "t d"]
 
 
+Batches: TypeAlias = Iterable[Sequence[Encoded]]
+
+
 class Store(ABC):
     """Keeps encoded items and finds the best of them."""
 
@@ -75,8 +78,42 @@ class Store(ABC):
     def __init__(self) -> None:
         self._changing, self.device = RLock(), torch.device("cpu")
 
+    def encoded(self, model: AbstractMatcher, items: Iterable[Item], existing: OnExisting) -> Batches:
+        """The items to write, a few hundred at a time; what is there with the same content is left out."""
+        walk, seen = iter(items), set[str]()
+        while batch := list(islice(walk, ENCODED_AT_ONCE)):
+            pairs = [(item, Record.of(item)) for item in batch]
+            there = self.get([record.id for _, record in pairs])
+            chosen: dict[str, tuple[Item, Record]] = {}
+            for item, record in pairs:
+                size = len(record.to_line())
+                if size > self.longest_record:
+                    raise SelhnError(
+                        f"{record.id[:60]!r} has {size:,} bytes of metadata and captions: "
+                        f"at most {self.longest_record:,} are stored, keep the rest elsewhere"
+                    )
+                if record.id in seen or record.id in there:
+                    if existing == "skip":
+                        continue
+                    if existing == "refuse":
+                        raise SelhnError(
+                            f"there is an item {record.id!r} already: update it, or add with "
+                            "existing='skip' or 'replace'"
+                        )
+                seen.add(record.id)
+                known = there[record.id].content if record.id in there else ""
+                if known and known == item.content(record):
+                    chosen.pop(record.id, None)
+                else:
+                    chosen[record.id] = item, record
+            if chosen:
+                some, records = zip(*chosen.values())
+                images, texts = encode_items(model, some, records, self.identity.width)
+                own_texts = texts.split([len(record.captions) for record in records])
+                yield [Encoded(*one) for one in zip(some, records, images, own_texts)]
+
     @abstractmethod
-    def put(self, batches: Iterable[Sequence[Encoded]]) -> int:
+    def put(self, batches: Batches) -> int:
         """Write items, replacing those with the same ids; returns how many. Batches are taken one by one."""
 
     @abstractmethod
@@ -122,39 +159,3 @@ class Store(ABC):
     def to(self, device: torch.device) -> None:
         """Compare on a device; vectors that are in this process move there."""
         self.device = device
-
-
-def encoded_batches(
-    model: AbstractMatcher, store: Store, items: Iterable[Item], existing: OnExisting
-) -> Iterator[list[Encoded]]:
-    """The items that a store is to write; what it has with the same content is left out."""
-    walk, seen = iter(items), set[str]()
-    while batch := list(islice(walk, ENCODED_AT_ONCE)):
-        pairs = [(item, Record.of(item)) for item in batch]
-        there = store.get([record.id for _, record in pairs])
-        chosen: dict[str, tuple[Item, Record]] = {}
-        for item, record in pairs:
-            size = len(record.to_line())
-            if size > store.longest_record:
-                raise SelhnError(
-                    f"{record.id[:60]!r} has {size:,} bytes of metadata and captions: "
-                    f"at most {store.longest_record:,} are stored, keep the rest elsewhere"
-                )
-            if record.id in seen or record.id in there:
-                if existing == "skip":
-                    continue
-                if existing == "refuse":
-                    raise SelhnError(
-                        f"there is an item {record.id!r} already: update it, or add with existing='skip' or 'replace'"
-                    )
-            seen.add(record.id)
-            known = there[record.id].content if record.id in there else ""
-            if known and known == item.content(record):
-                chosen.pop(record.id, None)
-            else:
-                chosen[record.id] = item, record
-        if chosen:
-            some, records = zip(*chosen.values())
-            images, texts = encode_items(model, some, records, store.identity.width)
-            own_texts = texts.split([len(record.captions) for record in records])
-            yield [Encoded(*one) for one in zip(some, records, images, own_texts)]

@@ -44,7 +44,8 @@ def diagnose(
             raise SelhnError(f"{path}/config.yaml says what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)
     if path.is_dir():
-        found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.suffix in (".jsonl", ".csv"))
+        known = (".jsonl", ".csv")
+        found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.suffix in known)
         found = [one for one in found if one.name == "log.jsonl"] or found
         if len(found) != 1:
             names = ", ".join(one.name for one in found) or "none"

@@ -82,9 +82,8 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
         return Still(plateau, epsilon)
     alarm = StallAlarm(None if plateau is None else plateau.value, epsilon, patience)
     left, before = None, None
-    for number, step in enumerate(log.steps.astype(int).tolist()):
-        row = {name: values[number] for name, values in columns.items()}
-        alarm.update(step, {name: value for name, value in row.items() if value == value})
+    for step, *row in zip(log.steps.astype(int).tolist(), *columns.values()):
+        alarm.update(step, {name: value for name, value in zip(columns, row) if value == value})
         if alarm.since is None and before is not None and step - before >= patience:
             left = (before, step)
         before = alarm.since

@@ -60,8 +60,8 @@ def verdict_figure(
     """
     has = [("loss", log.loss_name, plateau, "plateau"), ("delta_s", "delta_s", epsilon, "epsilon")]
     shown = [one for one in has if one[0] in log.columns]
-    number = len(shown) + bool(log.dev)
-    figure, grid = pyplot().subplots(1, number, figsize=(4.2 * number, 3.6), layout="constrained", squeeze=False)
+    many = len(shown) + bool(log.dev)
+    figure, grid = pyplot().subplots(1, many, figsize=(4.2 * many, 3.6), layout="constrained", squeeze=False)
     axes, rows = list(grid[0]), log.steps / log.steps_a_row
     keep = min(0.9, max(0.0, 1 - 20 / len(rows)))  # a mean over few rows would be late by most of them
     for axis, (name, title, level, word) in zip(axes, shown):

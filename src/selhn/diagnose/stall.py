@@ -1,7 +1,4 @@
-"""The stall alarm: one plain sentence when hardest-negative mining has brought training to a stop.
-
-Also the plateaus at which a loss sits when all scores are equal, for logs that do not say what loss it is.
-"""
+"""The stall alarm for hardest-negative mining, and the plateaus at which a loss that is not known may sit."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

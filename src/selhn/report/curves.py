@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from selhn.diagnose.logs import Column, Log
+from selhn.diagnose.logs import Column
 from selhn.report.records import RunRecord
 
 MOST_POINTS = 240
@@ -76,10 +76,7 @@ def panel_data(panel: Panel, since: int | None = None) -> dict[str, Any]:
 
 
 def thin(run: int, name: str, points: Points, average: bool = True) -> Curve:
-    """A curve of at most `MOST_POINTS`; whatever was largest or smallest in the log is so in the curve.
-
-    The line is the mean of a value and its neighbours on both sides, so that it is not late; fewer at the ends.
-    """
+    """A curve of few points and all of the spikes; its means reach to both sides, so that it is not late."""
     steps, values = (np.asarray(column, dtype=float) for column in points)
     finite = np.isfinite(values)
     drawn, place = values[finite], np.cumsum(finite) - 1
@@ -110,9 +107,7 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     def panel(
         title: str, column: str, words: str, is_log: bool = False, level: Level | None = None, **look: Any
     ) -> Panel:
-        found = [
-            thin(number, run.name, _points(run.found.log, column), column != DEV) for number, run in enumerate(runs)
-        ]
+        found = [thin(number, run.name, _points(run, column), column != DEV) for number, run in enumerate(runs)]
         curves = tuple(curve for curve in found if np.isfinite(curve.line).any())
         lowest = [float(np.nanmin(curve.low)) for curve in curves] + ([] if level is None else [level[0]])
         is_log = is_log and min(lowest, default=0.0) > 0  # zero has no logarithm
@@ -136,11 +131,12 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
 
 def gradient_names(runs: Sequence[RunRecord]) -> list[str]:
     """Both encoders, or of models that name their parts otherwise the first two."""
-    names = list(dict.fromkeys(name for run in runs for name in run.found.log.columns if name.startswith("grad_")))
-    return [name for name in ("grad_image", "grad_text") if name in names] or names[:2]
+    names = dict.fromkeys(name for run in runs for name in run.found.log.columns if name.startswith("grad_"))
+    return [name for name in ("grad_image", "grad_text") if name in names] or [*names][:2]
 
 
-def _points(log: Log, column: str) -> Points:
+def _points(run: RunRecord, column: str) -> Points:
+    log = run.found.log
     if column == DEV:
         steps, values = np.array(log.dev, dtype=float).reshape(-1, 2).T
         return steps, values

@@ -91,10 +91,11 @@ def page(
     pictures: Path | None = None,
 ) -> str:
     """The text of the page."""
-    since = runs[0].found.verdict.since if len(runs) == 1 and runs[0].found.verdict.kind != "healthy" else None
+    verdict = runs[0].found.verdict
+    since = verdict.since if len(runs) == 1 and verdict.kind != "healthy" else None
     since = None if since is None else since * runs[0].found.log.steps_a_row
     style, script = (
-        "".join(FILES.joinpath(f"{name}.{kind}").read_text("utf-8") for name in ("chart/chart", "templates/page"))
+        "".join((FILES / f"{name}.{kind}").read_text("utf-8") for name in ("chart/chart", "templates/page"))
         for kind in ("css", "js")
     )
     drawn = panels(runs)
@@ -131,7 +132,7 @@ def _hash(content: str) -> str:
 
 
 def picture_source(split: Split, folder: Path | None = None) -> Callable[[int], str | None]:
-    """From the row of an image to its picture, if any: drawn, or the file of its name in the folder and not outside."""
+    """How an image is shown, by its row: drawn, or its file in the folder and not outside; None if neither."""
 
     @cache
     def picture(row: int) -> str | None:

@@ -110,7 +110,7 @@ def find_examples(
     found, missed, first = {}, {}, {}
     for way, place in places(scores, items).items():
         first[way] = int((place == 1).sum()), int((place > 0).sum())
-        found[way], missed[way] = (tuple(example(query, way) for query in some) for some in choose(place, number))
+        found[way], missed[way] = (tuple(example(row, way) for row in some) for some in choose(place, number))
     return Examples(best, items, whole, found, missed, first, in_the_way)
 
 

@@ -169,7 +169,8 @@ def _made_from(runs: PaperRuns) -> str:
 def _cells(one: Line) -> tuple[str, ...]:
     ours = _shown(one.rsum) + (f" ± {one.deviation:.1f}" if one.deviation is not None else "")
     about = (one.paper.method, one.paper.loss or "-", one.paper.kind or "-")
-    return (*about, *map(_shown, one.recalls), ours, _shown(one.paper.rsum), _shown(one.difference, "+.1f"), one.note)
+    difference = _shown(one.difference, "+.1f")
+    return (*about, *map(_shown, one.recalls), ours, _shown(one.paper.rsum), difference, one.note)
 
 
 def _shown(number: float | None, form: str = ".1f", none: str = "-") -> str:

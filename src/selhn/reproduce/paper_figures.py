@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from selhn.diagnose.logs import Column
 from selhn.diagnose.plots import COLOURS, pyplot, reference, save_figure, smooth
 from selhn.eval import Metrics
 from selhn.reproduce.paper_runs import PaperRuns
@@ -176,7 +176,8 @@ def label_places(points: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
 def three_losses(model: str, title: str) -> Figure:
     """The figure of one model with the three losses of Table 1."""
     runs = {name: recipe(f"{model}_{loss}") for name, loss in LOSSES.items()}
-    return Figure(f"Training {title} with three losses", partial(draw_losses, runs, title), tuple(runs.values()))
+    draw = partial(draw_losses, runs, title)
+    return Figure(f"Training {title} with three losses", draw, tuple(runs.values()))
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -193,10 +194,7 @@ FIGURES: Mapping[str, Figure] = {
 """In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""
 
 
-Curve = npt.NDArray[np.float64]
-
-
-def _band(logs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[Curve, Curve, Curve]:
+def _band(logs: Sequence[Sequence[Mapping[str, Any]]], key: str) -> tuple[Column, Column, Column]:
     """Epochs passed, and the running mean and deviation of a number over steps and seeds."""
     steps = [[row for row in log if key in row] for log in logs]
     values = np.array([[row[key] for row in rows] for rows in steps])

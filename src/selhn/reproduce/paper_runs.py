@@ -31,13 +31,13 @@ from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
 from selhn.training.step import on_device
 
-TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0", "device=cpu",
-        "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
+TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0",
+        "device=cpu", "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
 TINY_WORLD = ("data.images=300", "data.width=128")
 TINY_BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
              "max_position_embeddings": 64, "model_type": "bert"}  # fmt: skip
-"""`--tiny`: every run in some seconds, to see that everything works; its numbers mean nothing. The second is added if
-the data is the generated world, the third is a BERT of one layer."""
+"""`--tiny`: every run in some seconds, to see that everything works; its numbers mean nothing. The second is
+added if the data is the generated world, the third is a BERT of one layer."""
 
 
 class PaperRuns:

@@ -53,16 +53,12 @@ def paper_rows(table: str | None = None) -> list[PaperRow]:
             PaperRow(
                 table=f"table{row['table']}",
                 **{name: row[name] for name in ("data", "method", "loss", "kind", "note")},
-                recalls=tuple(_number(row[name]) for name in RECALLS),
-                rsum=_number(row["rsum"]),
+                recalls=tuple(float(row[name]) if row[name] else None for name in RECALLS),
+                rsum=float(row["rsum"]) if row["rsum"] else None,
             )
             for row in csv.DictReader(file)
         ]
     return [row for row in rows if table in (None, row.table)]
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text else None
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,7 @@ def draw_losses(losses: Mapping[str, Wanted], title: str, runs: PaperRuns, path:
 def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
     """R@1, R@5 and R@10 of RVSE over epsilon, one panel per direction (figure 6)."""
     figure, panels = pyplot().subplots(1, 2, figsize=(8.4, 3.5), layout="constrained", sharey=True)
-    found = {value: runs.metrics([wanted]) for value, wanted in EPSILONS.items()}
-    found = {value: metrics for value, metrics in found.items() if metrics}
+    found = {value: metrics for value, wanted in EPSILONS.items() if (metrics := runs.metrics([wanted]))}
     places = np.arange(len(found))
     for axis, way, title in zip(panels, ("i2t", "t2i"), ("(a) image to text", "(b) text to image")):
         for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
@@ -112,8 +111,7 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
 
 def draw_branches(runs: PaperRuns, path: Path) -> Path:
     """How many anchors take each branch of SelHN over training (figure 7)."""
-    present = {title: runs.logs(wanted) for title, wanted in BRANCHES.items()}
-    present = {title: logs for title, logs in present.items() if logs}
+    present = {title: logs for title, wanted in BRANCHES.items() if (logs := runs.logs(wanted))}
     number = max(1, len(present))
     how = {"figsize": (4.3 * number, 3.4), "layout": "constrained", "sharey": True, "squeeze": False}
     figure, panels = pyplot().subplots(1, number, **how)
@@ -137,8 +135,7 @@ def draw_speed(runs: PaperRuns, path: Path) -> Path:
     points = []
     for method, loss in SYSTEMS:
         members = RUNS[(method, loss)]
-        metrics = runs.metrics(members)
-        if metrics:
+        if metrics := runs.metrics(members):
             speed, rsum = runs.pairs_a_second(members) / 1000, Metrics.mean(metrics).rsum
             axis.scatter(speed, rsum, s=60, color=LOSS_COLOURS[loss], zorder=3)
             points.append((speed, rsum, method))

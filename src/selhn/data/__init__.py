@@ -10,30 +10,7 @@ from selhn.data.formats.pocket import PocketFeatures, Projection
 from selhn.data.splits import COCO_FOLDS, Data, Split, make_resident, resident_bytes, with_noise
 from selhn.data.steps import Pairs, Step
 
-__all__ = [
-    "COCO_FOLDS",
-    "FORMATS",
-    "Augmentation",
-    "Batches",
-    "Data",
-    "DenseFeatures",
-    "Features",
-    "ImageByImage",
-    "Pairs",
-    "PocketFeatures",
-    "Projection",
-    "RaggedFeatures",
-    "Report",
-    "SomeImages",
-    "Split",
-    "Step",
-    "TextBlocks",
-    "check",
-    "image_blocks",
-    "import_data",
-    "load_data",
-    "make_resident",
-    "resident_bytes",
-    "with_noise",
-    "write_native",
-]
+__all__ = ["COCO_FOLDS", "FORMATS", "Augmentation", "Batches", "Data", "DenseFeatures", "Features"]
+__all__ += ["ImageByImage", "Pairs", "PocketFeatures", "Projection", "RaggedFeatures", "Report"]
+__all__ += ["SomeImages", "Split", "Step", "TextBlocks", "check", "image_blocks", "import_data"]
+__all__ += ["load_data", "make_resident", "resident_bytes", "with_noise", "write_native"]

@@ -16,29 +16,7 @@ from selhn.diagnose.probe import (
 from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus
 from selhn.diagnose.verdict import Verdict, judge
 
-__all__ = [
-    "Diagnosis",
-    "Log",
-    "Norms",
-    "Plateau",
-    "Probe",
-    "StallAlarm",
-    "Verdict",
-    "attention_figure",
-    "diagnose",
-    "epsilon_of",
-    "from_rows",
-    "gradient_norms",
-    "judge",
-    "make_alarm",
-    "parameter_norms",
-    "patience",
-    "plateaus",
-    "probe_embeddings",
-    "probe_scores",
-    "probe_split",
-    "read_foreign",
-    "total_norm",
-    "training_figure",
-    "verdict_figure",
-]
+__all__ = ["Diagnosis", "Log", "Norms", "Plateau", "Probe", "StallAlarm", "Verdict", "attention_figure"]
+__all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "judge", "make_alarm"]
+__all__ += ["parameter_norms", "patience", "plateaus", "probe_embeddings", "probe_scores", "probe_split"]
+__all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure"]

@@ -14,25 +14,7 @@ from selhn.eval.protocols import ensemble, folds
 from selhn.eval.significance import Comparison, paired_bootstrap
 from selhn.eval.word_attention import image_row, pair_attention, region_attention
 
-__all__ = [
-    "Comparison",
-    "DirectionMetrics",
-    "Metrics",
-    "Ranks",
-    "encode_split",
-    "ensemble",
-    "evaluate",
-    "folds",
-    "folds_of",
-    "image_row",
-    "in_folds",
-    "measure_split",
-    "pair_attention",
-    "paired_bootstrap",
-    "ranks",
-    "recall",
-    "recall_from_embeddings",
-    "region_attention",
-    "require_width",
-    "score_split",
-]
+__all__ = ["Comparison", "DirectionMetrics", "Metrics", "Ranks", "encode_split", "ensemble", "evaluate"]
+__all__ += ["folds", "folds_of", "image_row", "in_folds", "measure_split", "pair_attention"]
+__all__ += ["paired_bootstrap", "ranks", "recall", "recall_from_embeddings", "region_attention"]
+__all__ += ["require_width", "score_split"]

@@ -15,27 +15,7 @@ from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 
-__all__ = [
-    "GPO",
-    "MLP",
-    "Bert",
-    "BiGRU",
-    "Focus",
-    "Fragments",
-    "MLPOrder",
-    "WordGRU",
-    "attended_cosines",
-    "attention_weights",
-    "bert_tokenizer",
-    "bert_weights",
-    "is_ragged",
-    "joined",
-    "last_states",
-    "products",
-    "projected_differences",
-    "score_in_blocks",
-    "turned",
-    "unit",
-    "unit_attention",
-    "word_embedding",
-]
+__all__ = ["GPO", "MLP", "Bert", "BiGRU", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
+__all__ += ["attention_weights", "bert_tokenizer", "bert_weights", "is_ragged", "joined", "last_states"]
+__all__ += ["products", "projected_differences", "score_in_blocks", "turned", "unit", "unit_attention"]
+__all__ += ["word_embedding"]

@@ -21,21 +21,8 @@ from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
 from selhn.text import has_tokenizer, load_tokenizer
 
-__all__ = [
-    "MODELS",
-    "VSE",
-    "AbstractMatcher",
-    "CrossAttention",
-    "ModelEntry",
-    "Twins",
-    "VSEpp",
-    "create_model",
-    "encode_batch",
-    "in_eval_mode",
-    "list_models",
-    "load_model",
-    "register_model",
-]
+__all__ = ["MODELS", "VSE", "AbstractMatcher", "CrossAttention", "ModelEntry", "Twins", "VSEpp"]
+__all__ += ["create_model", "encode_batch", "in_eval_mode", "list_models", "load_model", "register_model"]
 
 
 @dataclass(frozen=True)

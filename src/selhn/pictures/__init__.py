@@ -10,27 +10,7 @@ from selhn.pictures.library import Library
 from selhn.pictures.picture_files import Found, find_pictures, open_picture
 from selhn.pictures.plans import Indexed, Plan
 
-__all__ = [
-    "Backbone",
-    "CachedFeatures",
-    "Extracted",
-    "Extractor",
-    "FeatureCache",
-    "Form",
-    "Found",
-    "Indexed",
-    "Library",
-    "PictureReport",
-    "Plan",
-    "create_backbone",
-    "default_cache",
-    "extract_pictures",
-    "find_pictures",
-    "grid_boxes",
-    "import_pictures",
-    "index_pictures",
-    "load_extractor",
-    "open_picture",
-    "picture_split",
-    "pool_boxes",
-]
+__all__ = ["Backbone", "CachedFeatures", "Extracted", "Extractor", "FeatureCache", "Form", "Found"]
+__all__ += ["Indexed", "Library", "PictureReport", "Plan", "create_backbone", "default_cache"]
+__all__ += ["extract_pictures", "find_pictures", "grid_boxes", "import_pictures", "index_pictures"]
+__all__ += ["load_extractor", "open_picture", "picture_split", "pool_boxes"]

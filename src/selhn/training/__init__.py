@@ -5,20 +5,6 @@ from selhn.training.loop import Run, train
 from selhn.training.recipes import RECIPES, describe_recipes, get_recipe, list_recipes
 from selhn.training.run import measure_runs, open_run, resume_run, run_config, run_names, run_seeds
 
-__all__ = [
-    "RECIPES",
-    "Run",
-    "RunConfig",
-    "TrainConfig",
-    "describe_recipes",
-    "get_recipe",
-    "list_recipes",
-    "measure_runs",
-    "open_run",
-    "override",
-    "resume_run",
-    "run_config",
-    "run_names",
-    "run_seeds",
-    "train",
-]
+__all__ = ["RECIPES", "Run", "RunConfig", "TrainConfig", "describe_recipes", "get_recipe", "list_recipes"]
+__all__ += ["measure_runs", "open_run", "override", "resume_run", "run_config", "run_names", "run_seeds"]
+__all__ += ["train"]

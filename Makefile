@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test check faults bench lock clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/'
 
@@ -36,6 +36,9 @@ check: $(READY)  ## format, lint, types
 
 test: check      ## everything that must hold before a change lands
 	$(BIN)/pytest
+
+faults: $(READY) ## the long form of the drills of docs/reliability.md, about ten minutes
+	PYTHONPATH=src:tests $(BIN)/python -m faults fuzz --cases 20000
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py

@@ -1,0 +1,82 @@
+"""The drills: `python -m faults fuzz --cases 20000`, with src and tests on PYTHONPATH. `make faults` runs them all."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+
+def fuzz(given):
+    from faults import fuzz, self_test
+
+    readers = self_test.READERS if given.self_test else fuzz.READERS
+    if given.corpus:
+        every = fuzz.corpus()
+    else:
+        every = fuzz.cases(given.cases, given.seed, given.only, readers)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as work:
+        found = []
+        for one in fuzz.run_cases(every, Path(work), given.workers, readers):
+            found.append(one)
+            if one.fault and not given.json:
+                print(f"[{len(found)}/{len(every)}] {one.signature}\n    {one.done}", flush=True)
+        if given.keep:
+            fuzz.keep(found, fuzz.CORPUS, Path(work))
+    if given.json:
+        print(
+            json.dumps(
+                [{"what": one.what, "fault": one.fault, "signature": one.signature, "done": one.done} for one in found]
+            )
+        )
+        return 0
+    findings = sum(bool(one.fault) for one in found)
+    print(fuzz.table(found))
+    print(f"\n{len(found):,} cases, {findings} findings, {time.monotonic() - start:.0f} s\n{fuzz.say(found)}")
+    return int(findings > 0)
+
+
+def entered(given):
+    """The functions that are called when all good examples are read, as JSON."""
+    from faults.fuzz import Bench, make_examples
+    from faults.read_calls import Entered
+    from faults.readers import READERS
+
+    with tempfile.TemporaryDirectory() as work:
+        examples = make_examples(READERS, set(READERS), Path(work, "examples"))
+        bench = Bench(READERS, examples, Path(work, "bench"))
+        with Entered() as called:
+            for name in READERS:
+                bench.good(name)
+    print(json.dumps(sorted(called.found)))
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    drills = parser.add_subparsers(required=True)
+    fuzzing = drills.add_parser("fuzz", help="damaged and forged files over every reader")
+    fuzzing.set_defaults(drill=fuzz)
+    fuzzing.add_argument("--cases", type=int, default=20_000)
+    fuzzing.add_argument("--seed", type=int, default=0)
+    fuzzing.add_argument("--only", default="", help="readers whose names contain this")
+    fuzzing.add_argument("--keep", action="store_true", help="add what is found to the corpus")
+    fuzzing.add_argument("--corpus", action="store_true", help="only what was found before")
+    fuzzing.add_argument("--self-test", action="store_true", help="readers that fail in every way")
+    fuzzing.add_argument("--json", action="store_true")
+    fuzzing.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    entering = drills.add_parser("entered", help="functions that the good examples reach")
+    entering.set_defaults(drill=entered)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    raise SystemExit(given.drill(given))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Data in every format, captions and logs of others, pictures."""
+
+import base64
+import json
+from functools import cache
+
+import numpy as np
+from diagnose.event_files import HEADER, scalar_event
+from faults.reader import Reader, of_data, of_split, small_data
+from model_cases import make_model
+from picture_cases import TinyBackbone, animated_gif, encoded, photo, turned_jpeg
+from run_cases import rows
+
+from selhn.data import load_data
+from selhn.data.check import check
+from selhn.data.formats import read_splits
+from selhn.data.formats.captions import read_picture_texts
+from selhn.data.formats.data_report import Report
+from selhn.data.formats.native import write_native
+from selhn.diagnose import diagnose
+from selhn.pictures import Extractor, Library
+from selhn.pictures.dataset import collect_region_files
+from selhn.pictures.extraction import extract_pictures
+from selhn.pictures.picture_files import open_picture
+from selhn.pictures.picture_folders import PictureFolders
+from selhn.search import Index
+
+PICTURES = {
+    "jpg": lambda: encoded(photo(1)),
+    "progressive.jpg": lambda: encoded(photo(2), progressive=True),
+    "turned.jpg": turned_jpeg,
+    "cmyk.jpg": lambda: encoded(photo(4, mode="CMYK")),
+    "png": lambda: encoded(photo(2), "PNG"),
+    "alpha.png": lambda: encoded(photo(3, mode="RGBA"), "PNG"),
+    "palette.png": lambda: encoded(photo(8, mode="P"), "PNG"),
+    "gif": animated_gif,
+    "webp": lambda: encoded(photo(5), "WEBP"),
+    "bmp": lambda: encoded(photo(6), "BMP"),
+    "tiff": lambda: encoded(photo(7), "TIFF"),
+    "lzw.tiff": lambda: encoded(photo(7), "TIFF", compression="tiff_lzw"),
+    "ppm": lambda: encoded(photo(9), "PPM"),
+    "plain.ppm": lambda: b"P3\n4 3\n255\n" + b" ".join(str(n * 7 % 256).encode() for n in range(36)) + b"\n",
+}
+CAPTIONS = [("a.jpg", "a dog jumps"), ("a.jpg", "a dog, over a fence"), ("b/c.png", 'two "old" men'), ("d.jpg", "snow")]
+KARPATHY = {
+    "images": [
+        {"filename": f"{n}.jpg", "imgid": n, "cocoid": 100 + n, "split": ("train", "val", "test", "restval")[n % 4],
+         "sentences": [{"raw": f"a dog number {n}"}, {"raw": f"number {n} jumps"}]}
+        for n in range(8)
+    ]
+}  # fmt: skip
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).random(shape, dtype=np.float32)
+
+
+def make_precomp(folder):
+    for number, name in enumerate(("train", "dev", "test")):
+        np.save(folder / f"{name}_ims.npy", floats(4, 3, 6, seed=number))
+        (folder / f"{name}_caps.txt").write_text("".join(f"caption {n} of {name}\n" for n in range(8)))
+        (folder / f"{name}_ids.txt").write_text("".join(f"{100 * number + n}\n" for n in range(4)))
+        np.save(folder / f"{name}_boxes.npy", floats(4, 3, 4, seed=number) * 90 + 5)
+        np.save(folder / f"{name}_img_sizes.npy", np.full((4, 2), 100))
+    (folder / "dev_image_of_text.txt").write_text("0\n0\n1\n1\n2\n2\n3\n3\n")
+    (folder / "id_mapping.json").write_text(json.dumps({f"{n}": f"{n}.jpg" for n in range(300)}))
+
+
+def make_pocket(folder):
+    for number, name in enumerate(("train", "dev", "test")):
+        np.save(folder / f"{name}_ims.npy", (floats(4, 3, 6, seed=number) * 200 - 100).astype(np.int8))
+        (folder / f"{name}_caps.txt").write_text("".join(f"caption {n} of {name}\n" for n in range(8)))
+        (folder / f"{name}_ids.txt").write_text("".join(f"{100 * number + n}\n" for n in range(4)))
+    np.savez(folder / "projection.npz", mean=floats(10), components=floats(10, 6), scale=floats(6))
+
+
+def make_ragged(folder):
+    """Our own format, with numbers of regions that differ, and boxes."""
+    write_native(small_data(), folder / "data")
+    content = json.loads((folder / "data" / "data.json").read_text())
+    np.save(folder / "data" / "train_features.npy", floats(20, 12))
+    np.save(folder / "data" / "train_offsets.npy", np.array([0, 2, 4, 6, 8, 11, 14, 17, 20]))
+    np.save(folder / "data" / "test_boxes.npy", floats(8, 3, 4))
+    content["splits"]["train"]["offsets"] = "train_offsets.npy"
+    content["splits"]["test"]["boxes"] = "test_boxes.npy"
+    (folder / "data" / "data.json").write_text(json.dumps(content))
+
+
+def make_karpathy(folder):
+    (folder / "dataset_small.json").write_text(json.dumps(KARPATHY))
+    np.save(folder / "features.npy", floats(8, 3, 6))
+
+
+def make_tsv(folder):
+    (folder / "dataset_small.json").write_text(json.dumps(KARPATHY))
+    lines = []
+    for n in range(8):
+        fields = [
+            f"{100 + n}",
+            "64",
+            "48",
+            "3",
+            *(base64.b64encode(floats(3, k, seed=n).tobytes()).decode() for k in (4, 6)),
+        ]
+        lines.append("\t".join(fields) + "\n")
+    (folder / "features.tsv").write_text("".join(lines))
+
+
+def read_tsv_data(folder):
+    report = Report()
+    _, splits = read_splits(folder, "tsv", report)
+    report.raise_problems()
+    return [of_split(split) for split in splits.values()]
+
+
+def read_data(folder, **settings):
+    data = load_data(folder, **settings)
+    said = check(folder)
+    return of_data(data), said.lines, said.warnings, said.problems
+
+
+def captions(name, content):
+    return Reader(lambda folder: (folder / name).write_text(content), lambda folder: read_picture_texts(folder / name))
+
+
+def as_json_lines(name):
+    return "".join(json.dumps({"image": image, "caption": text, "split": "train"}) + "\n" for image, text in CAPTIONS)
+
+
+COCO = {
+    "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)],
+    "annotations": [{"image_id": n % 3, "id": n, "caption": f"caption {n}"} for n in range(6)],
+}
+OBJECTS = [
+    {"file_name": "a.jpg", "captions": ["a dog", "jumps"], "split": "val"},
+    {"file_name": "b.jpg", "captions": ["b"]},
+]
+
+
+def log(name, content):
+    def make(folder):
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def read(folder):
+        found = diagnose(folder / name)
+        return found.verdict, found.log.steps, found.log.columns, found.log.evaluated, found.log.dev, found.plateau
+
+    return Reader(make, read)
+
+
+def as_table(delimiter=","):
+    plain = [row for row in rows() if "loss" in row]
+    head = delimiter.join(plain[0])
+    return "\n".join([head, *(delimiter.join(map(str, row.values())) for row in plain)]) + "\n"
+
+
+def picture(name, content):
+    def read(folder):
+        found = open_picture(folder / f"photo.{name}")
+        there = PictureFolders(folder)
+        assert there.read(there.locate(f"photo.{name}"))
+        return found.image.size, found.image.tobytes(), found.notes
+
+    return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)
+
+
+def make_pictures(folder):
+    for name in ("jpg", "alpha.png", "gif"):
+        (folder / f"photo.{name}").write_bytes(PICTURES[name]())
+
+
+def read_pictures(folder):
+    """What indexing a folder makes of it: files that cannot be read are named, and the others are used."""
+    paths = sorted(folder.glob("photo.*"))
+    found = extract_pictures(
+        paths, Extractor(TinyBackbone()), cache=folder / "cache", workers=1, quiet=True, root=folder
+    )
+    regions = [found.features.images([row])[0] for row in range(len(found.paths))]
+    return [path.name for path in found.paths], regions, found.report.refused
+
+
+@cache
+def library_model():
+    return make_model("vse_fc", feature_dim=TinyBackbone.width)
+
+
+def read_upload(folder):
+    """A picture that is posted to the service, kept, and removed again."""
+    content = (folder / "photo.jpg").read_bytes()
+    index = Index.create(library_model(), about={"extractor": "tiny"}, keep_model=False)
+    library = Library(index, Extractor(TinyBackbone()), [folder])
+    library.__dict__["extractor"] = library._given
+    name = library.add(content, captions=("a dog",))
+    vectors = [(images, texts) for _, images, texts in index.embeddings()]
+    library.delete(name)
+    return vectors, name
+
+
+def make_regions(folder):
+    (folder / "regions").mkdir()
+    np.save(folder / "regions" / "a.npy", floats(3, 6))
+    np.savez(folder / "regions" / "b.npz", features=floats(3, 6, seed=1))
+    np.savez(folder / "regions" / "c.npz", x=floats(2, 6, seed=2))
+
+
+def read_region_files(folder):
+    found = collect_region_files(folder / "regions", cache=folder / "cache")
+    regions = [found.features.images([row])[0] for row in range(len(found.paths))]
+    return [path.name for path in found.paths], regions, found.report.refused
+
+
+READERS = {
+    "data, native": Reader(
+        lambda folder: write_native(small_data(), folder / "data"), lambda folder: read_data(folder / "data")
+    ),
+    "data, native ragged": Reader(make_ragged, lambda folder: read_data(folder / "data")),
+    "data, precomp": Reader(make_precomp, read_data),
+    "data, pocket": Reader(make_pocket, read_data),
+    "data, Karpathy": Reader(make_karpathy, read_data),
+    "data, TSV": Reader(make_tsv, read_tsv_data),
+    "regions of others": Reader(make_regions, read_region_files),
+    "captions, CSV": captions(
+        "captions.csv", "image,caption\n" + "".join(f'{name},"{text}"\n' for name, text in CAPTIONS[:2])
+    ),
+    "captions, lines": captions("captions.jsonl", as_json_lines(CAPTIONS)),
+    "captions, tokens": captions(
+        "token.txt", "".join(f"{name}#{n}\t{text}\n" for n, (name, text) in enumerate(CAPTIONS))
+    ),
+    "captions, Karpathy": captions("dataset.json", json.dumps(KARPATHY)),
+    "captions, COCO": captions("coco.json", json.dumps(COCO)),
+    "captions, objects": captions("list.json", json.dumps(OBJECTS)),
+    "log, lines": log("log.jsonl", "".join(json.dumps(row) + "\n" for row in rows())),
+    "log, list": log("log.json", json.dumps(list(rows()))),
+    "log, CSV": log("log.csv", as_table()),
+    "log, TSV": log("log.tsv", as_table("\t")),
+    "log, TensorBoard": log(
+        "events.out.tfevents.1",
+        HEADER + b"".join(scalar_event(n, train__loss=0.3 - n / 500, delta_s=n / 1000) for n in range(1, 60)),
+    ),
+    "pictures of a folder": Reader(make_pictures, read_pictures, share=0.5),
+    "picture, posted": Reader(
+        lambda folder: (folder / "photo.jpg").write_bytes(encoded(photo(1))), read_upload, share=0.5
+    ),
+    **{f"picture, {name}": picture(name, content) for name, content in PICTURES.items()},
+}

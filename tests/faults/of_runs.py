@@ -1,0 +1,135 @@
+"""Runs: their files, a run continued, a report, what `reproduce` keeps."""
+
+import json
+import os
+from pathlib import Path
+
+from faults.reader import Reader, fresh_model, of_model, small_data
+from model_cases import WORDS
+from run_cases import metrics, rows
+
+from selhn.base.files import writing
+from selhn.losses import TripletSelHN
+from selhn.report import write_report
+from selhn.report.page import imported_from
+from selhn.reproduce.paper_runs import PaperRuns
+from selhn.reproduce.tables import Wanted
+from selhn.runs import RunFolder
+from selhn.serve.watched_runs import WatchedRuns
+from selhn.training import RunConfig, override, train
+from selhn.training.run import read_config
+
+
+def make_run(folder):
+    """One epoch of two is done, as after Ctrl-C between epochs."""
+    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=1, **RUN_SETTINGS)
+    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=2, resume=True, **RUN_SETTINGS)
+
+
+RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True}
+
+
+def read_run(folder):
+    run = RunFolder(folder / "run")
+    config = read_config(folder / "run")
+    tokenizer = run.tokenizer()
+    said = [config, run.identity, run.environment, run.results, run.verdict, run.log(), run.log_since(0)]
+    return [*said, tokenizer and tokenizer.encode(["word1 word2"]), of_model(run.best_model())]
+
+
+def read_watched(folder):
+    watched = WatchedRuns(folder)
+    found = watched.all()
+    return [(run.name, run.finished, run.test_rsum, watched.read(run.name), watched.verdict(run.name)) for run in found]
+
+
+def make_watched(folder):
+    """A run with all its small files, longer than training makes it in a test."""
+    (folder / "run").mkdir()
+    lines = "".join(json.dumps(row) + "\n" for row in rows())
+    (folder / "run" / "log.jsonl").write_text(lines)
+    results = {"dev": metrics(10.0), "test": metrics(11.0), "best_epoch": 3, "stalled": None}
+    config = RunConfig("rvse", "selhn", "world", {"dim": 16}, {"epsilon": 0.02}, {"images": 100})
+    RunFolder(folder / "run").describe(config.to_dict(), {"data": "world", "model": "rvse"}, WORDS)
+    (folder / "run" / "results.json").write_text(json.dumps(results))
+    (folder / "run" / "verdict.json").write_text(json.dumps({"kind": "healthy", "why": "it learns"}))
+
+
+def read_report(folder):
+    written = write_report([folder / "run"], folder / "page.html")
+    return Path(written or folder / "page.html").read_text()
+
+
+def read_resumed(folder):
+    """The run continued by an epoch: weights, optimizer, random state and position all count."""
+    model = fresh_model()
+    train(model, small_data(), TripletSelHN(), out=folder / "run", epochs=3, resume=True, **RUN_SETTINGS)
+    results = RunFolder(folder / "run").results
+    return model.state_dict(), results, RunFolder(folder / "run").log()[-3:]
+
+
+def read_settings(folder):
+    lines = (folder / "settings.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+    return override(RunConfig(), [line for line in lines if line])
+
+
+def read_measured(folder):
+    """What `reproduce` keeps of finished runs; it is newer than they are."""
+    run = folder / "runs" / "a" / "seed0"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "results.json").touch()
+    os.utime(run / "results.json", (0, 0))
+    return PaperRuns(folder).pairs_a_second([Wanted("a", "rvse_selhn")])
+
+
+def read_ensemble(folder):
+    """The same for the averaged scores of two runs."""
+    for name in ("a", "b"):
+        run = folder / "runs" / name / "seed0"
+        run.mkdir(parents=True, exist_ok=True)
+        results = {"dev": metrics(10.0), "test": metrics(11.0), "best_epoch": 3, "stalled": None}
+        (run / "results.json").write_text(json.dumps(results))
+        os.utime(run / "results.json", (0, 0))
+    return PaperRuns(folder).metrics([Wanted("a", "rvse_selhn"), Wanted("b", "rvse_selhn")])
+
+
+def make_measured(folder):
+    (folder / "measured").mkdir()
+    both = metrics(12.0)
+    (folder / "measured" / "a+b-seed0-folds1.json").write_text(json.dumps(both))
+    (folder / "measured" / "a-seed0-speed.json").write_text(json.dumps({"pairs_a_second": 12.5, "torch": "2.10"}))
+
+
+def make_imported(folder):
+    (folder / "pictures.json").write_text(json.dumps({"folder": str(folder), "used": 3, "refused": []}))
+
+
+def read_lock(folder):
+    """Who holds a folder: whatever the file says, the second is refused."""
+    content = (folder / "lock").read_bytes()
+    with writing(folder):
+        (folder / "lock").write_bytes(content)
+        with writing(folder):
+            raise AssertionError("two writers")
+
+
+SETTINGS = [
+    "epochs=3",
+    "lr=5e-4",
+    "decay_at=[1, 2]",
+    "model.dim=16",
+    "loss.epsilon=0.02",
+    "data.images=100",
+    "capture=never",
+]
+READERS = {
+    "run": Reader(make_run, read_run, share=0.5),
+    "run, watched": Reader(make_watched, read_watched),
+    "run, report": Reader(make_watched, read_report, share=0.3),
+    "run, continued": Reader(make_run, read_resumed, share=0.3),
+    "settings": Reader(lambda folder: (folder / "settings.txt").write_text("\n".join(SETTINGS)), read_settings),
+    "measured, speed": Reader(make_measured, read_measured),
+    "measured, ensemble": Reader(make_measured, read_ensemble),
+    "pictures.json": Reader(make_imported, lambda folder: imported_from(str(folder))),
+    "lock": Reader(lambda folder: (folder / "lock").write_text('{"process": 1, "host": "a"}'), read_lock),
+}

@@ -22,7 +22,7 @@ from selhn.pictures import Extractor, Library
 from selhn.pictures.dataset import collect_region_files
 from selhn.pictures.extraction import extract_pictures
 from selhn.pictures.picture_files import open_picture
-from selhn.pictures.picture_folders import PictureFolders
+from selhn.pictures.picture_folders import locate, read_located
 from selhn.search import Index
 
 PICTURES = {
@@ -157,8 +157,7 @@ def as_table(delimiter=","):
 def picture(name, content):
     def read(folder):
         found = open_picture(folder / f"photo.{name}")
-        there = PictureFolders(folder)
-        assert there.read(there.locate(f"photo.{name}"))
+        assert read_located(locate([folder.resolve()], f"photo.{name}"))
         return found.image.size, found.image.tobytes(), found.notes
 
     return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)

@@ -9,6 +9,8 @@ from model_cases import WORDS
 from run_cases import metrics, rows
 
 from selhn.base.files import writing
+from selhn.base.untrusted import read_text
+from selhn.eval import Metrics
 from selhn.losses import TripletSelHN
 from selhn.report import write_report
 from selhn.report.page import imported_from
@@ -130,6 +132,10 @@ READERS = {
     "settings": Reader(lambda folder: (folder / "settings.txt").write_text("\n".join(SETTINGS)), read_settings),
     "measured, speed": Reader(make_measured, read_measured),
     "measured, ensemble": Reader(make_measured, read_ensemble),
+    "metrics": Reader(
+        lambda folder: (folder / "metrics.json").write_text(json.dumps(metrics(12.0))),
+        lambda folder: Metrics.from_json(read_text(folder / "metrics.json")),
+    ),
     "pictures.json": Reader(make_imported, lambda folder: imported_from(str(folder))),
     "lock": Reader(lambda folder: (folder / "lock").write_text('{"process": 1, "host": "a"}'), read_lock),
 }

@@ -9,6 +9,7 @@ KNOWN = {
     "model, BERT: raw error: TypeError in layers/bert_encoder.py": "the same",
     "official, ": "files of torch.save are read within bounds",
     "measured, ": "measured again if it cannot be read",
+    "metrics: ": "types of what it holds",
     "stored scores": "stored scores get a checksum",
     "run, continued: ": "checkpoints get a checksum",
     "run, watched: raw error: TypeError in diagnose/diagnosis.py": "types of loss_settings",

@@ -1,9 +1,11 @@
+import json
 from dataclasses import replace
 from xml.etree import ElementTree
 
 from run_cases import section
 
 from selhn.diagnose import Verdict
+from selhn.report.curves import panels
 from selhn.report.page import page
 from selhn.report.records import lead, read_runs
 
@@ -74,6 +76,44 @@ def test_the_page_in_two_sentences(write_run):
     runs = read_runs([write_run("a", level=10), write_run("b", level=20), write_run("c", level=15)])
     assert lead(runs).startswith("3 runs, of which b is the best (RSUM 240.0 on test).")
     assert lead(runs[:1]).startswith("rvse with selhn on world, 40 steps: ")
+
+
+def test_runs_on_different_data_are_not_compared(write_run):
+    folders = [
+        write_run("small", level=10),
+        write_run("large", "data.images=200", level=40),
+        write_run("best", level=20),
+    ]
+    runs = read_runs(folders)
+    said = lead(runs)
+    assert said.startswith(
+        "3 runs on 2 data sets, which do not compare: on world, images=100, width=32 best is the best"
+    )
+    assert "on world, images=200, width=32 large is the only one (RSUM 360.0 on test)" in said
+    html = results(runs)
+    rows = [row for row in ElementTree.fromstring(f"<div>{html}</div>").iter("tr") if row.find("td/strong") is not None]
+    assert ["".join(row.find("th").itertext()) for row in rows] == ["best", "best"], "large has none to beat"
+    assert [row[0].split(",")[0] for row in table(html) if len(row) == 1] == [
+        "On test of world", "On dev of world", "On test of world", "On dev of world"
+    ]  # fmt: skip
+    measured = [panel for panel in panels(runs) if panel.measured]
+    assert [[curve.name for curve in panel.curves] for panel in measured] == [["small", "best"], ["large"]]
+    assert len({panel.title for panel in measured}) == 2
+
+
+def test_the_data_of_a_run_is_what_it_says_in_training(write_run):
+    folders = [write_run("a", level=20), write_run("b", level=10)]
+    for folder, crc in zip(folders, ("00000001", "00000002")):  # one name and size, other captions
+        data = f"f8k, 100 images, 500 texts, which begin as {crc}"
+        (folder / "identity.json").write_text(json.dumps({"data": data}))
+    assert "2 data sets" in lead(read_runs(folders))
+    unknown = [write_run("c", configured=False), write_run("d", configured=False)]
+    assert "2 data sets" in lead(read_runs(unknown)), "what nobody knows is not the same"
+
+
+def test_a_run_measured_on_dev_does_not_beat_one_measured_on_test(write_run):
+    runs = read_runs([write_run("short", level=30, finished=False), write_run("whole", level=10)])
+    assert "whole is the best (RSUM 180.0 on test)" in lead(runs)
 
 
 def test_settings_that_differ_come_first(write_run):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from selhn.diagnose.logs import Column
-from selhn.report.records import RunRecord
+from selhn.report.records import RunRecord, by_data
 
 MOST_POINTS = 240
 WINDOWS = 50
@@ -105,9 +105,10 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
     until = max(1.0, *(float(run.found.log.steps[-1]) for run in runs))
 
     def panel(
-        title: str, column: str, words: str, is_log: bool = False, level: Level | None = None, **look: Any
-    ) -> Panel:
-        found = [thin(number, run.name, _points(run, column), column != DEV) for number, run in enumerate(runs)]
+        title: str, column: str, words: str, is_log: bool = False, level: Level | None = None,
+        of: Sequence[int] = range(len(runs)), **look: Any,
+    ) -> Panel:  # fmt: skip
+        found = [thin(number, runs[number].name, _points(runs[number], column), column != DEV) for number in of]
         curves = tuple(curve for curve in found if np.isfinite(curve.line).any())
         lowest = [float(np.nanmin(curve.low)) for curve in curves] + ([] if level is None else [level[0]])
         is_log = is_log and min(lowest, default=0.0) > 0  # zero has no logarithm
@@ -124,7 +125,10 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         panel("delta_s", "delta_s", about_gap, True, level=least),
         panel("Separated anchors", SEPARATED, about_separated, unit=" %", full=100),
         *(panel(f"Gradient norm, {part}", name, about_norm, True) for name, part in names.items()),
-        panel("RSUM on dev", DEV, about_rsum, measured=True),
+        *(
+            panel(f"RSUM on dev{data and f' of {data}'}", DEV, about_rsum, of=numbers, measured=True)
+            for data, numbers in by_data(runs).items()
+        ),
     ]
     return [one for one in found if one.curves]
 

@@ -11,7 +11,7 @@ from selhn.diagnose import Diagnosis, diagnose, epsilon_of
 from selhn.eval import Metrics
 from selhn.runs import OWN, RunFolder
 from selhn.training import RunConfig, run_names
-from selhn.training.run import make_loss
+from selhn.training.run import make_loss, trained_on
 
 RECALLS = (1, 5, 10)
 
@@ -25,6 +25,8 @@ class RunRecord:
     found: Diagnosis
     epsilon: float
     """The delta_s from which an anchor counts as separated."""
+    data: str
+    """What it was trained and tested on, in words that differ for different data."""
     config: RunConfig | None
     settings: Mapping[str, str]
     """The configuration, or what a run that has none says of itself; names joined by a dot."""
@@ -39,7 +41,7 @@ class RunRecord:
 
     @property
     def rsum(self) -> float:
-        """What runs are ordered by: RSUM on test, or without one on dev; -1 without either."""
+        """RSUM on test, or without one on dev; -1 without either."""
         best = self.test or self.dev
         return -1.0 if best is None else best.rsum
 
@@ -79,6 +81,7 @@ def _read_run(path: Path, name: str) -> RunRecord:
         name,
         found,
         epsilon_of(None if config is None or config.loss.startswith(OWN) else make_loss(config)),
+        trained_on(path) or f"the data of {name}, which it does not name",
         config,
         flat(folder.identity if config is None else config.to_dict()),
         flat(folder.environment),
@@ -107,33 +110,61 @@ def _metrics(named: Any, path: Path) -> Metrics:
         raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
 
 
+def by_data(runs: Sequence[RunRecord]) -> dict[str, list[int]]:
+    """The numbers of the runs that may be compared, under the name of their data; one group is named "".
+
+    Recalls of different data say nothing about which run is better.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        groups.setdefault(run.data, []).append(number)
+    if len(groups) == 1:
+        return {"": list(range(len(runs)))}
+    short = [data.partition(",")[0] for data in groups]
+    return {name if short.count(name) == 1 else data: numbers for name, (data, numbers) in zip(short, groups.items())}
+
+
+def ranked(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Runs on the same data, best first: those measured on test, then the others, by RSUM."""
+    return sorted(runs, key=lambda run: (run.test is None, -run.rsum))
+
+
 def lead(runs: Sequence[RunRecord]) -> str:
-    """The page in two sentences."""
-    best = max(runs, key=lambda run: run.rsum)
-    split = "dev" if best.test is None else "test"
-    reached = f"RSUM {best.rsum:.1f} on {split}" if best.rsum >= 0 else "nothing measured yet"
+    """The page in a few sentences."""
+
+    def reached(run: RunRecord) -> str:
+        split = "dev" if run.test is None else "test"
+        return f"RSUM {run.rsum:.1f} on {split}" if run.rsum >= 0 else "nothing measured yet"
+
     if len(runs) == 1:
-        return f"{best.made_of}: {best.found.verdict.kind}, {reached}."
+        return f"{runs[0].made_of}: {runs[0].found.verdict.kind}, {reached(runs[0])}."
+    groups = by_data(runs)
+    best = {data: ranked([runs[number] for number in numbers])[0] for data, numbers in groups.items()}
     kinds = [f"{run.name} is {run.found.verdict.kind}" for run in runs]
-    words = ", ".join(kinds[:-1]) + f" and {kinds[-1]}"
-    return f"{len(runs)} runs, of which {best.name} is the best ({reached}). By their logs {words}."
+    words = f"By their logs {', '.join(kinds[:-1])} and {kinds[-1]}."
+    if len(groups) == 1:
+        return f"{len(runs)} runs, of which {best[''].name} is the best ({reached(best[''])}). {words}"
+    told = [
+        f"on {data} {run.name} is the {'best' if len(groups[data]) > 1 else 'only one'} ({reached(run)})"
+        for data, run in best.items()
+    ]
+    return f"{len(runs)} runs on {len(groups)} data sets, which do not compare: {'; '.join(told)}. {words}"
 
 
 def results(runs: Sequence[RunRecord]) -> dict[str, dict[int, list[float]]]:
     """Recalls (-1 if not measured) and RSUM by the number of the run, under what they were measured on."""
-    groups = {
-        "On test, measured once with the weights of the best epoch on dev": [run.test for run in runs],
-        "On dev, at its best epoch": [run.dev for run in runs],
-    }
-    return {
-        words: {
-            number: [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in RECALLS), one.rsum]
-            for number, one in enumerate(measured)
-            if one is not None
-        }
-        for words, measured in groups.items()
-        if any(measured)
-    }
+
+    def measured(one: Metrics) -> list[float]:
+        return [*(way.recalls.get(k, -1.0) for way in (one.i2t, one.t2i) for k in RECALLS), one.rsum]
+
+    found = {}
+    for data, numbers in by_data(runs).items():
+        on = f" of {data}" if data else ""
+        test = {number: measured(one) for number in numbers if (one := runs[number].test) is not None}
+        dev = {number: measured(one) for number in numbers if (one := runs[number].dev) is not None}
+        found[f"On test{on}, measured once with the weights of the best epoch on dev"] = test
+        found[f"On dev{on}, at its best epoch"] = dev
+    return {words: rows for words, rows in found.items() if rows}
 
 
 def compared(tables: Sequence[Mapping[str, str]]) -> dict[str, Any]:

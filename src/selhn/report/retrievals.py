@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +13,7 @@ from selhn.base.errors import SelhnError
 from selhn.data import Split
 from selhn.eval import ranks, score_split
 from selhn.models import load_model
-from selhn.report.records import RunRecord
+from selhn.report.records import RunRecord, ranked
 from selhn.training.run import open_data
 
 ANSWERS = 5
@@ -71,13 +71,14 @@ def find_examples(
 ) -> Examples | dict[str, str]:
     """Examples of the best run that can be opened; if there is none, what is in the way of each.
 
+    Runs on the data of the first come first: those on other data cannot be compared with it.
     Queries are chosen by their places alone and spread evenly over the split, so that nobody picks them.
     """
     on = choose_device(device)
     # Data that was named must be there; the runs' own data may be gone.
     named = None if data is None else open_data(runs[0].folder, data)[split]
     in_the_way: dict[str, str] = {}
-    for best in sorted(runs, key=lambda run: -run.rsum):
+    for best in sorted(ranked(runs), key=lambda run: run.data != runs[0].data):
         try:
             if named is None and best.config is None:
                 raise SelhnError("it does not say what data it was trained on: name some with --data")
@@ -93,7 +94,7 @@ def find_examples(
     for other in runs:
         if other is not best and other.name not in in_the_way:
             try:
-                if data is None and _data(best) != _data(other):
+                if data is None and best.data != other.data:
                     raise SelhnError("it was trained on other data")
                 others[other.name] = places(_scores(other, items, on), items)
             except CANNOT_OPEN as error:
@@ -152,7 +153,3 @@ def _scores(run: RunRecord, items: Split, device: torch.device) -> Float[Tensor,
     if bool(scores.isnan().any()):
         raise SelhnError("its weights give scores that are not numbers")
     return scores
-
-
-def _data(run: RunRecord) -> tuple[str, Mapping[str, Any]] | None:
-    return None if run.config is None else (run.config.data, run.config.data_settings)

@@ -167,20 +167,22 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     return [folder.relative_to(above).as_posix() for folder in folders]
 
 
+def trained_on(run: Path) -> str | None:
+    """The data of a run in words that differ for different data; None if the folder does not say."""
+    folder = RunFolder(run)
+    config = None if folder.config is None else read_config(run)
+    named = folder.identity.get("data", None if config is None else config.data)
+    settings = {} if config is None else config.data_settings
+    return None if named is None else ", ".join([str(named), *(f"{key}={settings[key]}" for key in sorted(settings))])
+
+
 def require_same_data(runs: Sequence[Path]) -> None:
     """Refuse runs that were trained on different data, where they say what it was."""
-    known = {}
-    for run in runs:
-        folder = RunFolder(run)
-        if not folder.identity:
-            continue
-        settings = {} if folder.config is None else read_config(run).data_settings
-        named = [f"{name}={value}" for name, value in sorted(settings.items())]
-        known[run] = ", ".join([str(folder.identity.get("data")), *named])
-    for run, trained_on in known.items():
+    known = {run: data for run in runs if RunFolder(run).identity and (data := trained_on(run))}
+    for run, data in known.items():
         first = next(iter(known))
-        if trained_on != known[first]:
+        if data != known[first]:
             raise SelhnError(
-                f"{run} was trained on other data ({trained_on}) than {first} ({known[first]}): "
+                f"{run} was trained on other data ({data}) than {first} ({known[first]}): "
                 "measure each by itself, or average runs of the same data"
             )

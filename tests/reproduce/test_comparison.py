@@ -32,7 +32,7 @@ def test_a_table_and_a_figure(made):
     assert len({len(row) for row in rows}) == 1
     assert "| 498.6 " in rows[-1]
     assert "--tiny" in text
-    assert "say nothing about which loss is better" in text
+    assert "neither the numbers nor their order" in text
     assert "compare the order" not in text
     page = (folder / "README.md").read_text()
     assert text.strip() in page

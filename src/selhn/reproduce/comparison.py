@@ -154,8 +154,8 @@ def _made_from(runs: PaperRuns) -> str:
     about = runs.environment()
     notes = ""
     if runs.small:
-        notes += " Made with --tiny, to show that everything runs: such short runs say nothing about which loss is "
-        notes += "better, neither by their numbers nor by their order. Instead of a BERT there is one layer with random weights."
+        notes += " Made with --tiny, to show that everything runs: neither the numbers nor their order say anything "
+        notes += "about which loss is better. Instead of a BERT there is one layer with random weights."
     elif runs.data_name not in ("f30k", "coco"):
         notes += " The paper's numbers are of other data: compare the order of the rows, not the numbers."
     changed = f", {' '.join(runs.settings)}" if runs.settings else ""

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 from selhn.base import files
 from selhn.base.errors import Locked, SelhnError
-from selhn.base.files import LOCK_FILE, new_folder, write_whole, writing
+from selhn.base.files import LOCK_FILE, new_folder, settle, write_whole, writing
 
 HOLD = """
 import sys, time
@@ -88,3 +89,44 @@ def test_an_empty_folder_may_be_filled(tmp_path):
     with new_folder(tmp_path / "empty", replace_empty=True) as partial:
         (partial / "file").touch()
     assert (tmp_path / "empty" / "file").exists()
+
+
+def test_what_a_killed_process_left_is_settled(tmp_path, monkeypatch):
+    """Whatever of two renames was done, the next call finds one whole folder, and someone's notes in it."""
+    path, hidden = tmp_path / "out", tmp_path / ".out.partial"
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    for stop in range(5):
+        shutil.rmtree(path, ignore_errors=True)
+        with new_folder(path, replace={"file"}) as partial:
+            (partial / "file").write_text("old")
+        (path / "notes").write_text("mine")
+        script = f"""
+import os
+from pathlib import Path
+from selhn.base import files
+files._exchange = lambda one, other: False
+renamed, rename = [], os.rename
+def kill_at(*names):
+    renamed.append(names)
+    if len(renamed) > {stop}:
+        os._exit(9)
+    rename(*names)
+os.rename = kill_at
+with files.new_folder(Path({str(path)!r}), replace={{"file"}}) as partial:
+    (partial / "file").write_text("new")
+"""
+        assert subprocess.run([sys.executable, "-c", script]).returncode == (9 if stop < 4 else 0)
+        assert hidden.exists() == (stop < 4)
+        settle(path, {"file"})
+        assert not hidden.exists()
+        assert (path / "file").read_text() == ("new" if stop >= 2 else "old")
+        assert (path / "notes").read_text() == "mine"
+
+
+def test_a_folder_that_is_being_written_is_left_alone(tmp_path):
+    with new_folder(tmp_path / "out") as partial:
+        settle(tmp_path / "out")
+        with pytest.raises(Locked), new_folder(tmp_path / "out"):
+            pass
+        (partial / "file").touch()
+    assert [one.name for one in tmp_path.rglob("*")] == ["out", "file"]

@@ -7,7 +7,8 @@ import torch
 from model_cases import WORDS, make_batch, make_model, score_batch
 
 import selhn.models.saved as folder_module
-from selhn.base.errors import NotFound
+from selhn.base import files
+from selhn.base.errors import Damaged, NotFound
 from selhn.models import load_model
 
 
@@ -18,7 +19,7 @@ def saved(tmp_path):
 
 
 def test_what_is_in_the_folder(saved):
-    files = {"README.md", "config.json", "model.safetensors", "vocabulary.json"}
+    files = {"README.md", "checksums.json", "config.json", "model.safetensors", "vocabulary.json"}
     assert {path.name for path in saved.iterdir()} == files
     assert os.listdir(saved.parent) == ["model"], "nothing is left beside it"
     config = json.loads((saved / "config.json").read_text())
@@ -56,10 +57,40 @@ def test_the_previous_one_comes_back_when_moving_fails(saved, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", rename_once)
+    monkeypatch.setattr(files, "_exchange", lambda one, other: False)
     with pytest.raises(OSError, match="Permission"):
         make_model("vse_fc").save(saved)
     assert os.listdir(saved.parent) == ["model"]
     assert load_model(saved).name == "rvse"
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "vocabulary.json", "checksums.json"])
+@pytest.mark.parametrize("share", [0.4, 0.97])
+def test_one_flipped_bit(saved, file, share):
+    content = bytearray((saved / file).read_bytes())
+    content[int(share * len(content))] ^= 2
+    (saved / file).write_bytes(content)
+    with pytest.raises(Damaged, match="config.json is damaged|is not what was written|is not JSON|has format"):
+        load_model(saved)
+
+
+def test_missing_checksums(saved):
+    (saved / "checksums.json").unlink()
+    with pytest.raises(Damaged, match="checksums.json is missing"):
+        load_model(saved)
+
+
+def test_the_card_may_be_changed(saved):
+    (saved / "README.md").write_text("my words")
+    load_model(saved)
+
+
+def test_weights_that_are_not_finite(tmp_path):
+    model = make_model("rvse")
+    model.image.fc.bias.data[1] = float("nan")
+    model.save(tmp_path)
+    with pytest.raises(Damaged, match="NaN or infinity in image.fc.bias"):
+        load_model(tmp_path)
 
 
 def test_a_folder_with_other_things_is_not_replaced(tmp_path):
@@ -115,6 +146,7 @@ def test_models_and_runs_from_before_are_read(name):
     ],
 )
 def test_a_strange_config(saved, content, message):
+    before_checksums(saved)
     (saved / "config.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         load_model(saved)
@@ -124,11 +156,22 @@ def test_a_strange_config(saved, content, message):
 def test_truncated_weights(saved, share):
     path = saved / "model.safetensors"
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(ValueError, match="model.safetensors is cut off or damaged"):
+    with pytest.raises(Damaged, match="model.safetensors is not what was written"):
+        load_model(saved)
+    before_checksums(saved)
+    with pytest.raises(Damaged, match="model.safetensors is cut off or damaged"):
         load_model(saved)
 
 
+def before_checksums(saved):
+    """Make it a folder of format 1."""
+    (saved / "checksums.json").unlink()
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(config | {"format": 1}))
+
+
 def test_weights_of_another_model(saved, tmp_path):
+    before_checksums(saved)
     make_model("vse_fc").save(tmp_path / "other")
     (saved / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
     with pytest.raises(ValueError, match=r"weights of another model; missing: image.mlp.layers.0.weight.* more"):
@@ -176,6 +219,7 @@ def test_what_others_left_beside_a_model_stays(saved):
     ],
 )
 def test_a_strangers_config(saved, change, message):
+    before_checksums(saved)
     config = json.loads((saved / "config.json").read_text())
     if "dim" in change:
         config["settings"] |= change

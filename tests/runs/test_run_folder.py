@@ -151,4 +151,19 @@ def test_weights_of_any_module(tmp_path):
 def test_results_are_plain_json(tmp_path):
     RunFolder(tmp_path).write_results(Results({"rsum": 1.0}, {"rsum": 2.0}, 3, None))
     content = json.loads((tmp_path / "results.json").read_text())
+    assert content.pop("format") == 2
+    assert len(content.pop("sha256")) == 64
     assert content == {"dev": {"rsum": 1.0}, "test": {"rsum": 2.0}, "best_epoch": 3, "stalled": None}
+    (tmp_path / "results.json").write_text((tmp_path / "results.json").read_text().replace("2.0", "3.0"))
+    with pytest.raises(Damaged, match=r"results.json is not what was written"):
+        RunFolder(tmp_path).results  # noqa: B018
+
+
+def test_settings_may_be_changed_on_purpose(tmp_path):
+    RunFolder(tmp_path).describe({"model": "rvse", "train": {"lr": 0.1}}, {})
+    text = (tmp_path / "config.yaml").read_text().replace("0.1", "0.2")
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(Damaged, match="if you have changed it yourself, remove its first line"):
+        RunFolder(tmp_path).config  # noqa: B018
+    (tmp_path / "config.yaml").write_text(text.partition("\n")[2])
+    assert RunFolder(tmp_path).config == {"model": "rvse", "train": {"lr": 0.2}}

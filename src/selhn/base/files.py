@@ -1,12 +1,14 @@
 """Files and folders that appear whole or not at all, and one writer at a time."""
 
+import ctypes
 import json
 import os
 import platform
+import shutil
+import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from filelock import FileLock, Timeout
 
@@ -31,35 +33,110 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path, files: bool = False) -> None:
+    """Have the names in a folder on the disk, where the system can; with `files` all that is below it too."""
+    for path in folder.iterdir() if files else ():
+        if path.is_dir():
+            sync_folder(path, files=True)
+        else:
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
 def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str] = ()) -> Iterator[Path]:
     """A folder to fill, which becomes `path` when the block ends without an error and else is removed.
 
-    With `replace` a folder that exists is replaced: files of these names go, all others move to the new one.
+    All of it is on the disk before it gets its name. With `replace` a folder that exists is replaced: files
+    of these names go, all others move to the new one.
     """
     path = path.absolute()
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (replace and path.is_dir()):
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True) as hidden:
-        partial, previous = Path(hidden, "new"), Path(hidden, "previous")
+    with _workshop(path, replace) as hidden:
+        partial, ready, previous = (hidden / name for name in _STAGES)
         partial.mkdir()
         yield partial
+        sync_folder(partial, files=True)
         if not (replace and path.is_dir()):
             os.rename(partial, path)
-            return
-        os.rename(path, previous)
+        else:
+            os.rename(partial, ready)  # from here on it is complete
+            if not _exchange(ready, path):
+                os.rename(path, previous)
+                try:
+                    os.rename(ready, path)
+                except BaseException:
+                    os.rename(previous, path)
+                    raise
+        sync_folder(path.parent)
+
+
+def settle(path: Path, replace: Collection[str] = ()) -> None:
+    """Finish, or remove, what a killed process left beside a folder that it was writing with `new_folder`."""
+    if _hidden(path.absolute()).is_dir():
+        # A process that still lives settles it itself; on a disk that cannot be written it stays.
+        with suppress(Locked, OSError), _workshop(path.absolute(), replace):
+            pass
+
+
+_STAGES = ("new", "ready", "previous")
+
+
+def _hidden(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def _workshop(path: Path, replace: Collection[str]) -> Iterator[Path]:
+    """The hidden folder in which one process at a time makes `path`."""
+    hidden = _hidden(path)
+    hidden.mkdir(exist_ok=True)
+    with ExitStack() as unlocked, writing(hidden):
+        unlocked.callback(_remove, hidden)
+        _clear(path, hidden, replace)
         try:
-            os.rename(partial, path)
-        except BaseException:
-            os.rename(previous, path)
-            raise
-        for file in previous.iterdir():  # someone's notes, or what a file manager leaves where it has looked
-            if file.name not in replace:
+            yield hidden
+        finally:
+            _clear(path, hidden, replace)
+
+
+def _remove(hidden: Path) -> None:
+    with suppress(OSError):  # another process may hold it by now
+        (hidden / LOCK_FILE).unlink(missing_ok=True)
+        hidden.rmdir()
+
+
+def _clear(path: Path, hidden: Path, replace: Collection[str]) -> None:
+    _, ready, previous = (hidden / name for name in _STAGES)
+    if previous.exists() and not path.exists():  # killed between two renames
+        os.rename(ready if ready.exists() else previous, path)
+    for left in (ready, previous):
+        for file in list(left.iterdir()) if left.is_dir() and path.is_dir() else ():
+            # Someone's notes, or what a file manager leaves where it has looked.
+            if file.name not in replace and not (path / file.name).exists():
                 os.rename(file, path / file.name)
+    for name in _STAGES:
+        shutil.rmtree(hidden / name, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step, where the system and the file system can: Linux, but not on NFS."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    return swap is not None and swap(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 @contextmanager

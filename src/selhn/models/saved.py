@@ -11,16 +11,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import new_folder
+from selhn.base.files import new_folder, settle
 from selhn.base.names import NAMED_MODELS
+from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
 from selhn.base.version import __version__
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 BEST_FOLDER = "best"
 """Where a run keeps the model of its best epoch."""
-FORMAT = 1
-_OURS = {CONFIG_FILE, WEIGHTS_FILE, CARD_FILE, VOCABULARY_FILE, PIECES_FILE}
+_SEALED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, PIECES_FILE)  # the card is for people, who may change it
+_OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
 
 
 def write_folder(
@@ -48,6 +49,7 @@ def write_folder(
             (partial / CARD_FILE).write_text(_card(name, settings, state, tokenizer), encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save(partial)
+            seal(partial, _SEALED)
             # safetensors makes its file readable for the owner alone; a model is for all who read the folder.
             (partial / WEIGHTS_FILE).chmod((partial / CONFIG_FILE).stat().st_mode)
     except SafetensorError as error:  # how safetensors reports a full disk
@@ -56,6 +58,9 @@ def write_folder(
 
 def find_folder(path: Path) -> Path:
     """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
+    for folder in (path, path / BEST_FOLDER):
+        if not folder.exists():
+            settle(folder, _OURS)
     if not path.exists():
         raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
     if (path / BEST_FOLDER / CONFIG_FILE).is_file():
@@ -74,7 +79,7 @@ def find_folder(path: Path) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Name and settings of a saved model."""
+    """Name and settings of a saved model, all of whose files are verified."""
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -82,17 +87,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     kinds = {"format": int, "name": str, "settings": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
         raise Damaged(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
-    if config["format"] != FORMAT:
+    if config["format"] not in (1, FORMAT):
         raise Damaged(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
+    verify(folder, _SEALED, "copy the folder again, or save the model again", required=config["format"] == FORMAT)
     return config
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The state dict of a saved model."""
     try:
-        return load_file(folder / WEIGHTS_FILE)
+        weights = load_file(folder / WEIGHTS_FILE)
     except SafetensorError as error:
         raise Damaged(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
+    for name, tensor in weights.items():
+        if not bool(tensor.isfinite().all()):
+            raise Damaged(
+                f"{folder / WEIGHTS_FILE} has NaN or infinity in {name}, so every score would be NaN: "
+                "copy the folder again, or train again with a lower learning rate"
+            )
+    return weights
 
 
 def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import write_whole, writing
+from selhn.base.sealed import read_sealed_json, read_sealed_text, write_sealed_json, write_sealed_text
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.runs.run_log import LogPart, read_log, read_log_part
@@ -128,16 +129,18 @@ class RunFolder:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.file(name)
-        try:
-            text = path.read_text(encoding="utf-8")
-            content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-        except (FileNotFoundError, NotADirectoryError):
+        what_to_do = "restore it, or start the run again"
+        if not path.exists():
             return None
+        if path.suffix == ".json":
+            return read_sealed_json(path, what_to_do)
+        try:
+            content = yaml.safe_load(read_sealed_text(path, what_to_do))
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             why = str(error).splitlines()[0]
-            raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
+            raise Damaged(f"{path} cannot be read ({why}): {what_to_do}") from None
         if not isinstance(content, dict):
-            raise Damaged(f"{path} does not hold names with values: restore it, or start the run again")
+            raise Damaged(f"{path} does not hold names with values: {what_to_do}")
         return content
 
     # Writing
@@ -179,7 +182,7 @@ class RunFolder:
         if not finished:
             self.file(RESULTS).unlink(missing_ok=True)
             self.file("verdict.json").unlink(missing_ok=True)
-        write_whole(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
+        write_sealed_text(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
         if tokenizer is not None:
             tokenizer.save(self.path)
         self._write("identity.json", dict(identity))
@@ -193,7 +196,7 @@ class RunFolder:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         if self.path is not None:
-            write_whole(self.file(name), json.dumps(content, indent=1) + "\n")
+            write_sealed_json(self.file(name), content)
 
     def keep_best(self, model: AbstractMatcher) -> None:
         """Keep the weights as the best so far; of a model that is in no table only its weights are saved."""

@@ -92,7 +92,6 @@ def write_checked_json(path: Path, content: Mapping[str, Any]) -> None:
     whole = {**content, CHECKSUM: _checksum(content)}
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1)
     write_whole(path, f"{text}\n", durable=True)
-    sync_folder(path.parent)
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -105,16 +104,6 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     if found is None or found != _checksum(content):
         raise Damaged(f"{path.name} is not what was written (its checksum differs)")
     return content
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can."""
-    if os.name == "posix":
-        file = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
 
 
 def _checksum(content: Mapping[str, Any]) -> int:

@@ -23,9 +23,9 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import LOCK_FILE, writing
+from selhn.base.files import LOCK_FILE, sync_folder, writing
 from selhn.models import AbstractMatcher
-from selhn.search.stores.checked_files import check_content, sync_folder, write_rows
+from selhn.search.stores.checked_files import check_content, write_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment, write_segment
 from selhn.search.stores.snapshot import MANIFEST, OtherVersion, Snapshot
@@ -36,7 +36,7 @@ ATTEMPTS = 5
 _SEGMENT = re.compile(r"\d{6,}")
 _BEGUN = re.compile(
     rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}"
-    r"|models/\.?[0-9a-f]{24}(\.\w{8})?(\.previous)?"
+    r"|models/\.?[0-9a-f]{24}(\.\w{8})?(\.previous|\.partial)?"
 )
 """What a process may leave that was killed before it wrote the first manifest."""
 

@@ -1,0 +1,92 @@
+"""Checksums (SHA-256): folders and small files are sealed when written, and verified whenever they are loaded."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from selhn.base.errors import Damaged
+from selhn.base.files import write_whole
+from selhn.base.untrusted import read_json, read_text
+
+CHECKSUMS_FILE = "checksums.json"
+FORMAT = 2
+"""Of folders and files with checksums; those of format 1, or without a number, were written before."""
+_OWN_CHECKSUM = "sha256"
+_FIRST_LINE = "# sha256 of the lines below: "
+
+
+def seal(folder: Path, names: Iterable[str]) -> None:
+    """Write the checksums of those of the named files that a folder has."""
+    found = {name: _digest(folder / name) for name in names if (folder / name).exists()}
+    text = json.dumps({"format": FORMAT, _OWN_CHECKSUM: found}, indent=1)
+    (folder / CHECKSUMS_FILE).write_text(f"{text}\n", encoding="utf-8")
+
+
+def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool = True) -> None:
+    """Refuse a folder in which one of the named files is not what was written; reads all of them.
+
+    A folder without checksums was written before there were any, unless they are `required`.
+    """
+    path = folder / CHECKSUMS_FILE
+    if not path.exists():
+        if required:
+            raise Damaged(f"{path} is missing, so nothing in the folder can be verified: {what_to_do}")
+        return
+    known = read_json(path).get(_OWN_CHECKSUM)
+    if not isinstance(known, dict):
+        raise Damaged(f"{path} holds no checksums: {what_to_do}")
+    for name in names:
+        file = folder / name
+        if name in known and not file.is_file():
+            raise Damaged(f"{file} is missing: {what_to_do}")
+        if (name in known or file.exists()) and known.get(name) != _digest(file):
+            raise Damaged(f"{file} is not what was written (its checksum differs): {what_to_do}")
+
+
+def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file by another that has its own checksum."""
+    content = {**content, "format": FORMAT}
+    text = json.dumps({**content, _OWN_CHECKSUM: _digest_of(content)}, indent=1)
+    write_whole(path, f"{text}\n", durable=True)
+
+
+def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
+    """What `write_sealed_json` wrote; a file without a format was written before, and is not checked."""
+    content = read_json(path)
+    known = content.pop(_OWN_CHECKSUM, None)
+    if (known is not None or content.get("format", 1) != 1) and known != _digest_of(content):
+        raise Damaged(f"{path} is not what was written (its checksum differs): {what_to_do}")
+    content.pop("format", None)
+    return content
+
+
+def write_sealed_text(path: Path, text: str) -> None:
+    """Replace a text file, in which lines that begin with # are comments; its first line is its checksum."""
+    write_whole(path, f"{_FIRST_LINE}{hashlib.sha256(text.encode()).hexdigest()}\n{text}", durable=True)
+
+
+def read_sealed_text(path: Path, what_to_do: str) -> str:
+    """What `write_sealed_text` wrote. Without its first line it is not checked: it may be changed by hand."""
+    first, _, text = (whole := read_text(path)).partition("\n")
+    if _FIRST_LINE[2:] not in first:
+        return whole
+    if first.removeprefix(_FIRST_LINE).strip() != hashlib.sha256(text.encode()).hexdigest():
+        raise Damaged(
+            f"{path} is not what was written (its checksum differs): {what_to_do}; "
+            "if you have changed it yourself, remove its first line"
+        )
+    return text
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -1,6 +1,7 @@
 """The drills: `python -m faults fuzz --cases 20000`, with src and tests on PYTHONPATH. `make faults` runs them all."""
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -41,6 +42,27 @@ def fuzz(given):
     return int(findings > 0)
 
 
+def kills(given):
+    from faults import kills
+
+    names = [name for name, work in kills.WORK.items() if given.only in name and (given.all or not work.slow)]
+    most = None if given.all else given.points
+    start, found, totals = time.monotonic(), [], {}
+    for drill, ended in kills.run_drills(names, given.kinds.split(","), most, given.random, given.seed):
+        found.append(ended)
+        totals[drill.name] = drill.total
+        if ended.problem and not given.json:
+            point = ended.point
+            print(f"{point.work}, {point.kind} {point.at:.5g}, before {ended.operation}: {ended.problem}", flush=True)
+    if given.json:
+        print(json.dumps([dataclasses.asdict(one) for one in found]))
+        return 0
+    problems = sum(bool(one.problem) for one in found)
+    print(kills.table(found, totals))
+    print(f"\n{len(found):,} accidents, {problems} with a loss, {time.monotonic() - start:.0f} s")
+    return int(problems > 0)
+
+
 def entered(given):
     """The functions that are called when all good examples are read, as JSON."""
     from faults.fuzz import Bench, make_examples
@@ -70,6 +92,15 @@ def main():
     fuzzing.add_argument("--self-test", action="store_true", help="readers that fail in every way")
     fuzzing.add_argument("--json", action="store_true")
     fuzzing.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    killing = drills.add_parser("kills", help="kill -9, a power cut, a full disk before file operations")
+    killing.set_defaults(drill=kills)
+    killing.add_argument("--all", action="store_true", help="every operation of every work")
+    killing.add_argument("--points", type=int, default=2, help="operations of each work and kind, without --all")
+    killing.add_argument("--random", type=int, default=0, help="kills of each work at random times")
+    killing.add_argument("--kinds", default="kill,power,full")
+    killing.add_argument("--only", default="", help="work whose name contains this")
+    killing.add_argument("--seed", type=int, default=0)
+    killing.add_argument("--json", action="store_true")
     entering = drills.add_parser("entered", help="functions that the good examples reach")
     entering.set_defaults(drill=entered)
     given = parser.parse_args()

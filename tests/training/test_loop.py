@@ -1,13 +1,9 @@
-import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from selhn.base.errors import Locked, SelhnError
 from selhn.base.files import writing
@@ -20,54 +16,6 @@ from selhn.runs import RunFolder, read_log
 from selhn.training import loop
 from selhn.training import step as steps
 from selhn.training.loop import train
-
-RUN = """
-import sys, torch
-torch.set_num_threads(1)
-from selhn.data import load_data
-from selhn.losses import TripletSelHN
-from selhn.models import create_model
-from selhn.text import Vocabulary
-from selhn.training.loop import train
-import selhn.training.step as steps
-out, resume, die_at = sys.argv[1], sys.argv[2] == "resume", int(sys.argv[3])
-data = load_data("world", images=100)
-torch.manual_seed(0)
-model = create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
-if die_at:
-    import os, signal
-    step, count = steps.training_step, [0]
-    def mortal(*args):
-        count[0] += 1
-        if count[0] == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return step(*args)
-    steps.training_step = mortal
-settings = {"epochs": 3, "batch_size": 64, "checkpoint_every": 3, "device": "cpu"}
-train(model, data, TripletSelHN(), out=out, resume=resume, quiet=True, **settings)
-"""
-
-
-def run_in_process(out, mode="new", die_at=0):
-    return subprocess.run([sys.executable, "-c", RUN, str(out), mode, str(die_at)], capture_output=True, text=True)
-
-
-def final_state(out):
-    latest = out / "checkpoints" / (out / "checkpoints" / "latest").read_text().strip()
-    return {**load_file(latest / "model.safetensors"), **load_file(latest / "training.safetensors")}
-
-
-def test_a_killed_run_ends_as_if_nothing_had_happened(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run_in_process(whole).returncode == 0
-    assert run_in_process(killed, die_at=12).returncode == -signal.SIGKILL
-    done = run_in_process(killed, "resume")
-    assert done.returncode == 0, done.stderr
-    assert (killed / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
-    expected, actual = final_state(whole), final_state(killed)
-    assert expected.keys() == actual.keys()
-    assert all(torch.equal(expected[name], actual[name]) for name in expected)
-    assert json.loads((killed / "results.json").read_text()) == json.loads((whole / "results.json").read_text())
 
 
 def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_config):
@@ -186,13 +134,6 @@ def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tin
     other = load_data("world", images=100, seed=5)
     with pytest.raises(ValueError, match=r"another run \(data was world, 100 images"):
         train(tiny_model("rvse"), other, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
-
-
-def test_a_run_that_died_before_its_first_checkpoint_may_begin_again(tmp_path, tiny_model, tiny_data, tiny_config):
-    assert run_in_process(tmp_path, die_at=2).returncode == -signal.SIGKILL
-    assert (tmp_path / "log.jsonl").exists()
-    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
-    assert run.best_epoch == 0
 
 
 def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):

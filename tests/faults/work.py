@@ -1,0 +1,203 @@
+"""Work that may be killed at any moment: what it does, what it must never lose, and what it ends with."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from faults.reader import fresh_model, of_model, small_data, small_model
+from model_cases import FEATURE_DIM, make_model
+
+from selhn.data.formats.native import write_native
+from selhn.eval import score_split
+from selhn.export.clip_retrieval import embeddings_of_split, write_clip_retrieval
+from selhn.losses import TripletSelHN
+from selhn.models import load_model
+from selhn.reproduce.comparison import write_page, write_runs
+from selhn.reproduce.paper_runs import PaperRuns
+from selhn.reproduce.tables import Wanted
+from selhn.runs import RunFolder
+from selhn.search import Index, Item
+from selhn.search.stores import segments, store
+from selhn.training import train
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done in a folder, started again after every kill."""
+
+    do: Callable[[Path], object]
+    """All of it, or what is left of it."""
+    progress: Callable[[Path], Any]
+    """Opens what is there. A number or a set that never shrinks: what is done is never lost."""
+    result: Callable[[Path], Any]
+    """What it ends with; the same whatever happened on the way."""
+    prepare: Callable[[Path], object] = lambda folder: None
+    slow: bool = False
+    """Whether only the long form does it."""
+
+
+# A run
+
+
+def train_run(folder):
+    run, settings = folder / "run", {"batch_size": 8, "device": "cpu", "quiet": True, "checkpoint_every": 2}
+    resume = RunFolder(run).started
+    train(fresh_model(), small_data(), TripletSelHN(), out=run, epochs=2, resume=resume, **settings)
+
+
+def begin_run(folder):
+    settings = {"batch_size": 8, "device": "cpu", "quiet": True, "checkpoint_every": 2}
+    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=1, **settings)
+
+
+def steps_done(folder):
+    run = RunFolder(folder / "run")
+    if not run.started:
+        return 0
+    return run.read_checkpoint()[2]["position"]["step"]
+
+
+def of_run(folder):
+    run = RunFolder(folder / "run")
+    latest, tensors, content = run.read_checkpoint()
+    said = [run.results, run.log(), run.config, run.identity, run.verdict]
+    return [*said, latest.name, tensors, content, of_model(run.best_model())]
+
+
+# A saved model
+
+
+def models():
+    return make_model("vse_fc"), make_model("rvse")
+
+
+def save_model(folder):
+    models()[1].save(folder / "model")
+
+
+def model_kept(folder):
+    """The model before or the new one, never none and never a mixture."""
+    return ["vse_fc", "rvse"].index(load_model(folder / "model").name)
+
+
+# An index
+
+
+def item(n):
+    regions = torch.rand(2, FEATURE_DIM, generator=torch.Generator().manual_seed(n))
+    return Item(f"item{n}", regions, captions=(f"word{n % 30}",), metadata={"version": 1})
+
+
+def fill_index(folder):
+    segments.SEGMENT_ITEMS, store.ENCODED_AT_ONCE, segments.SMALL_SEGMENTS = 4, 4, 3
+    path = folder / "index"
+    index = Index.load(path) if Index.exists(path) else Index.create(small_model(), path)
+    index.add((item(n) for n in range(18) if n != 7 or len(index) < 17), existing="skip")
+    index.update([Item(f"item{n}", metadata={"version": 2}) for n in (2, 5, 17)])
+    if "item7" in index:
+        index.delete(["item7"])
+    index.approximate("hnsw")
+    index.compact()
+
+
+def items_kept(folder):
+    if not Index.exists(folder / "index"):
+        return set()
+    index = Index.load(folder / "index")
+    index.check()
+    assert len(index.search("word1", k=100)) == len(index)
+    names = set(index.ids()) - {"item7"}
+    # An update is seen as a thing that was done too.
+    return names | {f"{name} again" for name in names if index.get(name).metadata["version"] == 2}
+
+
+def of_index(folder):
+    index = Index.load(folder / "index")
+    index.check()
+    vectors = [(images, texts) for _, images, texts in index.embeddings()]
+    return index.ids(), vectors, [index.get(name) for name in index.ids()], index.search("word1 word2", k=30)
+
+
+# Scores, exports, tables of the paper
+
+
+def store_scores(folder):
+    score_split(small_model(), small_data().test, 4, path=folder / "scores")
+
+
+def blocks_done(folder):
+    state = folder / "scores" / "scores.json"
+    return json.loads(state.read_text())["done"] if state.exists() else 0
+
+
+def export_vectors(folder):
+    out = folder / "out"
+    if not out.exists():
+        write_clip_retrieval(embeddings_of_split(small_model(), small_data().test), out)
+
+
+def of_export(folder):
+    import numpy as np
+    import pyarrow.parquet
+
+    arrays = {path.name: np.load(path) for path in sorted((folder / "out").rglob("*.npy"))}
+    return arrays, pyarrow.parquet.read_table(folder / "out" / "metadata" / "metadata_0.parquet").to_pylist()
+
+
+def export_onnx(folder):
+    from selhn.export import export_towers
+
+    if not (folder / "out").exists():
+        export_towers(small_model(), folder / "out")
+
+
+SELHN, WITH_BERT = Wanted("rvse_selhn", "rvse_selhn"), Wanted("rvsepp_selhn", "rvsepp_selhn")
+
+
+@cache
+def paper_runs(folder):
+    return PaperRuns(folder / "out", str(folder / "data"), ("epochs=1", "batch_size=8", "model.dim=16"), small=True)
+
+
+def reproduce(folder):
+    runs = paper_runs(folder)
+    runs.train([SELHN, WITH_BERT])
+    runs.metrics([SELHN, WITH_BERT])
+    write_runs(runs.out)
+    write_page(runs.out)
+
+
+def runs_done(folder):
+    return {path.parent.name for path in (folder / "out" / "runs").glob("*/*/results.json")}
+
+
+def of_reproduce(folder):
+    runs = paper_runs(folder)
+    return [runs.metrics([SELHN]), runs.metrics([SELHN, WITH_BERT]), runs.logs(SELHN), runs.logs(WITH_BERT)]
+
+
+WORK = {
+    "train": Work(train_run, steps_done, of_run),
+    "resume": Work(train_run, steps_done, of_run, begin_run),
+    "save": Work(
+        save_model,
+        model_kept,
+        lambda folder: of_model(load_model(folder / "model")),
+        lambda folder: models()[0].save(folder / "model"),
+    ),  # fmt: skip
+    "index": Work(fill_index, items_kept, of_index),
+    "eval": Work(
+        store_scores,
+        blocks_done,
+        lambda folder: score_split(small_model(), small_data().test, path=folder / "scores").clone(),
+    ),
+    "export": Work(export_vectors, lambda folder: set(), of_export),
+    "export onnx": Work(export_onnx, lambda folder: set(), lambda folder: 0, slow=True),
+    "reproduce": Work(
+        reproduce, runs_done, of_reproduce, lambda folder: write_native(small_data(), folder / "data"), slow=True
+    ),
+}

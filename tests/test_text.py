@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selhn.base.errors import Damaged, SelhnError
 from selhn.text import Tokenizer, Vocabulary, WordPiece, corrupt_words, load_tokenizer, split_words
 
 CAPTIONS = ["A dog jumps over a fence .", "a dog runs", "The dog's ball , a red one", "a dog isn't a cat"]
@@ -277,7 +278,7 @@ def test_tokens_are_spelled_for_people():
 
 def test_damaged_files_are_named(pieces_folder, tmp_path):
     (pieces_folder / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match="tokenizer.json is cut off or damaged"):
+    with pytest.raises(ValueError, match="tokenizer.json is not JSON"):
         WordPiece.load(pieces_folder)
     (tmp_path / "v.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"v\.json is not JSON"):
@@ -293,3 +294,66 @@ def test_a_length_that_is_no_number():
 def test_half_a_character_is_no_word_piece(pieces_folder):
     tokens, mask = WordPiece.load(pieces_folder).encode(["a dog \ud800", "a dog"])
     assert tokens.shape == mask.shape
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": None},
+        {"model": {"type": "BPE"}},
+        {"model": {"vocab": [1]}},
+        {"model": {"unk_token": "dog"}},
+        {"model": {"max_input_chars_per_word": 10**12}},
+        {"vocab": {"dog": 2**32 - 1}},
+        {"vocab": {"dog": -1}},
+        {"vocab": {"dog": 0}},
+        {"vocab": {"dog": [2]}},
+        {"vocab": {"dog": "2"}},
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Replace"}]}},
+        {"pre_tokenizer": {"type": ["Split"]}},
+        {"pre_tokenizer": {"type": "BertNormalizer"}},
+        {"added_tokens": 3},
+        {"truncation": {"max_length": -5}},
+        {"truncation": {"max_length": 10**30}},
+        {"truncation": {"max_length": "long"}},
+    ],
+)
+@pytest.mark.usefixtures("as_a_user")
+def test_a_strangers_word_pieces(pieces_folder, tmp_path, change):
+    WordPiece.load(pieces_folder).save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    own = content["model"]
+    if "vocab" in change:
+        content["model"] = {**own, "vocab": own["vocab"] | change["vocab"]}
+    elif change.get("model"):
+        content["model"] = own | change["model"]
+    else:
+        content |= change
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(SelhnError):
+        WordPiece.load(tmp_path)
+
+
+def test_what_a_file_adds_around_a_text_is_not_used(pieces_folder, tmp_path):
+    own = WordPiece.load(pieces_folder)
+    own.save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    template = {"single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}], "pair": [], "special_tokens": {}}
+    content["post_processor"] = {"type": "TemplateProcessing", **template}  # stops the process
+    content["padding"] = {"strategy": {"Fixed": 10**10}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert torch.equal(WordPiece.load(tmp_path).encode(["a dog"])[0], own.encode(["a dog"])[0])
+
+
+def test_a_strangers_list_of_pieces(pieces_folder):
+    (pieces_folder / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}')
+    with pytest.raises(SelhnError, match="do_lower_case"):
+        WordPiece.load(pieces_folder)
+    (pieces_folder / "tokenizer_config.json").unlink()
+    (pieces_folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(Damaged, match="line 2"):
+        WordPiece.load(pieces_folder)
+    (pieces_folder / "vocab.txt").write_text("[PAD]\n[CLS]")
+    with pytest.raises(SelhnError, match=r"has no \[SEP\], \[UNK\], \[MASK\]"):
+        WordPiece.load(pieces_folder)

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selhn.base import untrusted
+from selhn.base.errors import Damaged
 from selhn.base.untrusted import (
     open_array,
+    parse_yaml,
     read_archive,
     read_integers,
     read_json,
@@ -154,3 +156,32 @@ def test_a_text_that_is_too_large(file, monkeypatch):
 def test_some():
     assert some([1, 2]) == "1, 2"
     assert some(range(10)) == "0, 1, 2, 3, 4 and 5 more"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("a: &a [1, 2]\nb: [*a, *a]", "refers to its own parts"),
+        ("a: &a\n  <<: *a", "refers to its own parts"),
+        ("a: " + "[" * 30_000, "recursion"),
+        ("a: " + "9" * 9_000, "limit"),
+        ("a: 0x" + "f" * 9_000, "64 bits"),
+        ("a: !!bool what", "is not YAML"),
+        ("a: !!int ''", "is not YAML"),
+        ("a: 2020-99-99", "is not YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
+        ("- 1", "should hold names with values"),
+        ("a: 1\n" * 20_000, "too many for settings"),
+    ],
+)
+def test_yaml_that_is_refused(content, sentence):
+    with pytest.raises(Damaged, match=sentence):
+        parse_yaml(content, "a.yaml")
+
+
+def test_yaml():
+    assert parse_yaml("lr: 0.5\nmodel: {dim: 16}\ndecay_at: [1, 2]\n", "a.yaml") == {
+        "lr": 0.5,
+        "model": {"dim": 16},
+        "decay_at": [1, 2],
+    }

@@ -7,6 +7,7 @@ import pytest
 import torch
 from model_cases import BERT, write_bert
 
+from selhn.base.errors import Damaged, SelhnError
 from selhn.layers import Bert, bert_tokenizer, bert_weights
 
 
@@ -105,7 +106,7 @@ def test_damaged_and_other_weights(folder):
     (folder / "model.safetensors").write_bytes(whole)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
-    with pytest.raises(ValueError, match="other weights than the config.json beside it"):
+    with pytest.raises(ValueError, match="holds the weights of another model; missing"):
         Bert(folder)
 
 
@@ -113,3 +114,37 @@ def test_damaged_and_other_weights(folder):
 def test_what_is_no_source():
     with pytest.raises(ValueError, match="bert takes 'minilm', a folder or a configuration, got 5"):
         Bert(5)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        {"num_hidden_layers": 10**6},
+        {"vocab_size": 2**40},
+        {"hidden_size": "16"},
+        {"hidden_size": 10**30},
+        {"num_attention_heads": 0},
+        {"num_hidden_layers": -1},
+        {"pad_token_id": 10**6},
+        {"hidden_dropout_prob": 7},
+        {"layer_norm_eps": None},
+    ],
+)
+@pytest.mark.usefixtures("as_a_user")
+def test_a_strangers_config(folder, content):
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads((folder / "config.json").read_text()), **content}).encode()
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(SelhnError):
+        Bert(folder)
+
+
+def test_more_pieces_than_the_bert_knows(folder):
+    with (folder / "vocab.txt").open("a") as file:
+        file.write("\ncat\nhouse")
+    with pytest.raises(Damaged, match="has 15 tokens and its BERT knows 13"):
+        bert_tokenizer(folder)

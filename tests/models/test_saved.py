@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_cases import WORDS, make_batch, make_model, score_batch
+from model_cases import BERT, WORDS, make_batch, make_model, score_batch, write_bert
+from safetensors.torch import load_file, save_file
 
 import selhn.models.saved as folder_module
 from selhn.base import files
-from selhn.base.errors import Damaged, NotFound
-from selhn.models import load_model
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.models import create_model, load_model
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_one_flipped_bit(saved, file, share):
     content = bytearray((saved / file).read_bytes())
     content[int(share * len(content))] ^= 2
     (saved / file).write_bytes(content)
-    with pytest.raises(Damaged, match="config.json is damaged|is not what was written|is not JSON|has format"):
+    with pytest.raises(Damaged, match="is not what was written|is not JSON|has format"):
         load_model(saved)
 
 
@@ -89,7 +90,7 @@ def test_weights_that_are_not_finite(tmp_path):
     model = make_model("rvse")
     model.image.fc.bias.data[1] = float("nan")
     model.save(tmp_path)
-    with pytest.raises(Damaged, match="NaN or infinity in image.fc.bias"):
+    with pytest.raises(Damaged, match=r"not finite numbers \(image.fc.bias\)"):
         load_model(tmp_path)
 
 
@@ -138,8 +139,8 @@ def test_models_and_runs_from_before_are_read(name):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is damaged"),
-        ("[]", "was not written by selhn"),
+        ("{", "config.json is not JSON"),
+        ("[]", "should hold one JSON object"),
         ('{"model_type": "bert"}', "was not written by selhn"),
         ('{"format": 99, "name": "rvse", "settings": {}}', "format 99"),
         ('{"format": 1, "name": "rvs", "settings": {}}', "'rvs', which nothing has registered"),
@@ -227,4 +228,42 @@ def test_a_strangers_config(saved, change, message):
         config |= change
     (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
+        load_model(saved)
+
+
+def forge(folder, **settings):
+    if (folder / "checksums.json").exists():
+        before_checksums(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["settings"] |= settings
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_settings_without_end_end_at_once(tmp_path):
+    make_model("sgr").save(tmp_path / "sgr")
+    forge(tmp_path / "sgr", steps=10**6)
+    with pytest.raises(Damaged, match="many more parts"):
+        load_model(tmp_path / "sgr")
+    create_model("rvsepp", feature_dim=8, dim=16, bert=BERT).save(tmp_path / "bert")
+    forge(tmp_path / "bert", bert={**BERT, "num_hidden_layers": 10**6})
+    with pytest.raises(Damaged, match="many more parts"):
+        load_model(tmp_path / "bert")
+
+
+def test_a_folder_cannot_name_another(tmp_path):
+    write_bert(tmp_path / "private")
+    create_model("rvsepp", feature_dim=8, dim=16, bert=tmp_path / "private").save(tmp_path / "model")
+    assert load_model(tmp_path / "model").name == "rvsepp"
+    for source in (str(tmp_path / "private"), "minilm"):
+        forge(tmp_path / "model", bert=source)
+        with pytest.raises(Damaged, match="a saved model has to hold all it needs"):
+            load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.int32])
+def test_weights_that_are_not_real_numbers(saved, kind):
+    before_checksums(saved)
+    weights = load_file(saved / "model.safetensors")
+    save_file({**weights, "image.fc.bias": weights["image.fc.bias"].to(kind)}, saved / "model.safetensors")
+    with pytest.raises(SelhnError, match="other kinds of numbers: image.fc.bias"):
         load_model(saved)

@@ -1,7 +1,6 @@
 """BERT as a text encoder, from a local Hugging Face folder; nothing is ever downloaded."""
 
 import importlib
-import json
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -10,11 +9,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
+from selhn.base.tensor_files import read_tensors, require_fit
+from selhn.base.untrusted import read_json
 from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
@@ -40,11 +39,17 @@ class Bert(nn.Module):
         super().__init__()
         if not isinstance(source, (str, Path, Mapping)):
             raise SelhnError(f"bert takes {MINILM!r}, a folder or a configuration, got {source!r}")
-        folder = None if isinstance(source, Mapping) else bert_folder(source)
-        config: Any = source if folder is None else json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.bert = BertEncoder(BertConfig.read(config))
-        if folder is not None:
-            _load_weights(self.bert, folder / "model.safetensors")
+        weights = None
+        if isinstance(source, Mapping):
+            config = BertConfig.read(source)
+        else:
+            folder = bert_folder(source)
+            config = BertConfig.read(read_json(folder / "config.json"))
+            weights = bert_weights(read_tensors(folder / "model.safetensors"))
+            require_fit(lambda: BertEncoder(config), weights, str(folder))
+        self.bert = BertEncoder(config)
+        if weights is not None:
+            self.bert.load_state_dict(weights)
         self.freeze = freeze
         if freeze:
             self.requires_grad_(False)
@@ -89,22 +94,12 @@ def bert_folder(source: str | Path) -> Path:
     folder = Path(source)
     if not (folder / "config.json").exists():
         raise NotFound(f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}")
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    kind = read_json(folder / "config.json").get("model_type")
     if kind != "bert":
         raise SelhnError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
     if not (folder / "model.safetensors").exists():
         raise NotFound(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
     return folder
-
-
-def _load_weights(bert: BertEncoder, path: Path) -> None:
-    try:
-        bert.load_state_dict(bert_weights(load_file(path)))
-    except SafetensorError as error:
-        raise Damaged(f"{path} is cut off or damaged ({error}): copy it again") from None
-    except RuntimeError as error:
-        what = " ".join(str(error).split())[:200]
-        raise Damaged(f"{path} holds other weights than the config.json beside it describes ({what})") from None
 
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,4 +110,12 @@ def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
     """The tokenizer beside the weights; None for a BERT that is only a configuration."""
-    return None if isinstance(source, Mapping) else WordPiece.load(bert_folder(source))
+    if isinstance(source, Mapping):
+        return None
+    folder = bert_folder(source)
+    tokenizer, known = WordPiece.load(folder), BertConfig.read(read_json(folder / "config.json")).vocab_size
+    if tokenizer.size > known:
+        raise Damaged(
+            f"the tokenizer in {folder} has {tokenizer.size} tokens and its BERT knows {known}: copy it again"
+        )
+    return tokenizer

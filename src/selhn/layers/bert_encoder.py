@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_kind
 from selhn.kernels import LayerSettings, LayerWeights, transformer_layers
 from selhn.layers.gru import look_up
 
@@ -47,6 +48,10 @@ class BertConfig:
     pad_token_id: int | None = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            require_kind(f"{field.name} of a BERT", getattr(self, field.name), field.type)
+            if field.type is int and getattr(self, field.name) < (field.name != "num_hidden_layers"):
+                raise SelhnError(f"{field.name} of a BERT is {getattr(self, field.name)}: choose at least 1")
         if self.hidden_size % self.num_attention_heads:
             raise SelhnError(
                 f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} heads: "

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
+from selhn.base.tensor_files import read_tensors, require_fit
 from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
-from selhn.models.saved import check_fits, find_folder, read_config, read_weights
+from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
 from selhn.models.twins import Twins
 from selhn.models.vse import VSE
 from selhn.models.vsepp import VSEpp
@@ -130,16 +131,16 @@ def load_model(path: Path | str) -> AbstractMatcher:
             "first import the package that calls register_model for it, or install a newer selhn"
         )
     settings = dict(config["settings"])
+    for key, parameter in inspect.signature(MODELS[config["name"]].build).parameters.items():
+        if isinstance(settings.get(key), str) and Path in (parameter.annotation, *get_args(parameter.annotation)):
+            raise Damaged(
+                f"{folder}: {key} in config.json is the path {settings[key]!r}, and a saved model has to hold all it "
+                f"needs: build it with create_model({config['name']!r}, {key}=...), load its weights, save it again"
+            )
     if has_tokenizer(folder):
         settings["tokenizer"] = load_tokenizer(folder)
-    weights = read_weights(folder)
-    try:
-        with torch.device("meta"):  # without memory: whether the file has what a stranger's settings ask for
-            shapes = create_model(config["name"], **settings).state_dict()
-    except (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError) as error:
-        reason = str(error)[:200]
-        raise Damaged(f"{folder}: no model can be built with the settings in config.json ({reason})") from error
-    check_fits(shapes, weights, str(folder))
+    weights = read_tensors(folder / WEIGHTS_FILE)
+    require_fit(lambda: create_model(config["name"], **settings), weights, str(folder))
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced; the caller's generator stays
         model = create_model(config["name"], **settings)
     model.load_state_dict(weights)

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
+from selhn.base.tensor_files import check_fits
 from selhn.layers import bert_weights
 from selhn.models import MODELS, AbstractMatcher, create_model
-from selhn.models.saved import check_fits
 from selhn.models.vse import VSE
 
 _DAMAGED = (
@@ -204,7 +204,8 @@ def _flat(state: Mapping[str, Any]) -> State:
 def _sizes(name: str, state: State) -> Settings:
     """Settings of the model from the shapes; a weight that is not there is reported later, with all others."""
     config = _lengths(state, _BERT_AXES)
-    config["num_hidden_layers"] = len({key.split(".")[4] for key in state if ".bert.encoder.layer." in key})
+    layers = {key.split(".")[4] for key in state if key.startswith("txt_enc.bert.encoder.layer.")}
+    config["num_hidden_layers"] = len(layers)
     # The shapes do not tell the number of heads; a head of BERT is 64 wide.
     config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
     sizes: Settings = {"vocab_size": 1, **_lengths(state, _AXES), "bert": config}

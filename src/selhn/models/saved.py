@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import new_folder, settle
 from selhn.base.names import NAMED_MODELS
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
+from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
 
@@ -80,51 +81,14 @@ def find_folder(path: Path) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Name and settings of a saved model, all of whose files are verified."""
-    try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{folder / CONFIG_FILE} is damaged ({error}): copy the folder again") from error
+    config = read_json(folder / CONFIG_FILE)
     kinds = {"format": int, "name": str, "settings": dict}
-    if not isinstance(config, dict) or not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
+    if not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
         raise Damaged(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
     if config["format"] not in (1, FORMAT):
         raise Damaged(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
     verify(folder, _SEALED, "copy the folder again, or save the model again", required=config["format"] == FORMAT)
     return config
-
-
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The state dict of a saved model."""
-    try:
-        weights = load_file(folder / WEIGHTS_FILE)
-    except SafetensorError as error:
-        raise Damaged(f"{folder / WEIGHTS_FILE} is cut off or damaged ({error}): copy it again") from error
-    for name, tensor in weights.items():
-        if not bool(tensor.isfinite().all()):
-            raise Damaged(
-                f"{folder / WEIGHTS_FILE} has NaN or infinity in {name}, so every score would be NaN: "
-                "copy the folder again, or train again with a lower learning rate"
-            )
-    return weights
-
-
-def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where: str) -> None:
-    """Refuse weights that are not those of this model, and say which differ."""
-    missing = [key for key in wanted if key not in found]
-    unexpected = [key for key in found if key not in wanted]
-    shapes = [
-        f"{key} {tuple(found[key].shape)} instead of {tuple(wanted[key].shape)}"
-        for key in wanted
-        if key in found and found[key].shape != wanted[key].shape
-    ]
-    problems = [("missing", missing), ("unexpected", unexpected), ("other shapes", shapes)]
-    told = [
-        f"{what}: {', '.join(keys[:5])}" + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-        for what, keys in problems
-        if keys
-    ]
-    if told:
-        raise SelhnError(f"{where} holds the weights of another model; {'; '.join(told)}")
 
 
 def _card(name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import write_whole, writing
 from selhn.base.sealed import read_sealed_json, read_sealed_text, write_sealed_json, write_sealed_text
+from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
 from selhn.runs.run_log import LogPart, read_log, read_log_part
@@ -134,14 +135,7 @@ class RunFolder:
             return None
         if path.suffix == ".json":
             return read_sealed_json(path, what_to_do)
-        try:
-            content = yaml.safe_load(read_sealed_text(path, what_to_do))
-        except (ValueError, RecursionError, yaml.YAMLError) as error:
-            why = str(error).splitlines()[0]
-            raise Damaged(f"{path} cannot be read ({why}): {what_to_do}") from None
-        if not isinstance(content, dict):
-            raise Damaged(f"{path} does not hold names with values: {what_to_do}")
-        return content
+        return parse_yaml(read_sealed_text(path, what_to_do), str(path))
 
     # Writing
 

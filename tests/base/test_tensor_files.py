@@ -1,0 +1,93 @@
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.tensor_files import check_fits, read_tensors, require_fit
+
+WANTED = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
+
+
+def stack_of(number):
+    return lambda: nn.Sequential(*(nn.Linear(2, 2) for _ in range(number)))
+
+
+def test_a_module_that_fits():
+    require_fit(stack_of(3), stack_of(3)().state_dict(), "here")
+
+
+def test_a_module_far_larger_than_its_weights_is_never_finished():
+    built = []
+
+    def build():
+        return nn.Sequential(*(built.append(1) or nn.Linear(2, 2) for _ in range(10**7)))
+
+    with pytest.raises(Damaged, match="many more parts than the 6 weights"):
+        require_fit(build, stack_of(3)().state_dict(), "here")
+    assert len(built) < 2000
+
+
+def test_modules_without_weights_count():
+    def build():
+        model = nn.Module()
+        for i in range(10**7):
+            model.add_module(str(i), nn.Identity())
+        return model
+
+    with pytest.raises(Damaged, match="many more parts"):
+        require_fit(build, {}, "here")
+
+
+def test_it_takes_no_memory():
+    with pytest.raises(SelhnError, match="other shapes"):
+        require_fit(lambda: nn.Linear(10**6, 10**6), nn.Linear(2, 2).state_dict(), "here")
+
+
+def test_others_may_build_meanwhile():
+    sizes = []
+
+    def build():
+        other = threading.Thread(target=lambda: sizes.append(len(stack_of(2000)())))
+        other.start()
+        other.join()
+        return stack_of(3)()
+
+    require_fit(build, stack_of(3)().state_dict(), "here")
+    assert sizes == [2000]
+    assert len(stack_of(2000)()) == 2000, "and afterwards nothing counts"
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        ({"other": torch.zeros(1)}, SelhnError, "unexpected: other"),
+        ({"weight": torch.zeros(3, 2)}, SelhnError, r"other shapes: weight \(3, 2\)"),
+        ({"weight": torch.zeros(2, 3, dtype=torch.complex64)}, SelhnError, "other kinds of numbers: weight complex64"),
+        ({"weight": torch.zeros(2, 3, dtype=torch.int8)}, SelhnError, "other kinds of numbers: weight int8"),
+        ({"count": torch.tensor(1.5)}, SelhnError, "other kinds of numbers: count float32"),
+        ({"weight": torch.full((2, 3), float("nan"))}, Damaged, r"not finite numbers \(weight\)"),
+        ({"weight": torch.full((2, 3), -float("inf"))}, Damaged, "not finite"),
+        ({"weight": torch.full((2, 3), 1e300, dtype=torch.float64)}, Damaged, "not finite"),
+    ],
+)
+def test_weights_that_are_refused(change, kind, message):
+    with pytest.raises(kind, match=message):
+        check_fits(WANTED, {**WANTED, **change}, "here")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_another_precision_fit(kind):
+    check_fits(WANTED, {**WANTED, "weight": torch.ones(2, 3, dtype=kind)}, "here")
+
+
+def test_files(tmp_path):
+    with pytest.raises(NotFound):
+        read_tensors(tmp_path)
+    (tmp_path / "a").write_bytes(b"noise" * 9)
+    with pytest.raises(Damaged, match="a is cut off or damaged"):
+        read_tensors(tmp_path / "a")
+    save_file(WANTED, tmp_path / "a")
+    assert read_tensors(tmp_path / "a").keys() == WANTED.keys()

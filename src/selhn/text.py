@@ -257,8 +257,11 @@ def _read_pieces(path: Path) -> tuple[str, Any]:
     """What we use of a tokenizer.json, and the length at which it cuts: its parts are a program, which may not end."""
     content = read_json(path)
     model, cut, decoder = (content.get(name) for name in ("model", "truncation", "decoder"))
-    is_ours = isinstance(model, dict) and model.get("type", "WordPiece") == "WordPiece"
-    if not is_ours or not isinstance(model.get("vocab"), dict) or model.get("unk_token") != "[UNK]":
+    if (
+        not isinstance(model, dict)
+        or not isinstance(model.get("vocab"), dict)
+        or (model.get("type", "WordPiece"), model.get("unk_token")) != ("WordPiece", "[UNK]")
+    ):
         raise SelhnError(f"{path} holds no word pieces: take the tokenizer of a BERT model")
     _number_of_ids(model["vocab"])
     if model.get("max_input_chars_per_word", 100) not in range(1, 1001):

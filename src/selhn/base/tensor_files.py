@@ -94,7 +94,10 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
         raise SelhnError(f"{where} holds the weights of another model; {'; '.join(told)}")
     endless = [key for key in both if not _is_finite(found[key], wanted[key].dtype)]
     if endless:
-        raise Damaged(f"{where} holds weights that are not finite numbers ({endless[0]}): take another copy")
+        raise Damaged(
+            f"{where} holds weights that are not finite numbers ({endless[0]}), so every score would be NaN: "
+            "copy it again, or train again with a lower learning rate"
+        )
 
 
 def _converts(found: torch.dtype, wanted: torch.dtype) -> bool:

@@ -105,7 +105,7 @@ def test_an_answer_that_takes_too_long():
 
 def test_more_than_can_be_answered_at_a_time():
     app = Bounded(echo, LIMITS)
-    answers = send("/sleep", app=app, times=5)
+    answers = send("/api/sleep", app=app, times=5)
     assert [answer.status_code for answer in answers] == [503] * 5
     assert sum("is busy with 2 requests" in answer.text for answer in answers) == 3, "two of them were begun"
     assert app.answering == 0
@@ -114,9 +114,9 @@ def test_more_than_can_be_answered_at_a_time():
 
 def test_more_pictures_than_are_held():
     app = Bounded(echo, LIMITS)
-    answers = send("/sleep", content=b"x", headers={"content-type": "image/png"}, app=app, times=2)
+    answers = send("/api/sleep", content=b"x", headers={"content-type": "image/png"}, app=app, times=2)
     assert sum("is busy with 1 pictures" in answer.text for answer in answers) == 1
-    assert app.receiving == 0
+    assert (app.answering, app.pictures, app.held) == (0, 0, 0)
 
 
 def test_the_page_on_the_service_names_them():
@@ -130,7 +130,8 @@ def test_the_page_on_the_service_names_them():
         f"| body | {limits.body_seconds:g} seconds |",
         f"| request | {limits.seconds:g} seconds |",
         f"| requests at a time | {limits.requests}, of them {limits.uploads} with pictures |",
-        f"| connections | {limits.connections} |",
+        f"| connections | {limits.connections}, or half the file descriptors",
+        f"| bodies in memory | {limits.uploads * limits.body // 2**20} MiB |",
     ):
         assert words in page
 

@@ -1,6 +1,9 @@
 """A small collection of pictures and a real server of it: `python tiny.py FOLDER [key=value ...]`."""
 
+import contextlib
+import resource
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -47,6 +50,13 @@ def make_collection(folder, place=None):
     return Collection(Library(index, extractor, [root], "Tiny pictures"))
 
 
+def take_all_descriptors(kept=[]):  # noqa: B006
+    with contextlib.suppress(OSError):
+        while True:
+            kept.append(open("/dev/null"))  # noqa: SIM115
+    return {}
+
+
 def main():
     from selhn.serve.app import create_app
     from selhn.serve.limits import Limits
@@ -59,11 +69,20 @@ def main():
     settings = dict(pair.split("=", 1) for pair in sys.argv[2:])
     token = settings.pop("token", None)
     with_bug = settings.pop("bug", None) is not None
+    slow = float(settings.pop("slow", 0))
+    greedy = settings.pop("greedy", None) is not None
+    if descriptors := int(settings.pop("descriptors", 0)):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     service = Service(make_collection(folder), WatchedRuns(folder / "runs"), limits=limits, writable=True)
     if with_bug:
         service.collection.fields = lambda: 1 // 0
+    if slow:
+        answer = service.collection.answer
+        service.collection.answer = lambda *asked: time.sleep(slow) or answer(*asked)
+    if greedy:
+        service.collection.fields = take_all_descriptors
     listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     run_server(create_app(service, token=token), listening, limits)

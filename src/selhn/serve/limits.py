@@ -1,21 +1,20 @@
 """Limits on requests: how large, how long, how slow, and how many at a time."""
 
-import asyncio
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from selhn.serve.problems import problem
 
 CLOSE = {"Connection": "close"}
 """The rest of a refused body is never read, so the connection cannot take another request."""
+UNCOUNTED = ("/api/v1/health", "/api/v1/openapi.json")
+"""Beside the page and /metrics: answered also if there are too many requests."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,9 @@ class Limits:
     """Characters of a sentence or a filter."""
     answers: int = 200
     requests: int = 64
-    """Answered at a time; more get 503 with Retry-After."""
+    """Answered at a time, from the end of their bodies on; more get 503 with Retry-After."""
     uploads: int = 8
-    """Pictures received at a time; each is held in memory."""
+    """Of them with a picture. Bodies take at most as much memory as so many of the largest ones."""
     connections: int = 512
     seconds: float = 30.0
     """From the head of a request to the end of its answer."""
@@ -45,20 +44,18 @@ class Limits:
 
 
 class Bounded:
-    """ASGI middleware that enforces `Limits`: nothing beyond them is read, and nothing waits forever."""
+    """ASGI middleware that enforces `Limits`: nothing beyond them is read, and nothing waits forever.
+
+    A request counts from the end of its body on, so that clients who send slowly are in nobody's way.
+    """
 
     def __init__(self, app: ASGIApp, limits: Limits):
-        self.app, self.limits, self.answering, self.receiving = app, limits, 0, 0
+        self.app, self.limits = app, limits
+        self.answering, self.pictures, self.held = 0, 0, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
-        is_picture = headers.get("content-type", "").lower().startswith("image/")
-        limit = self.limits.body if is_picture else self.limits.text_body
-        refusal = self._refusal(headers, is_picture, limit)
-        if refusal is not None:
-            return await refusal(scope, receive, send)
         started = False
 
         async def sending(message: Message) -> None:
@@ -66,103 +63,94 @@ class Bounded:
             started = True
             await send(message)
 
-        self.answering += 1
-        self.receiving += is_picture
         try:
             with anyio.move_on_after(self.limits.seconds) as allowed:
-                await self.app(scope, self._bounded(receive, limit), sending)
+                return await self._answer(scope, receive, sending)
             if allowed.cancelled_caught and not started:
                 late = f"this took over {self.limits.seconds:g} seconds: ask for less, or try again later"
-                await problem(503, late, {"Retry-After": "5", **CLOSE})(scope, receive, send)
+                raise HTTPException(503, late, {"Retry-After": "5", **CLOSE})
+        except HTTPException as refused:  # those of the application have been answered by it
+            await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, body = Headers(scope=scope), bytearray()
+        is_picture = headers.get("content-type", "").lower().startswith("image/")
+        is_counted = scope["path"].startswith("/api/") and scope["path"] not in UNCOUNTED
+        counts = is_counted, is_counted and is_picture
+        limit = self.limits.body if is_picture else self.limits.text_body
+        _check_head(headers, limit)
+        self._check_busy(*counts)
+        try:
+            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+                if not await self._read(receive, body, limit):
+                    return  # the client has gone
+                self._check_busy(*counts)
+                receive = _repeated(bytes(body), receive)
+            with self._counted(*counts):
+                await self.app(scope, receive, send)
         finally:
-            self.answering -= 1
-            self.receiving -= is_picture
-        return None
+            self.held -= len(body)
 
-    def _refusal(self, headers: Headers, is_picture: bool, limit: int) -> Response | None:
-        """The answer to a request of which nothing but the head is read."""
-        for name in ("content-type", "content-length"):
-            if len(headers.getlist(name)) > 1:  # others might go by the first of them
-                return problem(400, f"there are several {name} headers: send one", CLOSE)
-        if self.answering >= self.limits.requests:
-            return _busy(f"{self.answering} requests")
-        if "content-encoding" in headers:
-            return problem(415, "the body is compressed: send it uncompressed", CLOSE)
-        if is_picture and self.receiving >= self.limits.uploads:
-            return _busy(f"{self.receiving} pictures")
-        declared = headers.get("content-length", "0")
-        if not (declared.isascii() and declared.isdigit()) or len(declared) > 18 or int(declared) > limit:
-            return problem(413, _too_large(limit), CLOSE)
-        return None
+    async def _read(self, receive: Receive, body: bytearray, limit: int) -> bool:
+        """Receive the whole body; False if the client does not send it to its end."""
+        with anyio.move_on_after(self.limits.body_seconds):
+            while (message := await receive())["type"] == "http.request":
+                content = message.get("body", b"")
+                body += content
+                self.held += len(content)
+                if len(body) > limit:
+                    raise HTTPException(413, _too_large(limit), CLOSE)
+                if self.held > self.limits.uploads * self.limits.body:
+                    raise _busy(f"{self.held >> 20} MiB of pictures")
+                if not message.get("more_body", False):
+                    return True
+            return False
+        slow = f"the body took over {self.limits.body_seconds:g} seconds: send it faster, or less"
+        raise HTTPException(408, slow, CLOSE)
 
-    def _bounded(self, receive: Receive, limit: int) -> Receive:
-        total, more, deadline = 0, True, time.monotonic() + self.limits.body_seconds
+    def _check_busy(self, is_counted: bool, is_picture: bool) -> None:
+        if is_counted and self.answering >= self.limits.requests:
+            raise _busy(f"{self.answering} requests")
+        if is_picture and self.pictures >= self.limits.uploads:
+            raise _busy(f"{self.pictures} pictures")
 
-        async def bounded() -> Message:
-            nonlocal total, more
-            if not more:  # the application waits for the client to disconnect
-                return await receive()
-            with anyio.move_on_after(max(0.0, deadline - time.monotonic())) as allowed:
-                message = await receive()
-            if allowed.cancelled_caught:
-                slow = f"the body took over {self.limits.body_seconds:g} seconds: send it faster, or less"
-                raise HTTPException(408, slow, headers=CLOSE)
-            total += len(message.get("body", b""))
-            more = bool(message.get("more_body", False))
-            if total > limit:
-                raise HTTPException(413, _too_large(limit), headers=CLOSE)
-            return message
-
-        return bounded
+    @contextmanager
+    def _counted(self, is_counted: bool, is_picture: bool) -> Iterator[None]:
+        self.answering += is_counted
+        self.pictures += is_picture
+        try:
+            yield
+        finally:
+            self.answering -= is_counted
+            self.pictures -= is_picture
 
 
-def _busy(what: str) -> Response:
+def _check_head(headers: Headers, limit: int) -> None:
+    """Refuse a request of which nothing but the head is read."""
+    for name in ("content-type", "content-length"):
+        if len(headers.getlist(name)) > 1:  # others might go by the first of them
+            raise HTTPException(400, f"there are several {name} headers: send one", CLOSE)
+    if "content-encoding" in headers:
+        raise HTTPException(415, "the body is compressed: send it uncompressed", CLOSE)
+    declared = headers.get("content-length", "0")
+    if not (declared.isascii() and declared.isdigit()) or len(declared) > 18 or int(declared) > limit:
+        raise HTTPException(413, _too_large(limit), CLOSE)
+
+
+def _repeated(body: bytes, receive: Receive) -> Receive:
+    """For the application: the body in one piece, then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def repeated() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return repeated
+
+
+def _busy(what: str) -> HTTPException:
     reason = f"the service is busy with {what}, its limit: try again in a second"
-    return problem(503, reason, {"Retry-After": "1", **CLOSE})
+    return HTTPException(503, reason, {"Retry-After": "1", **CLOSE})
 
 
 def _too_large(limit: int) -> str:
     return f"the body is larger than {limit / 2**20:g} MiB: send a smaller one"
-
-
-class ImpatientProtocol(H11Protocol):
-    """uvicorn's HTTP, which closes a connection if a head is not complete, or an answer not read, in time."""
-
-    seconds = Limits.head_seconds
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._start("head")
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop("head")
-        elif not self.transport.is_closing():
-            self._start("head")
-
-    def on_response_complete(self) -> None:
-        self._stop("head")  # uvicorn itself waits for the next head to begin
-        super().on_response_complete()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._start("answer")
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._stop("answer")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop("head")
-        self._stop("answer")
-        super().connection_lost(exc)
-
-    def _start(self, timer: str) -> None:
-        if timer not in self._timers:
-            self._timers[timer] = self.loop.call_later(self.seconds, self.transport.abort)
-
-    def _stop(self, timer: str) -> None:
-        if timer in self._timers:
-            self._timers.pop(timer).cancel()

@@ -77,24 +77,30 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
     """Answer on a socket until a signal comes; answers in progress are finished first."""
     import uvicorn
 
-    from selhn.serve.limits import ImpatientProtocol
+    from selhn.serve.connections import ImpatientProtocol, Listening
+    from selhn.serve.log import log_sparingly
 
+    log_sparingly()
+    gate = Listening(listening, limits.connections)
+    settings = {"seconds": limits.head_seconds, "listening": gate}
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=type("Protocol", (ImpatientProtocol,), {"seconds": limits.head_seconds}),
+        http=type("Protocol", (ImpatientProtocol,), settings),
+        loop="asyncio",  # uvloop accepts connections without asking the socket
         ws="none",
         lifespan="on",
         access_log=False,  # queries are private
+        log_config=None,
         log_level="error",
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
+        limit_concurrency=limits.connections + 1,  # where asyncio does not ask the socket: on Windows
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=10,
+        timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=64 * 2**10,
     )
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(config).run(sockets=[gate])
     except KeyboardInterrupt:
         print("\nStopped.")
 

@@ -46,6 +46,70 @@ def huge_png(width=60_000, height=60_000):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
+def scan_bomb(scans, width=800, height=600):
+    """A progressive JPEG of one grey, written by hand: its DC scan, then scans of single coefficients and bits.
+
+    The first 2,646 scans after the DC are legal: 3 components, 63 coefficients, 14 bits each.
+    """
+
+    def segment(kind, content):
+        return b"\xff" + bytes([kind]) + struct.pack(">H", len(content) + 2) + content
+
+    def stuffed(bits):
+        bits += "1" * (-len(bits) % 8)
+        return int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+
+    blocks = -(-width // 8) * -(-height // 8)
+    runs, left = "", blocks
+    while left:  # 4 bits name the length of a number, which counts blocks without a coefficient
+        length = min(left.bit_length() - 1, 14)
+        run = min(left, 2 ** (length + 1) - 1)
+        runs += f"{length:04b}" + (f"{run - 2**length:0{length}b}" if length else "")
+        left -= run
+    frame = struct.pack(">BHHB", 8, height, width, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
+    direct_codes = bytes([0x00, 1, *[0] * 15, 0])  # one code of one bit: no difference to the block before
+    other_codes = bytes([0x10, 0, 0, 0, 15, *[0] * 12, *range(0, 0xF0, 0x10)])  # fifteen codes of four bits
+    parts = [
+        b"\xff\xd8",
+        segment(0xDB, b"\0" + b"\1" * 64),
+        segment(0xC2, frame),
+        segment(0xC4, direct_codes),
+        segment(0xC4, other_codes),
+        segment(0xDA, b"\3\1\0\2\0\3\0\0\0\0"),
+        stuffed("0" * 3 * blocks),
+    ]
+    body = stuffed(runs)
+    for number in range(scans - 1):
+        bit, rest = 13 - number % 14, number // 14
+        coefficient, component = 1 + rest % 63, 1 + rest // 63 % 3
+        above = bit + 1 if bit < 13 else 0
+        parts.append(segment(0xDA, bytes([1, component, 0, coefficient, coefficient, above << 4 | bit])) + body)
+    return b"".join(parts) + b"\xff\xd9"
+
+
+def tiff_of_jpeg(jpeg, width, height):
+    """A TIFF whose only strip is a JPEG."""
+    entries = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, 1, 8),
+        (259, 3, 1, 7),
+        (262, 3, 1, 6),
+        (273, 4, 1, 8),
+        (277, 3, 1, 3),
+        (278, 4, 1, height),
+        (279, 4, 1, len(jpeg)),
+    ]
+    table = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    jpeg += b"\0" * (len(jpeg) % 2)
+    return b"II*\0" + struct.pack("<I", 8 + len(jpeg)) + jpeg + struct.pack("<H", len(entries)) + table + b"\0" * 4
+
+
+def slow_picture(width=4000, height=4000):
+    """A plain PPM, which Pillow decodes in Python: about 8 seconds for 16 megapixels."""
+    return b"P3 %d %d 255\n" % (width, height) + b"1 2 3\n" * (width * height)
+
+
 def originals():
     """One of each kind that can be read."""
     return [

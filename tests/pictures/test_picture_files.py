@@ -1,12 +1,11 @@
-import warnings
-
 import numpy as np
 import pytest
 from picture_cases import animated_gif, encoded, huge_png, mutations, originals, photo, shut_off, turned_jpeg
 from PIL import Image
 
 from selhn.base.errors import NotFound
-from selhn.pictures.picture_files import decode_picture, find_pictures, open_picture
+from selhn.pictures.decoding import decode_picture
+from selhn.pictures.picture_files import find_pictures, open_picture
 
 
 def test_what_was_saved_is_what_is_seen():
@@ -60,25 +59,21 @@ def test_sixteen_bits_become_eight_and_transparent_is_white():
     ],
 )
 def test_what_is_no_picture(content, reason):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(ValueError, match=reason):
-            decode_picture(content, "a.jpg")
+    with pytest.raises(ValueError, match=reason):
+        decode_picture(content, "a.jpg")
 
 
 def answers(contents):
     """How many were read; anything but a picture or a ValueError fails the test."""
     read, number = 0, -1
     sentences: list[tuple[int, str]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for number, content in enumerate(contents):
-            try:
-                image = decode_picture(content, f"{number}.jpg", most_pixels=100_000).image
-            except ValueError as error:
-                sentences.append((number, str(error)))
-            else:
-                read += image.mode == "RGB" and image.width * image.height <= 100_000
+    for number, content in enumerate(contents):
+        try:
+            image = decode_picture(content, f"{number}.jpg", most_pixels=100_000).image
+        except ValueError as error:
+            sentences.append((number, str(error)))
+        else:
+            read += image.mode == "RGB" and image.width * image.height <= 100_000
     assert all(sentence.startswith(f"{number}.jpg ") for number, sentence in sentences)
     assert read + len(sentences) == number + 1
     return read
@@ -109,13 +104,15 @@ def test_files_are_found_below_a_folder(tmp_path):
         open_picture(tmp_path / "b")
 
 
-def test_a_jpeg_is_decoded_no_larger_than_is_enough():
+def test_a_picture_is_reduced_while_it_is_decoded():
     content = encoded(photo(1, (1600, 1200)))
-    assert decode_picture(content, "a.jpg", enough=(200, 150)).image.size == (200, 150)
-    assert decode_picture(content, "a.jpg", enough=(300, 200)).image.size == (400, 300), "and no smaller"
-    assert decode_picture(encoded(photo(1, (1600, 1200)), "PNG"), "a.png", enough=(200, 150)).image.size == (1600, 1200)
+    assert decode_picture(content, "a.jpg", within=200).image.size == (200, 150)
+    assert decode_picture(encoded(photo(1, (1200, 1600)), "PNG"), "a.png", within=300).image.size == (225, 300)
+    assert decode_picture(content, "a.jpg", resized=(26, 24)).image.size == (26, 24)
+    whole = decode_picture(content, "a.jpg").image.resize((26, 24), Image.Resampling.BICUBIC)
+    assert np.array_equal(decode_picture(content, "a.jpg", resized=(26, 24)).image, whole)
     with pytest.raises(ValueError, match="too large"):
-        decode_picture(content, "a.jpg", 10**6, enough=(200, 150))
+        decode_picture(content, "a.jpg", 10**6, within=200)
 
 
 def test_a_picture_that_is_decoded_before_its_size_is_known_is_none():

@@ -1,7 +1,6 @@
-"""Pictures to features: read and decoded by threads, batched, computed, stored."""
+"""Pictures to features: read and decoded ahead, batched, computed, stored."""
 
 import json
-import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extractor import Extractor, Prepared
-from selhn.pictures.picture_files import decode_picture, read_bytes, writable
+from selhn.pictures.picture_files import read_bytes, writable
 
 REPORT_FILE = "pictures.json"
 SHOWN = 20
@@ -115,8 +114,7 @@ class Extraction:
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
         """The files in order, some of them read before they are needed."""
-        with ThreadPoolExecutor(self.workers) as pool, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damaged metadata; what matters is in the report
+        with ThreadPoolExecutor(self.workers) as pool:
             paths = iter(self.paths)
             running = deque(pool.submit(self._read, path) for path in islice(paths, 2 * self.batch_size))
             while running:
@@ -132,7 +130,7 @@ class Extraction:
             regions = self.store.find(key)
             if regions is not None:
                 return PictureRegions(path, key, regions=regions)
-            picture = decode_picture(content, "this file")
+            picture = self.extractor.decode(content, "this file")
             return PictureRegions(path, key, self.extractor.prepare(picture.image), None, picture.notes)
         except SelhnError as error:
             return PictureRegions(path, refused=str(error))
@@ -165,7 +163,7 @@ def extract_pictures(
     Args:
         cache: folder of the features; by default one in the user's cache folder.
         precision: of the stored features.
-        workers: threads that read and decode.
+        workers: pictures that are read and decoded at a time, each by a process.
         root: folder that names in the report are relative to.
     """
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)

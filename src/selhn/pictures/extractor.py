@@ -12,7 +12,8 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.data import Projection
-from selhn.pictures.backbones import Backbone, create_backbone
+from selhn.pictures.backbones import Backbone, Preprocessing, create_backbone
+from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
 from selhn.pictures.ready import READY, load_ready_projection
 
 Form = Literal["raw", "full", "pca"]
@@ -81,6 +82,12 @@ class Extractor:
             digest = hashlib.sha256(b"".join(x.float().cpu().numpy().tobytes() for x in kept))
             parts.append(digest.hexdigest()[:16])
         return ", ".join(parts)
+
+    def decode(self, content: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
+        """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""
+        resizing = self.backbone.prepare if self.detector is None else None
+        size = resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
+        return decode_picture(content, name, most_pixels, resized=size)
 
     def prepare(self, image: Image.Image) -> Prepared:
         """What can be done ahead, by a thread of its own."""

@@ -1,6 +1,5 @@
 """A library of pictures: index, extractor and folders together."""
 
-import io
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,17 +10,17 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
-from selhn.pictures import picture_files, ready
+from selhn.pictures import ready
 from selhn.pictures.cache import FeatureCache, content_key, default_cache
+from selhn.pictures.decoding import MOST_PIXELS, Picture
 from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
-from selhn.pictures.picture_files import MOST_PIXELS, Found, decode_picture, find_pictures, open_picture
+from selhn.pictures.picture_files import Found, find_pictures, read_bytes
 from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
@@ -189,12 +188,17 @@ class Library:
 
     def regions(self, picture: Path | str) -> Float[Tensor, "M F"]:
         extractor = self._require_extractor("search with the id of an item, or with regions")
-        return extractor([open_picture(Path(picture).expanduser()).image])[0]
+        path = Path(picture).expanduser()
+        return extractor([extractor.decode(read_bytes(path), str(path)).image])[0]
+
+    def decode(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Picture:
+        """The picture in the content of a file, for `add`."""
+        return self._require_extractor("it takes no pictures").decode(content, "the picture", most_pixels)
 
     def prepare(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Prepared:
         """The content of a picture file, ready to be searched with."""
         extractor = self._require_extractor("search with a text")
-        return extractor.prepare(decode_picture(content, "the picture", most_pixels).image)
+        return extractor.prepare(extractor.decode(content, "the picture", most_pixels).image)
 
     def picture(self, name: str) -> Path | None:
         """The file of an item; None if it has none."""
@@ -206,14 +210,18 @@ class Library:
         most_pixels: int = MOST_PIXELS,
         captions: Sequence[str] = (),
         metadata: Mapping[str, Any] | None = None,
+        picture: Picture | None = None,
     ) -> str:
-        """Store a picture in the folder and in the index; returns its id, the same for the same picture."""
+        """Store a picture in the folder and in the index; returns its id, the same for the same picture.
+
+        `picture` is what `decode` returned for the content, if it was called before.
+        """
         extractor = self._require_extractor("it takes no pictures")
         if not self.folders:
             raise SelhnError(f"{self.index.location} has no folder of pictures: index one with `selhn index`")
-        prepared = self.prepare(content, most_pixels)
-        with Image.open(io.BytesIO(content), formats=picture_files.FORMATS) as opened:
-            suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(str(opened.format), str(opened.format).lower())
+        picture = picture or self.decode(content, most_pixels)
+        prepared = extractor.prepare(picture.image)
+        suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(picture.format, picture.format.lower())
         root = self.folders[0]
         path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
         path.parent.mkdir(exist_ok=True)

@@ -78,7 +78,9 @@ def api_routes(service: Service) -> APIRouter:
         if service.looking is None:
             raise NotFound("the model of this service cannot compare words with regions")
         _check_length(service, text, "the text")
-        return await service.queries.run(service.looking.look, await _located(service, id), text)
+        path = await _located(service, id)
+        await service.decode(service.looking.prepare, path)
+        return await service.queries.run(service.looking.look, path, text)
 
     _about_routes(router, service)
     _writing_routes(router, service)
@@ -135,7 +137,8 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = _written(service)
         _check_captions(service, caption or [])
         content, pixels = await read_picture(request), service.limits.pixels
-        name = await service.queries.run(collection.library.add, content, pixels, caption or [])
+        picture = await service.decode(collection.library.decode, content, pixels)
+        name = await service.queries.run(collection.library.add, content, pixels, caption or [], None, picture)
         return messages.Added(id=name)
 
     @router.patch("/item", tags=["writing"])

@@ -10,7 +10,7 @@ from torch import Tensor
 from selhn.eval import region_attention
 from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, grid_boxes
-from selhn.pictures.picture_files import decode_picture
+from selhn.pictures.extractor import Prepared
 from selhn.pictures.picture_folders import read_located
 from selhn.serve.messages import LookMessage
 from selhn.text import split_words
@@ -36,7 +36,7 @@ class Looking:
 
     def __init__(self, model: AbstractMatcher, extractor: Extractor):
         self.model, self.extractor = model, extractor
-        self._regions = lru_cache(KEPT)(self._extract)
+        self._prepared, self._regions = lru_cache(KEPT)(self._prepare), lru_cache(KEPT)(self._extract)
 
     @staticmethod
     def can(model: AbstractMatcher, extractor: Extractor | None) -> bool:
@@ -44,6 +44,10 @@ class Looking:
             return False
         fits = model.settings.get("feature_dim", extractor.width) == extractor.width
         return fits and (isinstance(model, CrossAttention) or model.is_embedding)
+
+    def prepare(self, path: Path) -> None:
+        """Decode a picture before `look`, perhaps in another thread."""
+        self._prepared(path, path.stat().st_mtime_ns)
 
     def look(self, path: Path, text: str) -> LookMessage:
         regions, boxes = self._regions(path, path.stat().st_mtime_ns)
@@ -74,7 +78,10 @@ class Looking:
         scores = self.model.score(images, self.model.embed_texts(words)).T.float().cpu()
         return words, boxes[parts], torch.where(known[:, None], scores, 0).clamp(min=0), FULL_FIT
 
-    def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
+    def _prepare(self, path: Path, changed: int) -> Prepared:
         """The time of the last change tells a picture in the cache from an older one."""
-        prepared = self.extractor.prepare(decode_picture(read_located(path), path.name).image)
+        return self.extractor.prepare(self.extractor.decode(read_located(path), path.name).image)
+
+    def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
+        prepared = self._prepared(path, changed)
         return self.extractor.extract([prepared])[0], prepared.boxes

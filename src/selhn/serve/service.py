@@ -13,6 +13,7 @@ from torch import Tensor
 from selhn.base.errors import NotFound, SelhnError
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
+from selhn.pictures.decoding import Decoding
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.indexing import open_examples
 from selhn.pictures.picture_folders import found_index
@@ -29,7 +30,7 @@ from selhn.serve.watched_runs import WatchedRuns
 
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
-"""Threads that decode pictures, which may need hundreds of megabytes each, and threads that read files."""
+"""Pictures decoded at a time, which may need up to a gigabyte each, and threads that read files."""
 PICTURES_AT_ONCE = 16
 
 
@@ -124,8 +125,14 @@ class Service:
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._readers)
 
     async def decode(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Call something that decodes a picture in a thread."""
-        return await anyio.to_thread.run_sync(function, *arguments, limiter=self._decoders)
+        """Call something that decodes a picture in a thread; if the request is cancelled, decoding ends too."""
+        decoding = Decoding()
+        try:
+            return await anyio.to_thread.run_sync(
+                decoding.run, function, *arguments, limiter=self._decoders, abandon_on_cancel=True
+            )
+        finally:
+            decoding.end()
 
     def models(self) -> list[ModelMessage]:
         if self.collection is None:

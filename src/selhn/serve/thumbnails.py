@@ -5,10 +5,8 @@ from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
-from PIL import Image
-
 from selhn.base.errors import SelhnError
-from selhn.pictures.picture_files import decode_picture
+from selhn.pictures.decoding import decode_picture
 from selhn.pictures.picture_folders import read_located
 
 SIZES = (160, 320, 640, 1280)
@@ -45,8 +43,6 @@ class Thumbnails:
 
 def drawn(content: bytes, name: str, size: int) -> bytes:
     """A JPEG of a picture, upright, with nothing but its pixels."""
-    image = decode_picture(content, name, enough=(size, size)).image
-    image.thumbnail((size, size), Image.Resampling.LANCZOS)
     file = io.BytesIO()
-    Image.frombytes("RGB", image.size, image.tobytes()).save(file, "JPEG", quality=82, optimize=True)
+    decode_picture(content, name, within=size).image.save(file, "JPEG", quality=82, optimize=True)
     return file.getvalue()

@@ -1,0 +1,204 @@
+"""Decodes pictures that strangers made, in processes that limits of CPU time and memory can end.
+
+Each process decodes one picture at a time, and is kept for the next one unless it had to be ended.
+"""
+
+import atexit
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PIL import Image
+
+from selhn.base.errors import SelhnError
+from selhn.pictures import decoder
+
+Value = TypeVar("Value")
+MOST_PIXELS = 50_000_000
+LIMITS = {"seconds": 2.0, "seconds_per_megapixel": 0.1, "memory": 960 * 2**20}
+"""CPU time and bytes for one picture. With 50 megapixels, photographs need up to 3.5 s and 800 MiB."""
+DEADLINE = 30.0
+"""Seconds by the clock, for systems without these limits."""
+MOST_IDLE = max(4, os.cpu_count() or 1)
+_THREAD = threading.local()
+_IDLE: list["_Process"] = []
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a model sees it, and what was done to it on the way."""
+
+    image: Image.Image
+    """RGB, turned as its EXIF entry says."""
+    notes: tuple[str, ...] = ()
+    format: str = ""
+    """Of its file, as Pillow names it."""
+
+
+def decode_picture(
+    content: bytes,
+    name: str,
+    most_pixels: int = MOST_PIXELS,
+    *,
+    within: int | None = None,
+    resized: tuple[int, int] | None = None,
+) -> Picture:
+    """The picture in some bytes; `name` is for messages. Too large a size is refused before decoding.
+
+    Args:
+        within: reduce it to so many pixels on its longer side; a JPEG is then decoded faster.
+        resized: resize it to this width and height, bicubic.
+    """
+    if not content:
+        raise SelhnError(f"{name} is empty: copy it again")
+    request = {"most_pixels": most_pixels, "within": within, "resized": resized, **LIMITS}
+    said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(content, name, request)
+    if "bug" in said:
+        raise RuntimeError(f"decoding {name} failed:\n{said['bug']}")
+    if "refused" in said:
+        raise SelhnError(f"{name} {said['refused']}")
+    image = Image.frombytes("RGB", tuple(said["size"]), pixels)
+    return Picture(image, tuple(said["notes"]), said["format"])
+
+
+class Decoding:
+    """One call of something that decodes pictures, which another thread can end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._ended = False
+
+    def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
+        """Call a function in this thread; `end` ends what it decodes."""
+        _THREAD.decoding = self
+        try:
+            return function(*arguments)
+        finally:
+            _THREAD.decoding = None
+
+    def end(self) -> None:
+        """Kill the process that decodes now; who waits for it gets a SelhnError at once."""
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                self._process.kill()
+
+    def ask(self, content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """The answer of a process and the pixels; a SelhnError if the process has to be ended."""
+        process = _idle_process() or _Process()
+        late = threading.Timer(DEADLINE, self.end)
+        late.daemon = True
+        late.start()
+        answered = False
+        try:
+            self._use(process)
+            answer = process.ask(content, request)
+            answered = True
+            return answer
+        except (OSError, EOFError):
+            raise SelhnError(f"{name} {self._why_ended(process)}") from None
+        finally:
+            late.cancel()
+            self._use(None)
+            if answered and not self._ended and len(_IDLE) < MOST_IDLE:
+                _IDLE.append(process)
+            else:
+                process.close()
+
+    def _why_ended(self, process: "_Process") -> str:
+        """In words that follow the name of the picture."""
+        status = process.close()
+        if self._ended or status == -getattr(signal, "SIGPROF", 0):
+            return "takes too long to decode: save it again as an ordinary JPEG or PNG"
+        return f"cannot be decoded (the decoder ended with status {status}): copy or export it again"
+
+    def _use(self, process: "_Process | None") -> None:
+        with self._lock:
+            self._process = process
+            if self._ended and process is not None:
+                process.kill()
+
+
+class _Process:
+    """A running `decoder`."""
+
+    def __init__(self) -> None:
+        # Isolated, so that the current folder, which may be a stranger's, is not searched for modules.
+        command = [sys.executable, "-ISW", "ignore", decoder.__file__, json.dumps(sys.path)]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self._popen = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL, env=environment)
+        except OSError as error:
+            reason = f"({error.strerror})"
+            raise SelhnError(f"cannot start a process that decodes pictures {reason}: try again later") from None
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._give, self._take = self._popen.stdin, self._popen.stdout
+        self.kill = self._popen.kill
+
+    def ask(self, content: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        head = json.dumps(request).encode()
+        self._give.write(struct.pack("<IQ", len(head), len(content)) + head)
+        self._give.write(content)
+        self._give.flush()
+        said = json.loads(self._read(*struct.unpack("<I", self._read(4))))
+        width, height = said.get("size", (0, 0))
+        return said, self._read(3 * width * height)
+
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def close(self) -> int:
+        """End it; returns its exit status, that of its own end if it had ended before."""
+        self.kill()
+        for pipe in (self._give, self._take):
+            with suppress(OSError):
+                pipe.close()
+        return self._popen.wait()
+
+    def forget(self) -> None:
+        """In a forked process: it belongs to the other one."""
+        self._popen.returncode = 0
+
+    def _read(self, number: int) -> bytes:
+        found = self._take.read(number)
+        if len(found) < number:
+            raise EOFError
+        return found
+
+
+def _idle_process() -> _Process | None:
+    while True:
+        try:
+            process = _IDLE.pop()
+        except IndexError:
+            return None
+        if process.is_alive():
+            return process
+        process.close()
+
+
+@atexit.register
+def end_decoders() -> None:
+    """End all processes that are idle; they would end with this process anyway."""
+    while _IDLE:
+        _IDLE.pop().close()
+
+
+def _forget_all() -> None:
+    while _IDLE:
+        _IDLE.pop().forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -25,6 +25,7 @@ from selhn.pictures.extraction import REPORT_FILE
 from selhn.pictures.picture_folders import default_index, picture_id
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item
+from selhn.serve.collection import Collection
 from selhn.text import Vocabulary
 
 
@@ -463,3 +464,27 @@ def test_what_lies_in_a_folder_that_cannot_be_looked_into_stays(ready, folder, m
 def test_a_device_that_is_not_there(ready, folder):
     with pytest.raises(NotFound, match="there is no device 'gpu' here"):
         index_pictures(folder, device="gpu")
+
+
+@pytest.mark.parametrize("name", ["transformers:x/y", "transformers:/home", "timm:hf-hub:x/y", "open_clip:a/b"])
+def test_an_index_has_nothing_downloaded_unless_the_user_asks(ready, folder, tmp_path, monkeypatch, name):
+    loaded, path = [], tmp_path / "i"
+    index_pictures(folder, path, model=small_model(), extractor=name, quiet=True)
+    monkeypatch.setattr(
+        library_module, "load_extractor", lambda *what: loaded.append(what) or Extractor(TinyBackbone())
+    )
+    (folder / "new.png").write_bytes(encoded(photo(9), "PNG"))
+    for use in (
+        lambda: Library.open(path).extractor,
+        lambda: Library.open(path).query(like=str(folder / "new.png")),
+        lambda: index_pictures(folder, path, quiet=True),
+        lambda: Collection(Library.open(path)),
+        lambda: Library.open(path, extractor="timm:other").extractor,
+    ):
+        with pytest.raises(SelhnError, match="extractor"):
+            use()
+    assert len(Library.open(path).index.search("a dog")) == 5
+    assert loaded == []
+    assert Library.open(path, extractor=Extractor(TinyBackbone())).extractor is not None
+    assert index_pictures(folder, path, extractor=name, quiet=True).added == 1
+    assert Library.open(path, extractor=name).query(like=str(folder / "0.png")).like is not None

@@ -13,6 +13,7 @@ URI_HELP = (
     "Milvus URI instead of a folder: http://host:19530, or a Milvus Lite file such as pictures.db. "
     "Append #NAME to choose a collection."
 )
+EXTRACTOR_HELP = "Name of the index's extractor, if that may be downloaded."
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
 
 
@@ -84,6 +85,7 @@ def search(
     as_json: Annotated[bool, Option("--json", help="Print the answers as JSON.")] = False,
     data: Annotated[str | None, Option(help="Data to search; default is that of the run.")] = None,
     split: str = "test",
+    extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both."""
     from PIL import Image
@@ -104,7 +106,7 @@ def search(
         own_model, dataset = open_run(Path(words[0]), data)
         library = Library(Index.build(own_model, dataset[split]))
     else:
-        library = Library.open(path, None if model is None else load_model(model))
+        library = Library.open(path, None if model is None else load_model(model), extractor=extractor)
     query = library.query(words[-1] if words else None, like, text_weight)
     hits = library.index.search(query, k, find, where=where)  # type: ignore[arg-type]
     typer.echo(answers(hits, as_json))
@@ -133,6 +135,7 @@ def serve(
         Path | None, Option(help="A run with attention over regions, to show what each word looks at.")
     ] = None,
     writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
+    extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
 ) -> None:
     """Search in the browser and over HTTP."""
     from selhn.cli.search import index_path
@@ -149,4 +152,5 @@ def serve(
         attention=attention,
         writable=writable,
         model=model,
+        extractor=extractor,
     )

@@ -189,6 +189,11 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
     return patches.unflatten(2, (rows, number // rows))
 
 
+def is_foreign(name: str) -> bool:
+    """Whether the name is one of another library, which may download the model or open any folder."""
+    return ":" in name
+
+
 def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
     """By name: efficientnet_lite0 to 2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS."""
     kind, _, model = name.partition(":")

@@ -46,7 +46,8 @@ def index_pictures(
 
     Args:
         path: of the index, a folder or a Milvus URI; `default_index` if it is not given.
-        model, extractor, precision: of a new index, see `Library.create`.
+        model, extractor, precision: of a new index, see `Library.create`; an extractor that may be downloaded is
+            asked for every time.
         captions: a file that `read_picture_texts` reads.
         cache: folder of the features, see `Library.apply`.
     """
@@ -54,7 +55,7 @@ def index_pictures(
     path = path or default_index()
     path = path if is_milvus(path) else Path(path).expanduser()
     device = choose_device(str(device))
-    library = Library.open(path, model, device) if Index.exists(path) else None
+    library = Library.open(path, model, device, extractor) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
         raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path")

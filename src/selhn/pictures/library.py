@@ -16,6 +16,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
+from selhn.pictures.backbones import is_foreign
 from selhn.pictures.cache import FeatureCache, content_key, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
 from selhn.pictures.extraction import Extraction
@@ -45,7 +46,8 @@ class Library:
         library.apply(plan)
 
     Args:
-        extractor: by default the one that the index names, loaded when it is first needed.
+        extractor: by default the one that the index names, loaded when it is first needed. If that is a model of
+            another library, which may be downloaded, it has to be given: the extractor, or its name.
         folders: by default those that were indexed; see `indexed_folders`.
         name: for people; by default that of the folder, or of the index.
     """
@@ -53,7 +55,7 @@ class Library:
     def __init__(
         self,
         index: Index,
-        extractor: Extractor | None = None,
+        extractor: Extractor | str | None = None,
         folders: Sequence[Path] | None = None,
         name: str = "",
         device: torch.device | str = "cpu",
@@ -63,12 +65,16 @@ class Library:
 
     @classmethod
     def open(
-        cls, path: Path | str, model: AbstractMatcher | None = None, device: torch.device | str = "cpu"
+        cls,
+        path: Path | str,
+        model: AbstractMatcher | None = None,
+        device: torch.device | str = "cpu",
+        extractor: Extractor | str | None = None,
     ) -> "Library":
         """The library of an existing index; `model` if the index neither holds nor names its own."""
         if not Index.exists(path):
             raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`")
-        return cls(Index.load(path, model).to(device), device=device)
+        return cls(Index.load(path, model).to(device), extractor, device=device)
 
     @classmethod
     def create(
@@ -107,7 +113,9 @@ class Library:
         name = self.index.about.get("extractor")
         if name is None:
             return None
-        extractor = self._given or load_extractor(str(name), self.device)
+        extractor = (
+            self._given if isinstance(self._given, Extractor) else load_extractor(self._asked(name), self.device)
+        )
         made_by = self.index.about.get("features")
         if extractor.identity != made_by:
             raise SelhnError(
@@ -115,6 +123,17 @@ class Library:
                 f"({extractor.identity}): remove it and make it again with `selhn index`, or make another"
             )
         return extractor
+
+    def _asked(self, name: str) -> str:
+        """The name of the extractor: that in the index, which alone never has anything downloaded."""
+        if self._given not in (None, name):
+            raise SelhnError(f"{self.index.location} was made with the extractor {name}, not with {self._given}")
+        if self._given is None and is_foreign(name):
+            raise SelhnError(
+                f"{self.index.location} names the extractor {name}, which may be downloaded, and only you can ask for "
+                f"that: if you trust it, add --extractor {name}, or Library.open(path, extractor={name!r})"
+            )
+        return name
 
     @cached_property
     def folders(self) -> tuple[Path, ...]:

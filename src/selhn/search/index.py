@@ -89,7 +89,7 @@ class Index:
             model = store.kept_model()
         if model is None:
             name = identity.about.get("model")
-            if name not in NAMED_MODELS:
+            if not isinstance(name, str) or name not in NAMED_MODELS:
                 raise SelhnError(
                     f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
                 )

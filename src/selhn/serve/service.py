@@ -89,10 +89,12 @@ class Service:
         attention: Path | None = None,
         writable: bool = False,
         model: Path | None = None,
+        extractor: str | None = None,
     ) -> "Service":
         """The service of an index (by default the one of `selhn index`), of the examples, or of runs alone.
 
-        `attention` (see `Service`) and `model`, of an index without its own, are runs or saved models.
+        `attention` (see `Service`) and `model`, of an index without its own, are runs or saved models. `extractor`
+        is the one that the index names, if that may be downloaded.
         """
         if examples and path is not None:
             raise SelhnError(f"either {path} or --examples is served, not both: leave one out")
@@ -105,7 +107,8 @@ class Service:
         if examples:
             library = open_examples()
         elif path is not None or runs is None:
-            library = Library.open(found_index(path), None if model is None else load_model(model))
+            opened = None if model is None else load_model(model)
+            library = Library.open(found_index(path), opened, extractor=extractor)
         looking = None if attention is None else load_model(attention)
         collection = None if library is None else Collection(library)
         return cls(collection, watched, attention=looking, writable=writable)

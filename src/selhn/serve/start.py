@@ -26,6 +26,7 @@ def serve(
     attention: Path | None = None,
     writable: bool = False,
     model: Path | None = None,
+    extractor: str | None = None,
 ) -> None:
     """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
@@ -49,6 +50,7 @@ def serve(
             attention=attention,
             writable=writable,
             model=model,
+            extractor=extractor,
         )
         app = create_app(service, token=token, hosts=hostnames or [])
         print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)

@@ -1,3 +1,6 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from picture_cases import TinyBackbone
@@ -68,6 +71,22 @@ def test_an_index_of_another_model_or_a_half_written_one_is_made_again(few, tmp_
     assert len(open_examples(folder, other, Extractor(few)).index) == 3
     (folder / "manifest.json").write_text("{}")
     assert len(open_examples(folder, other, Extractor(few)).index) == 3
+
+
+def test_several_who_need_them_at_the_same_time_make_them_once(few, tmp_path, monkeypatch):
+    """The first makes them in a folder of its own; the others wait, and none removes what another one reads."""
+    made, add = [], Index.add
+    monkeypatch.setattr(Index, "add", lambda self, items: made.append(time.sleep(0.3)) or add(self, items))
+    model, extractor = small_model(), Extractor(few)
+    (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "left.txt").write_text("of a version that was killed")
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: open_examples(tmp_path / "i", model, extractor), range(4)))
+    assert len(made) == 1
+    assert [len(library.index) for library in found] == [3] * 4
+    assert found[0].index.path == tmp_path / "i"
+    assert found[0].index.search("a red dog")
+    assert not (tmp_path / "i" / "left.txt").exists()
 
 
 def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):

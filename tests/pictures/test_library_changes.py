@@ -1,5 +1,8 @@
 """Pictures that are added, changed and deleted through a library, as the service does it."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, huge_png, photo
@@ -98,3 +101,26 @@ def test_files_of_ones_own_in_a_folder_of_that_name_stay(library, tmp_path):
     library.delete(str(own))
     assert own.exists()
     assert str(own) not in library.index
+
+
+def test_an_upload_that_was_interrupted(library, tmp_path, monkeypatch):
+    """A killed process leaves no part of a picture under its name, and an older part of one is replaced."""
+    content, uploads = encoded(photo(77)), tmp_path / "Pictures" / "uploads"
+    whole = Path(library.add(content))
+    library.delete(str(whole))
+    seen = []
+    monkeypatch.setattr("os.replace", lambda *paths: seen.append(whole.exists()) or 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        library.add(content)
+    assert seen == [False], "the name is given last"
+    assert list(uploads.iterdir()) == []
+    monkeypatch.undo()
+    whole.write_bytes(content[:50])
+    left = uploads / ".1234.jpg.partial"
+    left.write_bytes(content[:50])
+    assert library.add(content) == str(whole)
+    assert whole.read_bytes() == content
+    assert left.exists(), "somebody may be writing it"
+    os.utime(left, (1, 1))
+    library.add(content)
+    assert not left.exists()

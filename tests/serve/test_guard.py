@@ -1,3 +1,6 @@
+from random import Random
+
+import anyio
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
@@ -105,8 +108,91 @@ def test_not_loopback(host):
 
 def test_host_names():
     assert host_name("PC:80") == "pc"
-    assert host_name("user@pc:80") == "pc"
-    assert host_name("[::1") == ""
+    assert host_name("[::1]:8000") == "::1"
+    assert host_name("my_pc.example") == "my_pc.example"
+
+
+MALFORMED = [
+    "user@localhost", "user:secret@localhost:80", "evil.example@127.0.0.1", "localhost@", "@localhost",
+    "localhost/", "localhost/evil.example", "localhost?x", "localhost#x", "//localhost", "http://localhost",
+    "localhost\\evil.example", "local\thost", "localhost\t", "localhost x", "localhost:8000:9000",
+    "localhost:80 ", "localhost:x", "localhost:-1", "localhost:65536", "localhost:99999999999",
+    "localhost:\u0661", "::1", "[::1", "::1]", "[]", "[localhost]", "[127.0.0.1]", "[::1]x", "[::1]:x",
+    "[::1%25eth0]", "[fe80::1%eth0]", "[v1.x]", "127.1", "0x7f.0.0.1", "2130706433", "127.0.0.01",
+    "127.0.0.1.", "localhost.", "localhost..", ".localhost", "localhost,evil.example", "localhost;x",
+    "localhost%00", "%6cocalhost", "localhost\x00", "localhost\x7f", "l\xf6calhost",
+    "\uff11\uff12\uff17.0.0.1", "\u2460.0.0.1", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", MALFORMED)
+def test_hosts_that_no_browser_sends(host):
+    assert status_of([("host", host)]) == 421
+
+
+def test_hosts_made_at_random():
+    """Whatever passes is one of our names or an IP address, with or without a port, and nothing else."""
+    random, passed = Random(0), set()
+    parts = [
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "evil.example",
+        "my.pc",
+        ":80",
+        ":",
+        "@",
+        "/",
+        ".",
+        "[",
+        "]",
+        "%",
+        " ",
+        "\t",
+        "\xe9",
+    ]
+    for _ in range(5_000):
+        host = "".join(random.choices(parts, k=random.randint(1, 4)))
+        if status_of([("host", host)]) == 200:
+            passed.add(host)
+    names = {"localhost", "127.0.0.1", "[::1]", "my.pc"}
+    assert passed <= {name + port for name in names for port in ("", ":", ":80")}
+    assert names <= passed
+
+
+def status_of(headers, path="/api/v1/items"):
+    """What the guard answers to a head as it is, which a client would refuse to send."""
+    raw = [
+        (name.encode(), value.encode("latin-1" if max(value, default="") < "\u0100" else "utf-8"))
+        for name, value in headers
+    ]
+    scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "query_string": b""}
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    anyio.run(Guard(fine, hosts=["my.pc"]), scope, None, send)
+    return sent[0]["status"]
+
+
+def test_several_hosts_or_none():
+    assert status_of([]) == 421
+    assert status_of([("host", "localhost"), ("host", "evil.example")]) == 421
+    assert status_of([("host", "localhost"), ("host", "localhost")]) == 421
+
+
+@pytest.mark.parametrize("path", ["http://evil.example/api/v1/items", "*", "api/v1/items", "", "localhost:80"])
+def test_a_target_that_is_not_a_path(path):
+    """The name in such a target would count more than the Host header, which the guard reads."""
+    assert status_of([("host", "localhost")], path) == 400
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://user@localhost:8000", "http://localhost:8000/", "//localhost:8000", "ftp://localhost:8000", ""]
+)
+def test_origins_that_no_browser_sends(origin):
+    assert client().post("/", headers={"origin": origin}).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,36 @@ def test_each_kind_has_its_status(client, collection, monkeypatch, caplog, wrong
     assert (str(wrong) in caplog.text) is is_logged
 
 
+@pytest.mark.parametrize("instead", ["nothing", "folder", "link", "loop"])
+def test_a_picture_that_goes_away_while_it_is_asked_for(client, collection, instead, monkeypatch):
+    """Between finding its file and reading it."""
+    name = collection.index.ids()[0]
+    path = collection.library.picture(name)
+    other = collection.library.picture(collection.index.ids()[1])
+    monkeypatch.setattr(type(collection.library), "picture", lambda self, name: path)
+    path.unlink()
+    if instead == "folder":
+        path.mkdir()
+    elif instead != "nothing":
+        path.symlink_to(other if instead == "link" else path)
+    for route in ("picture", "look"):
+        assert client.get(f"/api/v1/{route}", params={"id": name, "text": "dog"}).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
+def test_an_item_that_goes_away_while_it_is_asked_for(client, collection, method, monkeypatch):
+    """Between looking it up and searching with it, showing it, changing it or deleting it."""
+    name = collection.index.ids()[0]
+    found = collection.library.picture(name)
+    collection.index.delete([name])
+    monkeypatch.setattr(type(collection.library), "picture", lambda self, name: found)
+    found.unlink()
+    json = {"json": {"captions": ["a dog"]}} if method == "PATCH" else {}
+    assert client.request(method, "/api/v1/item", params={"id": name}, **json).status_code == 404
+    monkeypatch.setattr(type(collection.index), "get", lambda self, name: None)
+    assert client.get("/api/v1/search", params={"like": name}).status_code == 404
+
+
 def test_every_class_is_mapped():
     assert {kind for kind in vars(errors).values() if isinstance(kind, type)} == set(STATUSES)
 

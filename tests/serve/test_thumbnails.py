@@ -5,7 +5,7 @@ import pytest
 from picture_cases import encoded, huge_png, photo, turned_jpeg
 from PIL import Image
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.pictures.picture_folders import locate, read_located
 from selhn.serve.thumbnails import SIZES, Thumbnails, drawn
 
@@ -62,11 +62,11 @@ def test_what_was_put_in_the_place_of_a_file_is_not_read(root):
     path = locate([root], "a.png")
     path.unlink()
     path.symlink_to(root.parent / "in_secret" / "c.png")
-    with pytest.raises(OSError, match=r"symbolic|loop|link"):
+    with pytest.raises(NotFound):
         read_located(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(SelhnError, match="is not a file of at most"):
+    with pytest.raises(NotFound):
         read_located(path)
 
 

@@ -149,3 +149,18 @@ def test_the_verdict_is_that_of_diagnose(runs, log):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(SelhnError, match="--runs"):
         WatchedRuns(tmp_path / "none")
+
+
+@pytest.mark.parametrize("named", ["_run", "describe"])
+def test_a_run_that_is_removed_while_they_are_listed(runs, log, monkeypatch, named):
+    other = log.parents[1] / "two" / "log.jsonl"
+    other.parent.mkdir()
+    other.write_text(row(1) + "\n")
+    real = getattr(runs, named)
+
+    def removing(name):
+        other.unlink(missing_ok=True)
+        return real(name)
+
+    monkeypatch.setattr(runs, named, removing)
+    assert [run.name for run in runs.all()] == ["group/one"]

@@ -140,8 +140,10 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def writing(folder: Path, meanwhile: str = "") -> Iterator[None]:
+def writing(folder: Path, meanwhile: str = "", wait: bool = False) -> Iterator[None]:
     """Hold the lock of a folder. Whoever finds it held is told by whom, and what can be done `meanwhile`.
+
+    With `wait` there is no error: the block begins when the lock is free.
 
     The lock belongs to the system, so one held by a killed process is free again at once. What is in the
     file only tells people who holds it.
@@ -149,7 +151,7 @@ def writing(folder: Path, meanwhile: str = "") -> Iterator[None]:
     path = folder / LOCK_FILE
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
         raise Locked(
             f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"

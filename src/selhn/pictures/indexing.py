@@ -11,6 +11,7 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
+from selhn.base.files import writing
 from selhn.base.types import StoredPrecision
 from selhn.data import FORMATS
 from selhn.models import AbstractMatcher
@@ -79,22 +80,39 @@ def open_examples(
 ) -> Library:
     """The example pictures, indexed at `path`, by default in the user's cache folder and by the ready model.
 
-    An index of another version, model or extractor, or one that is not complete, is made again.
+    An index of another version, model or extractor, or one that is not complete, is made again: beside the
+    old one, by one process while others wait.
     """
     path = path or default_cache().parent / "examples.index"
-    known = example_facts()
     new = Library.create(None, model, extractor=extractor)
-    index = None
+    index = _complete_examples(path, new)
+    if index is None:
+        making = path.with_name(f".{path.name}.making")
+        making.mkdir(parents=True, exist_ok=True)
+        with writing(making, wait=True):
+            if _complete_examples(path, new) is None:
+                _index_examples(making / "new", new)
+                shutil.rmtree(path, ignore_errors=True)
+                (making / "new").rename(path)
+        index = Index.load(path, new.index.model)
+    return Library(index, new.extractor, [PICTURES], "Example pictures")
+
+
+def _complete_examples(path: Path, new: Library) -> Index | None:
     with suppress(SelhnError):
         index = Index.load(path, new.index.model)
-    if index is None or index.about != new.index.about or len(index) < len(known):
-        shutil.rmtree(path, ignore_errors=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        index = Index.create(new.index.model, path, keep_model=False, about=new.index.about)
-        assert new.extractor is not None
-        split, _ = picture_split(PICTURES, new.extractor, ANNOTATIONS)
-        index.add(replace(item, metadata=known[item.id]) for item in split_items(split))
-    return Library(index, new.extractor, [PICTURES], "Example pictures")
+        if index.about == new.index.about and len(index) >= len(example_facts()):
+            return index
+    return None
+
+
+def _index_examples(path: Path, new: Library) -> None:
+    shutil.rmtree(path, ignore_errors=True)  # of a process that was killed
+    known = example_facts()
+    index = Index.create(new.index.model, path, keep_model=False, about=new.index.about)
+    assert new.extractor is not None
+    split, _ = picture_split(PICTURES, new.extractor, ANNOTATIONS)
+    index.add(replace(item, metadata=known[item.id]) for item in split_items(split))
 
 
 def example_facts() -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
 """A library of pictures: index, extractor and folders together."""
 
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.files import write_whole
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
@@ -246,10 +248,11 @@ class Library:
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise SelhnError(f"{path.parent} is a link to another folder: remove it")
+        _remove_parts(path.parent)
         is_new = not path.exists()
         try:
-            if is_new:
-                path.write_bytes(content)
+            if is_new or path.read_bytes() != content:  # an older version may have left a part of it
+                write_whole(path, content, durable=True)
             regions = extractor.extract([prepared])[0]
             # As `selhn index` would name and describe it, so that it finds the picture unchanged.
             facts = {**(metadata or {}), **picture_facts(path, root)}
@@ -290,6 +293,14 @@ class Library:
         if self.extractor is None:
             raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
         return self.extractor
+
+
+def _remove_parts(uploads: Path) -> None:
+    """Remove what killed processes have left in the folder; anything younger may still be written."""
+    for left in uploads.glob(".*.partial"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > 3600:
+                left.unlink()
 
 
 def _upload_name(content: bytes) -> str:

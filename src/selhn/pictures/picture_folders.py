@@ -1,11 +1,12 @@
 """Where the pictures of an index are, and where the index is."""
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.pictures.picture_files import MOST_BYTES
 from selhn.search import Index
 
@@ -28,13 +29,23 @@ def locate(folders: Sequence[Path], name: str) -> Path | None:
 
 
 def read_located(path: Path) -> bytes:
-    """The content of a located file; a link or a pipe that has replaced it since is not followed."""
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(file, "rb") as opened:
-        found = os.fstat(opened.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-            raise SelhnError(f"{path.name} is not a file of at most {MOST_BYTES // 2**20} MiB")
-        return opened.read(MOST_BYTES)
+    """The content of a located file; a link, a folder or a pipe that has replaced it since is not read."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as wrong:
+        if wrong.errno == errno.ELOOP:
+            raise NotFound(f"{path.name} has become a link") from None
+        raise
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotFound(f"{path.name} is not a file any more")
+        if found.st_size > MOST_BYTES:
+            raise SelhnError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB: give a smaller copy")
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            return opened.read(MOST_BYTES)
+    finally:
+        os.close(file)
 
 
 def indexed_folders(index: Index) -> list[Path]:

@@ -1,9 +1,9 @@
 """Who may ask (host names, origins, the token), and the security headers of every answer."""
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterable
-from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -19,6 +19,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+HOST = re.compile(r"(\[(?P<inside>[\da-f]*:[\da-f:.]*)\]|(?P<name>[\w.-]+))(:(?P<port>\d{0,5}))?", re.ASCII)
 SECURITY_HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -37,15 +38,11 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port; empty if the header is malformed."""
-    return _parts(f"//{header}").hostname or ""
-
-
-def _parts(address: str) -> SplitResult:
-    try:
-        return urlsplit(address)
-    except ValueError:  # malformed
-        return urlsplit("")
+    """The name or address in a Host header, without its port; empty if the header is malformed."""
+    found = HOST.fullmatch(header.lower())
+    if found is None or int(found["port"] or 0) >= 2**16:
+        return ""
+    return found["inside"] or found["name"]
 
 
 class Guard:
@@ -76,9 +73,13 @@ class Guard:
         return await app(scope, receive, secured)
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
-        name = host_name(headers.get("host", ""))
+        if not path.startswith("/"):  # http://name/path, whose name would count more than the header
+            return problem(400, "the target of the request is not a path: send one that begins with /", CLOSE)
+        hosts = headers.getlist("host")
+        name = host_name(hosts[0]) if len(hosts) == 1 else ""
         if name not in self._hosts and _address(name) is None:
-            return problem(421, f"this service is not called {name[:80]!r}: name it with --hostname", CLOSE)
+            given = ", ".join(hosts)[:80]
+            return problem(421, f"this service is not called {given!r}: name it with --hostname", CLOSE)
         if not _same_origin(method, path, headers):
             return problem(403, "this was sent by a page of another origin", CLOSE)
         if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
@@ -102,6 +103,7 @@ def _same_origin(method: str, path: str, headers: Headers) -> bool:
         # Foreign pages cannot read the answers, but computing them may already be expensive.
         return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
     origin = headers.get("origin")
-    if origin is not None and _parts(origin).netloc.lower() != headers.get("host", "").lower():
+    own = [f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")]
+    if origin is not None and origin.lower() not in own:
         return False
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

@@ -47,10 +47,10 @@ class Looking:
 
     def prepare(self, path: Path) -> None:
         """Decode a picture before `look`, perhaps in another thread."""
-        self._prepared(path, path.stat().st_mtime_ns)
+        self._prepared(path, path.lstat().st_mtime_ns)
 
     def look(self, path: Path, text: str) -> LookMessage:
-        regions, boxes = self._regions(path, path.stat().st_mtime_ns)
+        regions, boxes = self._regions(path, path.lstat().st_mtime_ns)
         attends = isinstance(self.model, CrossAttention)
         words, boxes, weights, least = (self._attention if attends else self._fit)(regions, boxes, text)
         return LookMessage(

@@ -25,7 +25,7 @@ class Thumbnails:
         """A JPEG of a located file, at most `size` pixels long, and a tag that changes with file and size."""
         if size not in SIZES:
             raise SelhnError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
-        found = path.stat()
+        found = path.lstat()
         tag = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}-{size}"
         with self._lock:
             if tag in self._kept:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,11 @@ class WatchedRuns:
 
     def all(self) -> list[RunMessage]:
         """All runs, by their paths in the folder; the one written to last comes first."""
-        names = [path.relative_to(self.root).as_posix() for path in find_runs(self.root)]
-        return sorted(map(self.describe, names), key=lambda run: (-run.changed, run.name))
+        runs = []
+        for path in find_runs(self.root):
+            with suppress(NotFound, FileNotFoundError):  # removed in this moment
+                runs.append(self.describe(path.relative_to(self.root).as_posix()))
+        return sorted(runs, key=lambda run: (-run.changed, run.name))
 
     def describe(self, name: str) -> RunMessage:
         """When a run was last written to, and its result if it has finished."""

@@ -85,10 +85,14 @@ READERS = {
         make_model_folder("sgr"), lambda folder: load_model(folder / "model").state_dict()
     ),
     "model, BERT": Reader(make_bert_model, lambda folder: of_model(load_model(folder / "model"))),
-    "official, SGR": Reader(make_official("sgraf_sgr", THREE, module_name="SGR", **CROSS), read_official("sgr")),
-    "official, VSE++": Reader(make_official("vsepp_cosine", THREE[:2], measure="cosine"), read_official("vsepp")),
-    "official, before zip": Reader(make_official("vsepp_cosine", THREE[:2], True), read_official("vsepp")),
-    "BERT folder": Reader(lambda folder: write_bert(folder / "bert"), read_bert),
+    "official, SGR": Reader(
+        make_official("sgraf_sgr", THREE, module_name="SGR", **CROSS), read_official("sgr"), finite=True
+    ),
+    "official, VSE++": Reader(
+        make_official("vsepp_cosine", THREE[:2], measure="cosine"), read_official("vsepp"), finite=True
+    ),
+    "official, before zip": Reader(make_official("vsepp_cosine", THREE[:2], True), read_official("vsepp"), finite=True),
+    "BERT folder": Reader(lambda folder: write_bert(folder / "bert"), read_bert, finite=True),
     "word pieces": Reader(make_pieces, read_pieces),
     "vocabulary": Reader(lambda folder: WORDS.to_json(folder / "vocabulary.json"), read_words),
 }

@@ -1,13 +1,16 @@
+import contextlib
 import io
 import os
 import pickle
+import zipfile
 from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from model_cases import BERT, make_batch, make_model
 
-from selhn.base.errors import Damaged
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.layers import unit
 from selhn.losses import TripletHN
 from selhn.models.official import LAYOUTS, load_official
@@ -255,7 +258,7 @@ def test_a_file_with_code_in_it_is_not_run(tmp_path, monkeypatch):
 
 
 def test_files_that_are_no_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match="there is no file"):
+    with pytest.raises(NotFound):
         load_official("vsepp", tmp_path / "nowhere.pth")
     path = tmp_path / "cut.pth"
     buffer = io.BytesIO()
@@ -269,6 +272,108 @@ def test_files_that_are_no_checkpoint(tmp_path):
     torch.save([1, 2, 3], path)
     with pytest.raises(ValueError, match="no list of 2 state dicts under 'model'"):
         load_official("vsepp", path)
+
+
+def in_file(path, change, recorded, **how):
+    """The file of a model with some of its tensors changed."""
+    state, *_ = recorded("vsepp_cosine")
+    tensors = {key: torch.as_tensor(value) for key, value in state.items()}
+    tensors.update(change(tensors))
+    parts = [
+        {key.removeprefix(side): tensors[key] for key in tensors if side in key} for side in ("img_enc.", "txt_enc.")
+    ]
+    torch.save({"model": parts}, path, **how)
+
+
+WORDS, FC = "txt_enc.embed.weight", "img_enc.fc.weight"
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: {WORDS: torch.zeros(1).expand(10**6, 300)},
+        lambda state: {WORDS: torch.zeros(10**4).as_strided((10**4, 10**4), (0, 1))},
+        lambda state: {WORDS: torch.zeros(10**9, 0)},
+        lambda state: {WORDS: torch.eye(9).to_sparse()},
+        lambda state: {WORDS: torch.zeros(10**6, 10**4, device="meta")},
+        lambda state: {FC: state[FC].to(torch.complex64)},
+        lambda state: {FC: state[FC].to(torch.int32)},
+        lambda state: {FC: state[FC] * float("nan")},
+        lambda state: {FC: state[FC][:1]},
+    ],
+)
+def test_tensors_that_are_not_what_they_seem(recorded, tmp_path, change, old):
+    path = tmp_path / "a.pth"
+    in_file(path, change, recorded, _use_new_zipfile_serialization=not old)
+    with pytest.raises(SelhnError):
+        load_official("vsepp", path)
+
+
+def test_a_compressed_file(recorded, tmp_path):
+    in_file(tmp_path / "a.pth", lambda state: {}, recorded)
+    load_official("vsepp", tmp_path / "a.pth")
+    packed = zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "a.pth") as stored, packed:
+        for member in stored.namelist():
+            packed.writestr(member, stored.read(member))
+    with pytest.raises(SelhnError, match="is a compressed archive"):
+        load_official("vsepp", tmp_path / "b.pth")
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
+def test_one_flipped_bit(recorded, tmp_path, place):
+    path = tmp_path / "a.pth"
+    in_file(path, lambda state: {}, recorded)
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(Damaged):
+        load_official("vsepp", path)
+
+
+def test_a_storage_that_claims_more_than_its_bytes(recorded, tmp_path):
+    """Without a check torch reads beyond the memory that it has taken."""
+    state, *_ = recorded("vsepp_cosine")
+    torch.save({"model": [{"fc.weight": torch.zeros(16, 16)}, {}]}, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth") as stored, zipfile.ZipFile(tmp_path / "b.pth", "w") as forged:
+        for member in stored.namelist():
+            content = stored.read(member)
+            if member.endswith("data.pkl"):  # BININT2 256, the length of the storage, and the 16 of the shape
+                content = content.replace(b"M\x00\x01", b"J\x00\x00\x00\x10").replace(
+                    b"K\x10K\x10", b"M\xff\x3fM\xff\x3f"
+                )
+            forged.writestr(member, content)
+    with pytest.raises(Damaged):
+        load_official("vsepp", tmp_path / "b.pth")
+
+
+def test_a_side_that_is_missing_takes_no_memory(tmp_path):
+    head = {"txt_enc.linear.weight": torch.zeros(10**6, 1), "txt_enc.linear.bias": torch.zeros(10**6)}
+    with pytest.raises(SelhnError):
+        load_official("vse_infty_bert", head, bert={**BERT, "hidden_size": 1, "num_attention_heads": 1})
+
+
+@pytest.mark.parametrize("option", [[1], "x", {}, 10**400])
+def test_options_that_are_no_values(recorded, tmp_path, option):
+    state, *_ = recorded("scan_t2i_avg")
+    write_checkpoint(tmp_path / "a.pth", state, lambda_softmax=option)
+    with pytest.raises(SelhnError):
+        load_official("scan_t2i_avg", tmp_path / "a.pth")
+
+
+def test_noise_in_the_older_format(recorded, tmp_path):
+    path, random = tmp_path / "a.pth", np.random.default_rng(0)
+    in_file(path, lambda state: {}, recorded, _use_new_zipfile_serialization=False)
+    load_official("vsepp", path)
+    whole = path.read_bytes()
+    for _ in range(60):
+        noisy = bytearray(whole)
+        for place in random.integers(0, 2500, 3):
+            noisy[place] = random.integers(256)
+        path.write_bytes(noisy)
+        with contextlib.suppress(SelhnError):
+            load_official("vsepp", path)
 
 
 def test_another_model_is_named_by_its_keys(recorded):

@@ -1,7 +1,12 @@
 """Weights that others wrote: read within bounds, and only into what is no larger than they are."""
 
+import io
+import pickle
+import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +24,12 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _UNBUILDABLE = (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError, AssertionError, LookupError)
 """What modules raise for settings that no one has foreseen."""
 
+_BAD_CHECKPOINT = (
+    RuntimeError, EOFError, ValueError, LookupError, TypeError, AssertionError, AttributeError, OverflowError,
+    MemoryError, OSError, NotImplementedError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
+"""What `torch.load` raises for files with changed or missing bytes, found by changing them at random."""
+
 
 def read_tensors(path: Path, remedy: str = "copy it again") -> dict[str, Tensor]:
     """The tensors of a safetensors file by name; its format cannot claim more than the file holds."""
@@ -27,6 +38,63 @@ def read_tensors(path: Path, remedy: str = "copy it again") -> dict[str, Tensor]
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path} is cut off or damaged ({error}): {remedy}") from None
+
+
+def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
+    """What `torch.save` wrote, as far as it is plain values, tensors and these classes; no code in it is run.
+
+    Tensors are views of the file, or of its bytes: `check_sizes` before they are copied.
+    """
+    require_file(path)
+    with path.open("rb") as file:
+        is_archive = file.read(4) == b"PK\3\4"
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(list(classes)):
+            warnings.simplefilter("ignore", UserWarning)  # remarks on pickle protocols, before the same is an error
+            if is_archive:
+                _check_archive(path)
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            # Of the older format every read is bounded by these bytes, whatever lengths it claims.
+            return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise SelhnError(
+            f"{path} holds more than weights, or is not a checkpoint, and was not opened: such a file can run any "
+            f"program on your machine ({_first_line(error)}); save its state dict alone"
+        ) from error
+    except SelhnError:
+        raise
+    except _BAD_CHECKPOINT as error:
+        raise Damaged(f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what torch does not write: compressed parts, as large as anyone likes, and parts with other checksums."""
+    with zipfile.ZipFile(path) as archive:
+        members, size = archive.infolist(), path.stat().st_size
+        if archive.comment or any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise SelhnError(f"{path} is a compressed archive, which torch does not write: save it with torch.save")
+        if sum(member.file_size for member in members) > size:
+            raise Damaged(f"the parts of {path} claim more than the {size:,} bytes of the file: copy it again")
+        changed = archive.testzip()
+    if changed is not None:
+        raise Damaged(f"{changed} in {path} is not what was written (its checksum differs): copy it again")
+
+
+def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that are larger than their file: they show the same numbers many times."""
+    size = path.stat().st_size
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            raise SelhnError(f"{name} in {path} is a sparse, quantised or empty kind of tensor: save plain ones")
+        if tensor.numel() == 0:
+            raise Damaged(f"{name} in {path} has the shape {tuple(tensor.shape)}, which holds nothing: copy it again")
+    # Some names may share one tensor, as those of tied weights do.
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) > 2 * size:
+        raise Damaged(f"the tensors of {path} are larger than its {size:,} bytes: save them with torch.save again")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], where: str) -> None:

@@ -44,7 +44,7 @@ class Bert(nn.Module):
             config = BertConfig.read(source)
         else:
             folder = bert_folder(source)
-            config = BertConfig.read(read_json(folder / "config.json"))
+            config = BertConfig.read(bert_config(folder))
             weights = bert_weights(read_tensors(folder / "model.safetensors"))
             require_fit(lambda: BertEncoder(config), weights, str(folder))
         self.bert = BertEncoder(config)
@@ -102,6 +102,11 @@ def bert_folder(source: str | Path) -> Path:
     return folder
 
 
+def bert_config(source: str | Path) -> dict[str, Any]:
+    """The configuration of a BERT by name or path."""
+    return read_json(bert_folder(source) / "config.json")
+
+
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The encoder's weights out of a published state dict: no heads, and the names of today."""
     renamed = {_OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state}
@@ -113,7 +118,7 @@ def bert_tokenizer(source: str | Path | Mapping[str, Any]) -> WordPiece | None:
     if isinstance(source, Mapping):
         return None
     folder = bert_folder(source)
-    tokenizer, known = WordPiece.load(folder), BertConfig.read(read_json(folder / "config.json")).vocab_size
+    tokenizer, known = WordPiece.load(folder), BertConfig.read(bert_config(folder)).vocab_size
     if tokenizer.size > known:
         raise Damaged(
             f"the tokenizer in {folder} has {tokenizer.size} tokens and its BERT knows {known}: copy it again"

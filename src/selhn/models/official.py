@@ -1,13 +1,10 @@
 """Checkpoints written by the authors' public code, read into our models: one row of `LAYOUTS` per model.
 
-A file is opened with `torch.load(weights_only=True)`, which runs no code out of it.
+A file is opened by `read_checkpoint`, which runs no code out of it.
 """
 
 import inspect
-import pickle
 import re
-import struct
-import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,16 +18,14 @@ from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import did_you_mean
-from selhn.base.tensor_files import check_fits
+from selhn.base.tensor_files import check_fits, check_sizes, read_checkpoint
 from selhn.layers import bert_weights
+from selhn.layers.bert import bert_config
 from selhn.models import MODELS, AbstractMatcher, create_model
 from selhn.models.vse import VSE
 
-_DAMAGED = (
-    RuntimeError, EOFError, ValueError, LookupError, TypeError, AssertionError, AttributeError, OverflowError,
-    struct.error,
-)  # fmt: skip
-"""What `torch.load` raises for files with changed or missing bytes, found by changing them at random."""
+MOST_SPARED = 2**28
+"""Numbers that a model may have beside those in the file, which may hold one of its sides only."""
 
 State = dict[str, Tensor]
 Settings = dict[str, Any]
@@ -126,13 +121,25 @@ def load_official(
     own_bert, sizes = settings.get("bert"), _sizes(name, state)
     if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
         settings["bert"] = {**sizes["bert"], **own_bert}
-    model = create_model(name, **{**sizes, **_our_settings(name, layout, options), **settings})
-    _fill(model, state, layout, where, "bert" in settings)
+    own = {**sizes, **_our_settings(name, layout, options), **settings}
+    shapes = {**own, "bert": bert_config(own["bert"])} if isinstance(own.get("bert"), (str, Path)) else own
+    with torch.device("meta"):  # without memory, until the weights are known to fit
+        outline = create_model(name, **shapes)
+    found, absent = _renamed(outline, state, layout, where, "bert" in settings)
+    model = create_model(name, **own)
+    model.load_state_dict({**model.state_dict(), **found})
+    if absent:
+        # Random weights would answer as if they knew something.
+        model.register_module(absent, _Absent())
+        model.name = None
     return model.eval()
 
 
-def _fill(model: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool) -> None:
-    wanted = model.state_dict()
+def _renamed(
+    outline: AbstractMatcher, state: State, layout: AuthorsLayout, where: str, own_bert: bool
+) -> tuple[State, str | None]:
+    """The weights under our names, after a check that they fit, and the side of the model that they lack."""
+    wanted = outline.state_dict()
     found = {}
     for key, value in state.items():
         for pattern, replacement in layout.names:
@@ -141,14 +148,12 @@ def _fill(model: AbstractMatcher, state: State, layout: AuthorsLayout, where: st
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
-    absent = sides[0] if isinstance(model, VSE) and len(sides) == 1 else None
+    absent = sides[0] if isinstance(outline, VSE) and len(sides) == 1 else None
     spared = [key for key in wanted if (absent and key.startswith(absent)) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
-    model.load_state_dict({**{key: wanted[key] for key in spared}, **found})
-    if absent:
-        # Random weights would answer as if they knew something.
-        model.register_module(absent.removesuffix("."), _Absent())
-        model.name = None
+    if sum(wanted[key].numel() for key in spared) > MOST_SPARED:
+        raise SelhnError(f"{where} has weights so large that those it lacks take too much memory: load both sides")
+    return found, absent and absent.removesuffix(".")
 
 
 class _Absent(nn.Module):
@@ -160,20 +165,7 @@ class _Absent(nn.Module):
 
 def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Settings]:
     """Weights and options of a file such as `model_best.pth.tar`."""
-    if not path.is_file():
-        raise NotFound(f"there is no file {path}: name the authors' checkpoint")
-    try:
-        # The authors' programs store their command line beside the weights: plain values in a Namespace.
-        with warnings.catch_warnings(), torch.serialization.safe_globals([Namespace]):
-            warnings.simplefilter("ignore", UserWarning)  # remarks on pickle protocols, before the same is an error
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise SelhnError(
-            f"{path} holds more than weights, or is not a checkpoint, and was not opened: such a file can run any "
-            f"program on your machine ({_first_line(error)}); save its state dict alone"
-        ) from error
-    except _DAMAGED as error:
-        raise Damaged(f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again") from error
+    content = read_checkpoint(path, [Namespace])  # in which the authors' programs store their command line
     options = content.get("opt") if isinstance(content, dict) else None
     content = content.get("model", content) if isinstance(content, dict) else content
     several = isinstance(content, (list, tuple)) and all(isinstance(state, Mapping) for state in content)
@@ -181,11 +173,9 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
         content = {part + key: value for part, state in zip(parts, content) for key, value in state.items()}
     if not isinstance(content, Mapping):
         raise Damaged(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
-    return _flat(content), vars(options) if isinstance(options, Namespace) else {}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
+    state = _flat(content)
+    check_sizes(state, path)
+    return state, vars(options) if isinstance(options, Namespace) else {}
 
 
 def _flat(state: Mapping[str, Any]) -> State:
@@ -222,6 +212,9 @@ def _lengths(state: State, axes: list[tuple[str, str, int]]) -> dict[str, int]:
 
 def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settings:
     """Options of their programs as settings of ours; an option that stands for another model is an error."""
+    for option in (*layout.fixed, *layout.options):
+        if not isinstance(options.get(option), str | int | float | None):
+            raise SelhnError(f"the option {option} of these weights is a {type(options[option]).__name__}, not a value")
     for option, value in layout.fixed.items():
         if options.get(option, value) != value:
             raise SelhnError(
@@ -229,7 +222,10 @@ def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settin
                 f"load them as another model, if there is one ({', '.join(LAYOUTS)})"
             )
     given = {theirs: options[theirs] for theirs in layout.options if options.get(theirs) is not None}
-    return {layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()}
+    try:
+        return {layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()}
+    except (ValueError, OverflowError) as error:
+        raise SelhnError(f"an option of these weights is not a number ({error}): pass it as a setting") from None
 
 
 _UNIT = {"no_imgnorm": False, "no_txtnorm": False}

@@ -6,6 +6,7 @@ stated policy, never by the order of the data.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_kind
+from selhn.base.untrusted import parse_json
 from selhn.eval.scoring import DEFAULT_BYTE_BUDGET, Array, Indices, Matching, precision_queries, rank_queries
 
 DEFAULT_KS = (1, 5, 10)
@@ -56,8 +58,10 @@ class DirectionMetrics:
         return named
 
     @classmethod
-    def from_dict(cls, named: Mapping[str, Any]) -> "DirectionMetrics":
-        recalls = {int(name[2:]): value for name, value in named.items() if name.startswith("R@")}
+    def from_dict(cls, named: Any) -> "DirectionMetrics":
+        if not isinstance(named, Mapping) or any(type(value) not in (int, float) for value in named.values()):
+            raise SelhnError("metrics are numbers by name: give an object that Metrics.to_dict wrote")
+        recalls = {int(name[2:]): value for name, value in named.items() if re.fullmatch(r"R@\d{1,9}", name)}
         median, mean, queries = (named[name] for name in ("median_rank", "mean_rank", "num_queries"))
         return cls(recalls, median, mean, queries, named.get("R-Precision"), named.get("mAP@R"))
 
@@ -100,11 +104,13 @@ class Metrics:
 
     @classmethod
     def from_json(cls, text: str) -> "Metrics":
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(parse_json(text, "the text of metrics"))
 
     @classmethod
-    def from_dict(cls, named: Mapping[str, Any]) -> "Metrics":
+    def from_dict(cls, named: Any) -> "Metrics":
         """The inverse of `to_dict`, exact also after a trip through JSON."""
+        if not isinstance(named, Mapping):
+            raise SelhnError(f"{str(named)[:40]!r} are not metrics: give an object that Metrics.to_dict wrote")
         try:
             return cls(DirectionMetrics.from_dict(named["i2t"]), DirectionMetrics.from_dict(named["t2i"]))
         except KeyError as missing:

@@ -106,7 +106,7 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def _metrics(named: Any, path: Path) -> Metrics:
     try:
         return Metrics.from_dict(named)
-    except (ValueError, TypeError, AttributeError) as error:
+    except SelhnError as error:
         raise Damaged(f"{path} cannot be read ({error}): was it edited by hand?") from None
 
 

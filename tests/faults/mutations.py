@@ -216,9 +216,9 @@ def _change_yaml(content, draw):
         text = draw.choice(YAML_TEXTS)
         return f"yaml {text[:20]!r}", (text if draw.random() < 0.5 else content.decode() + text).encode()
     words, value = change_value(yaml.safe_load(content), draw)
-    if draw.random() < 0.5:
-        return words, _dumped(value).encode("utf-8", "surrogatepass")
-    return words, yaml.safe_dump(value, sort_keys=False).encode("utf-8", "surrogatepass")
+    text = _dumped(value) if draw.random() < 0.5 else yaml.safe_dump(value, sort_keys=False)
+    comments = "".join(line for line in content.decode().splitlines(True) if line.startswith("#"))
+    return words, (comments + text).encode("utf-8", "surrogatepass")
 
 
 def _change_table(content, draw):

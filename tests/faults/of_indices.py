@@ -3,7 +3,7 @@
 import json
 
 import torch
-from faults.reader import Reader, of_model, small_data, small_model
+from faults.reader import Reader, files, of_model, small_data, small_model
 from index_cases import make_item
 
 from selhn.eval import score_split
@@ -93,7 +93,7 @@ def read_filters(folder):
 
 
 FILTERS = ("year > 2003 and not even = true", "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)", 'name like "*.jp?g"')
-INDEX_FILES = ("index/manifest.json", "index/segments/*/*", "index/deleted/*")
+INDEX_FILES = files("manifest.json", "segments/*/*", "deleted/*")
 READERS = {
     "index": Reader(make_index(extractor="none"), read_index, INDEX_FILES, seal_index, share=0.5),
     "index, int8": Reader(make_index("int8"), read_index, INDEX_FILES, seal_index, share=0.5),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from faults.reader import Reader, of_model
+from faults.reader import Reader, files, of_model
 from model_cases import FEATURE_DIM, WORDS, make_model, write_bert
 
+from selhn.base.sealed import seal
 from selhn.layers.bert import Bert, bert_tokenizer
 from selhn.models import create_model, load_model
 from selhn.models.official import load_official
@@ -19,6 +20,14 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def make_model_folder(name):
     return lambda folder: make_model(name).save(folder / "model")
+
+
+def read_model(folder):
+    return of_model(load_model(folder / "model"))
+
+
+def read_state(folder):
+    return load_model(folder / "model").state_dict()
 
 
 def make_bert_model(folder):
@@ -77,14 +86,18 @@ def read_bert(folder):
     return bert.state_dict(), bert.config, tokens, mask, bert(tokens, mask)
 
 
+def seal_model(folder):
+    seal(folder / "model", MODEL_FILES)
+
+
+MODEL_FILES = ("config.json", "model.safetensors", "vocabulary.json", "tokenizer.json")
+IS_SEALED = files(*(f"model/{name}" for name in MODEL_FILES))
 THREE = ("img_enc.", "txt_enc.", "sim_enc.")
 CROSS = {"no_imgnorm": False, "no_txtnorm": False, "raw_feature_norm": "clipped_l2norm", "lambda_softmax": 9.0}
 READERS = {
-    "model": Reader(make_model_folder("rvse"), lambda folder: of_model(load_model(folder / "model"))),
-    "model, cross-attention": Reader(
-        make_model_folder("sgr"), lambda folder: load_model(folder / "model").state_dict()
-    ),
-    "model, BERT": Reader(make_bert_model, lambda folder: of_model(load_model(folder / "model"))),
+    "model": Reader(make_model_folder("rvse"), read_model, IS_SEALED, seal_model, finite=True),
+    "model, cross-attention": Reader(make_model_folder("sgr"), read_state, IS_SEALED, seal_model, finite=True),
+    "model, BERT": Reader(make_bert_model, read_model, IS_SEALED, seal_model, finite=True),
     "official, SGR": Reader(
         make_official("sgraf_sgr", THREE, module_name="SGR", **CROSS), read_official("sgr"), finite=True
     ),

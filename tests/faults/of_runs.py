@@ -4,11 +4,13 @@ import json
 import os
 from pathlib import Path
 
+from faults.of_models import MODEL_FILES
 from faults.reader import Reader, fresh_model, of_model, small_data
 from model_cases import WORDS
 from run_cases import metrics, rows
 
 from selhn.base.files import writing
+from selhn.base.sealed import seal, write_sealed_json, write_sealed_text
 from selhn.base.untrusted import read_text
 from selhn.eval import Metrics
 from selhn.losses import TripletSelHN
@@ -16,7 +18,7 @@ from selhn.report import write_report
 from selhn.report.page import imported_from
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import Wanted
-from selhn.runs import RunFolder
+from selhn.runs import Results, RunFolder
 from selhn.serve.watched_runs import WatchedRuns
 from selhn.training import RunConfig, override, train
 from selhn.training.run import read_config
@@ -53,8 +55,8 @@ def make_watched(folder):
     results = {"dev": metrics(10.0), "test": metrics(11.0), "best_epoch": 3, "stalled": None}
     config = RunConfig("rvse", "selhn", "world", {"dim": 16}, {"epsilon": 0.02}, {"images": 100})
     RunFolder(folder / "run").describe(config.to_dict(), {"data": "world", "model": "rvse"}, WORDS)
-    (folder / "run" / "results.json").write_text(json.dumps(results))
-    (folder / "run" / "verdict.json").write_text(json.dumps({"kind": "healthy", "why": "it learns"}))
+    RunFolder(folder / "run").write_results(Results(**results))
+    RunFolder(folder / "run").write_verdict({"kind": "healthy", "why": "it learns"})
 
 
 def read_report(folder):
@@ -115,6 +117,25 @@ def read_lock(folder):
             raise AssertionError("two writers")
 
 
+def is_sealed(path):
+    """Small files of a run have their checksum inside; without it they count as written before, or by hand."""
+    if path.parent.name == "best":
+        return path.name in MODEL_FILES
+    content = path.read_bytes() if path.is_file() else b""
+    return path.name in SMALL and (b"sha256" in content.partition(b"\n")[0] or b'"format"' in content)
+
+
+def seal_run(folder):
+    run = folder / "run"
+    for name in SMALL[1:]:
+        content = json.loads((run / name).read_text())
+        write_sealed_json(run / name, {key: value for key, value in content.items() if key not in ("format", "sha256")})
+    write_sealed_text(run / SMALL[0], (run / SMALL[0]).read_text().partition("\n")[2])
+    if (run / "best").is_dir():
+        seal(run / "best", MODEL_FILES)
+
+
+SMALL = ("config.yaml", "identity.json", "env.json", "results.json", "verdict.json")
 SETTINGS = [
     "epochs=3",
     "lr=5e-4",
@@ -125,9 +146,10 @@ SETTINGS = [
     "capture=never",
 ]
 READERS = {
-    "run": Reader(make_run, read_run, share=0.5),
-    "run, watched": Reader(make_watched, read_watched),
-    "run, report": Reader(make_watched, read_report, share=0.3),
+    "run": Reader(make_run, read_run, is_sealed, seal_run, share=0.5),
+    # What is damaged is shown as such beside the other runs, not refused.
+    "run, watched": Reader(make_watched, read_watched, seal=seal_run),
+    "run, report": Reader(make_watched, read_report, is_sealed, seal_run, share=0.3),
     "run, continued": Reader(make_run, read_resumed, share=0.3),
     "settings": Reader(lambda folder: (folder / "settings.txt").write_text("\n".join(SETTINGS)), read_settings),
     "measured, speed": Reader(make_measured, read_measured),

@@ -18,6 +18,8 @@ CALLS = {
         "read_json",
         "read_json_lines",
     ),
+    # of base/sealed.py and base/tensor_files.py
+    *("verify", "read_sealed_json", "read_sealed_text", "parse_yaml", "read_tensors"),
     # of Python and of libraries, whoever they are called on
     *("read_bytes", "load_file", "safe_open", "memmap", "fromfile", "safe_load", "from_buffer", "from_file"),
     *(

@@ -22,14 +22,19 @@ class Reader:
     make: Callable[[Path], object]
     read: Callable[[Path], Any]
     """Returns all that was read; two readings are compared by `digest`."""
-    sealed: tuple[str, ...] = ()
-    """Patterns of files whose content a checksum covers: no change of these may go unnoticed."""
+    sealed: Callable[[Path], bool] = lambda path: False
+    """Whether a checksum covers a changed file as it is now: then the change may not go unnoticed."""
     seal: Callable[[Path], object] | None = None
     """Makes the checksums fit a changed example, as whoever forges one would."""
     finite: bool = False
     """Whether NaN and infinity must be refused."""
     share: float = 1.0
     """Of the cases that others get, for readers that take long."""
+
+
+def files(*patterns: str) -> Callable[[Path], bool]:
+    """Whether a path ends with one of some patterns."""
+    return lambda path: any(path.match(pattern) for pattern in patterns)
 
 
 def digest(value: Any) -> str:

@@ -4,7 +4,7 @@ import os
 import signal
 
 import torch
-from faults.reader import Reader
+from faults.reader import Reader, files
 
 from selhn.base.errors import Damaged
 
@@ -36,7 +36,7 @@ READERS = {
     "takes memory": Reader(make, fails(lambda: len(bytearray(2**31)))),
     "takes for ever": Reader(make, fails(for_ever)),
     "dies": Reader(make, fails(lambda: os.kill(os.getpid(), signal.SIGSEGV))),
-    "changes silently": Reader(make, changed, ("*.bin",)),
+    "changes silently": Reader(make, changed, files("*.bin")),
     "gives NaN": Reader(make, fails(lambda: [torch.tensor(float("nan"))]), finite=True),
     "refuses": Reader(make, fails(lambda: raises(Damaged("it is damaged: copy it again")))),
     "is the same": Reader(make, lambda folder: 0),

@@ -7,13 +7,6 @@ from faults.drill import run_drill
 KNOWN = {
     ("train", "power"): "checkpoints are written through",
     ("resume", "power"): "the same",
-    ("save", "kill"): "what a dead process left is removed",
-    ("save", "random"): "the same",
-    ("save", "power"): "new folders are written through",
-    ("index", "power"): "the same",
-    ("export", "kill"): "what a dead process left is removed",
-    ("export", "random"): "the same",
-    ("export", "power"): "new folders are written through",
 }
 """What is being fixed, and how."""
 

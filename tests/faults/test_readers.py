@@ -9,7 +9,7 @@ OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     "pictures/indexing.py::example_facts": "shipped with the package",
     "pictures/ready/__init__.py::load_ready_model": "shipped with the package",
-    "pictures/ready/__init__.py::_read": "shipped with the package",
+    "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",
     "reproduce/tables.py::paper_rows": "shipped with the package",

@@ -52,6 +52,8 @@ class BertConfig:
             require_kind(f"{field.name} of a BERT", getattr(self, field.name), field.type)
             if field.type is int and getattr(self, field.name) < (field.name != "num_hidden_layers"):
                 raise SelhnError(f"{field.name} of a BERT is {getattr(self, field.name)}: choose at least 1")
+            if field.type is float and not 0 <= getattr(self, field.name) <= 1:
+                raise SelhnError(f"{field.name} of a BERT is {getattr(self, field.name)}: choose 0 to 1")
         if self.hidden_size % self.num_attention_heads:
             raise SelhnError(
                 f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} heads: "

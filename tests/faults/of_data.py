@@ -192,7 +192,7 @@ def read_upload(folder):
     name = library.add(content, captions=("a dog",))
     vectors = [(images, texts) for _, images, texts in index.embeddings()]
     library.delete(name)
-    return vectors, name
+    return vectors, name, library.regions(folder / "photo.jpg")
 
 
 def make_regions(folder):

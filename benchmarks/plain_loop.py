@@ -29,8 +29,9 @@ def make_pairs(number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
 
 
 def plain_run(
-    loss: str, steps: int = 700, lr: float = 2e-3, pairs: int = 2000, seed: int = 0, reduction: str = "mean"
-) -> Rows:
+    loss: str, steps: int = 700, lr: float = 2e-3, pairs: int = 2000, seed: int = 0, reduction: str = "mean",
+    batch: int = BATCH,
+) -> Rows:  # fmt: skip
     """The rows of a probe every 5 steps, and every 70 steps RSUM and the loss on other pairs."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -43,7 +44,7 @@ def plain_run(
     loss_fn, probe, rows = create_loss(loss, reduction=reduction), Probe(model, every=5), []
     probe.alarm.patience = steps  # the verdict comes afterwards
     for step in range(1, steps + 1):
-        chosen = torch.randint(pairs, (BATCH,), generator=generator)
+        chosen = torch.randint(pairs, (batch,), generator=generator)
         image_emb, text_emb = (normalize(tower(x[chosen]), dim=1) for tower, x in zip(model, (images, texts)))
         scores = image_emb @ text_emb.T
         value = loss_fn(scores, image_ids=chosen)
@@ -56,5 +57,5 @@ def plain_run(
                 tested = [normalize(tower(x), dim=1) for tower, x in zip(model, held_out)]
                 scores = tested[0] @ tested[1].T
                 rsum = recall(scores, torch.arange(len(scores))).rsum
-                rows.append({"step": step, "rsum": rsum, "val_loss": loss_fn(scores[:BATCH, :BATCH]).item()})
+                rows.append({"step": step, "rsum": rsum, "val_loss": loss_fn(scores[:batch, :batch]).item()})
     return [row for row in rows if row]

@@ -35,7 +35,7 @@ EXPORTS = {
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
         from_rows gradient_norms judge make_alarm parameter_norms patience
         plateaus probe_embeddings probe_scores probe_split read_foreign total_norm training_figure
-        verdict_figure""",
+        verdict_figure watched_plateau""",
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow PaperRuns Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",
     "selhn.serve": "serve",

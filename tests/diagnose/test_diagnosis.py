@@ -27,7 +27,7 @@ def test_a_run_says_what_loss_it_has(tmp_path):
     assert "loss=selhn" in verdict.remedy
     verdict, *_ = diagnose(a_run(tmp_path / "selhn", STILL))
     assert "larger epsilon" in verdict.remedy
-    wide = [{**row, "delta_s": 0.045} for row in STILL]
+    wide = [{**row, "delta_s": 0.045, "s_p": 0.5, "s_n": 0.46} for row in STILL]
     assert diagnose(a_run(tmp_path / "wide", wide))[0].kind == "healthy"
     assert diagnose(a_run(tmp_path / "wider", wide, "loss.epsilon=0.05"))[0].kind == "stalled"
     assert diagnose(a_run(tmp_path / "narrow", STILL, "loss.epsilon=0.00001"))[0].kind == "stalled", "as T-HN does"

@@ -78,11 +78,11 @@ def test_what_is_no_number():
         ("a.csv", "a,b\n1,2\n", r"plainly the training loss \(it has a, b\): name it with --column"),
         ("a.csv", "", "no numbers at all"),
         ("a.csv", "loss_a,loss_b\n1,2\n", "name it with --column"),
-        ("a.csv", b"loss\n\xff\xfe\n", "cannot be read as a table"),
+        ("a.csv", b"loss\n\xff\xfe\n", "is not UTF-8"),
         ("a.jsonl", "{}\nloss 3\n", "line 2 is not JSON"),
-        ("a.json", "[1, 2", "a.json is not JSON"),
-        ("a.json", "[" * 100_000, "a.json is not JSON"),
-        ("a.txt", "loss 3", "unknown format"),
+        ("a.json", "[1, 2", "a.json, line 1 is not JSON"),
+        ("a.json", "[" * 100_000, "a.json, line 1 is not JSON"),
+        ("a.txt", "good morning", "no numbers at all"),
         ("x.tfevents", b"\xff" * 64, "not a TensorBoard file"),
     ],
 )
@@ -101,7 +101,8 @@ def test_other_mistakes(tmp_path, monkeypatch):
     monkeypatch.setattr("selhn.diagnose.logs.MOST_ROWS", 3)
     with pytest.raises(ValueError, match="keep every tenth"):
         read_foreign(path)
-    monkeypatch.setattr("selhn.diagnose.logs.MOST_BYTES", 3)
+    monkeypatch.setattr("selhn.diagnose.formats.MOST_BYTES", 3)
+    monkeypatch.setattr("selhn.diagnose.formats.MOST_TEXT", 3)
     for name in ("log.csv", "events.out.tfevents.17"):
         with pytest.raises(SelhnError, match="log fewer rows"):
             read_foreign(written(tmp_path, name, FORMS[name]))

@@ -2,7 +2,8 @@ import random
 
 import pytest
 
-from selhn.diagnose import StallAlarm
+from selhn.diagnose import StallAlarm, make_alarm, watched_plateau
+from selhn.losses import create_loss
 
 STILL = {"loss_per_anchor": 0.2003, "delta_s": 0.0004, "spread": 0.002}
 
@@ -126,3 +127,15 @@ def test_a_number_that_is_not_finite_does_not_deafen_it(name):
     assert step == 250
     broken = StallAlarm(0.2)
     assert first_alarm(broken, [STILL] * 100 + [{**STILL, name: float("nan")}] * 1000) is None, "that is no stall"
+
+
+@pytest.mark.parametrize(("loss", "speaks"), [("selhn", True), ("triplet", False), ("hn", False)])
+def test_hears_a_selhn_that_averages_for_ever(loss, speaks):
+    """Nothing is mined, and the average falls far below the plateau, as no other loss does with equal scores."""
+    made = create_loss(loss)
+    alarm = make_alarm(made, steps_per_epoch=50)
+    alarm.plateau = watched_plateau(made, 64)
+    averages = {"loss_per_anchor": 0.14, "delta_s": 0.006, "spread": 0.05}
+    heard = first_alarm(alarm, [averages] * 400)
+    assert (heard is not None) == speaks
+    assert not speaks or "larger epsilon" in heard[1]

@@ -1,6 +1,8 @@
+import csv
 import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,44 @@ GUESSES = list(plateaus())
 
 def loss_only(rows, times=1.0, every=1):
     return from_rows([{"step": row["step"], "loss": times * row["loss"]} for row in rows if "loss" in row][::every])
+
+
+def slow_stall(loss, steps):
+    """A recorded plain loop: batch 64, margin 0.2, summed, a learning rate of 1e-5 (`plain_run`, seed 2)."""
+    with (Path(__file__).parent / "logs" / f"{loss}_low_rate.csv").open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)][: steps // 20]
+
+
+class TestSlowStalls:
+    """A loss that falls towards its plateau has not learnt: 34.5 to 26.7 here, where equal scores give 25.6."""
+
+    @pytest.mark.parametrize("steps", [120, 300, 500, 700, 1000, 1500, 2000])
+    @pytest.mark.parametrize("loss", ["thn", "selhn"])
+    def test_never_healthy_whatever_is_known(self, loss, steps):
+        rows = slow_stall(loss, steps)
+        assert judge(from_rows(rows)).kind == ("stalled" if steps > 750 else "unclear")
+        for known in (GUESSES, list(plateaus(batch=64, reduction="sum")), list(plateaus(batch=64))):
+            assert judge(from_rows(rows), known).kind in ("stalled", "unclear")
+            verdict = judge(loss_only(rows), known)
+            assert verdict.kind in ("stalled", "unclear")
+            assert "lower the learning rate" not in verdict.remedy
+
+    def test_it_says_why_it_does_not_tell(self):
+        verdict = judge(loss_only(slow_stall("thn", 700)), list(plateaus(batch=64, reduction="sum")))
+        assert "too early to tell" in verdict.why
+        assert "128 x margin" in verdict.why
+        assert "do not yet score above" in judge(from_rows(slow_stall("thn", 700))).why
+
+    def test_selhn_after_a_hundred_steps(self, plain_run):
+        rows = [row for row in plain_run("selhn", lr=5e-4) if row["step"] <= 160]
+        assert rows[-1]["delta_s"] < 0.01
+        assert judge(from_rows(rows), MARGIN, mines=False).kind == "unclear"
+        assert judge(loss_only(rows), MARGIN).kind == "unclear"
+
+    def test_rsum_that_trembles_about_chance_is_not_overfitting(self):
+        rows = slow_stall("thn", 700)
+        rows += [{"step": 70 * at, "rsum": rsum} for at, rsum in enumerate((15, 20, 19, 15, 14, 15, 14, 13, 14, 13), 1)]
+        assert judge(from_rows(sorted(rows, key=lambda row: row["step"]))).kind == "unclear"
 
 
 class TestTrainedRuns:
@@ -97,7 +137,9 @@ def test_a_loss_that_grows_or_drifts():
     assert judge(from_rows(adrift), GUESSES).kind == "diverging"
     wanders = noisy(lambda x: 0.246 + 0.02 * math.sin(7 * x), noise=0.05)
     assert judge(from_rows(wanders), MARGIN).kind == "diverging", "it ends below its second quarter, and not its first"
-    assert judge(from_rows(noisy(lambda x: 0.23, steps=900, noise=0.01)), MARGIN).kind == "diverging"
+    quiet = judge(from_rows(noisy(lambda x: 0.23, steps=900, noise=0.01)), MARGIN)
+    assert quiet.kind == "stalled", "steps too long, or none at all"
+    assert "another learning rate" in quiet.remedy
     learning = sorted(
         [*adrift, *({"step": step, "dev_rsum": step} for step in (200, 400, 800))], key=lambda r: r["step"]
     )
@@ -137,7 +179,7 @@ def test_a_plateau_that_was_left():
         still = 100 < step < 500
         return {"step": step, "loss": 0.2 if still else 0.12, "delta_s": 0.002 if still else 0.08, "spread": 0.003}
 
-    verdict = judge(from_rows([row(step) for step in range(800)]), MARGIN)
+    verdict = judge(from_rows([{**row(step), "s_p": 0.5, "s_n": 0.42} for step in range(800)]), MARGIN)
     assert verdict.kind == "healthy"
     assert any("sat on a plateau from step 1" in one and "and left it" in one for one in verdict.evidence)
 
@@ -157,8 +199,8 @@ def test_scores_that_are_hardly_told_apart_after_a_long_time():
     left_late = hardly_told_apart(1800, lambda x: 0.08 if x < 0.2 else 0.005 + (0.008 if x > 0.97 else 0))
     assert judge(from_rows(left_late)).kind == "stalled"
     assert 360 <= judge(from_rows(left_late)).since < 460
-    assert judge(from_rows(hardly_told_apart(600, lambda x: 0.014))).kind == "healthy", "early in training all are"
-    assert judge(from_rows(hardly_told_apart(1800, lambda x: 0.014 + 0.1 * x))).kind == "healthy"
+    assert judge(from_rows(hardly_told_apart(600, lambda x: 0.014))).kind == "unclear", "early in training all are"
+    assert judge(from_rows(hardly_told_apart(1800, lambda x: 0.014 + 0.1 * x, end=0.1)), MARGIN).kind == "healthy"
 
 
 def test_a_loss_alone_that_rises_again():
@@ -173,9 +215,10 @@ def test_a_loss_alone_that_rises_again():
 def test_a_loss_alone_on_its_way_from_a_plateau():
     sat = noisy(lambda x: 0.2005 - 0.008 * max(0.0, x - 0.5), noise=0.002)
     assert judge(from_rows(sat), MARGIN).kind == "unclear"
-    assert "may or may not be leaving it" in judge(from_rows(sat), MARGIN).why
     passes = noisy(lambda x: 0.25 - 0.055 * x, noise=0.002)
-    assert judge(from_rows(passes), MARGIN).kind == "healthy"
+    assert judge(from_rows(passes), MARGIN).kind == "unclear", "it is where equal scores would be, whatever it fell"
+    left = noisy(lambda x: 0.25 - 0.12 * x, noise=0.002)
+    assert judge(from_rows(left), MARGIN).kind == "healthy"
 
 
 def test_a_stall_in_which_ranks_get_better_is_a_stall():
@@ -193,7 +236,7 @@ def test_a_loss_of_no_known_plateau_that_ends_where_it_began(unit, seed):
     verdict = judge(from_rows(rows))
     assert verdict.kind == "diverging"
     assert "ends where it began" in verdict.why
-    assert judge(from_rows(rows[:100])).kind == "healthy", "too early to tell"
+    assert judge(from_rows(rows[:100])).kind == "unclear", "too early to tell"
     learning = [*rows, *({"step": step, "rsum": step} for step in (200, 400, 800))]
     assert judge(from_rows(sorted(learning, key=lambda row: row["step"]))).kind == "healthy"
 
@@ -202,7 +245,7 @@ def test_a_loss_that_averages_comes_down_before_it_leaves():
     rows = [{"step": s, "loss": 0.2 + 0.06 * 0.97**s, "delta_s": 0.05 * 0.98**s, "spread": 0.05 * 0.98**s}
             for s in range(1, 200)]  # fmt: skip
     assert judge(from_rows(rows), MARGIN).kind == "collapsing"
-    assert judge(from_rows(rows), MARGIN, mines=False).kind == "healthy"
+    assert judge(from_rows(rows), MARGIN, mines=False).kind == "unclear"
     assert judge(loss_only(rows), MARGIN).kind == "unclear", "too short to tell by the loss alone"
 
 
@@ -236,7 +279,7 @@ def test_a_very_long_log_is_thinned(monkeypatch, plain_run):
 @given(rise=st.floats(0.0, 0.1), level=st.floats(0.0, 0.05), rows=st.integers(760, 1200))
 def test_every_slope_of_delta_s_has_a_verdict(rise, level, rows):
     log = from_rows(
-        [{"step": i, "loss": 0.3 - 0.1 * i / rows, "delta_s": level + rise * i / rows} for i in range(rows)]
+        [{"step": i, "loss": 0.3 - 0.2 * i / rows, "delta_s": level + rise * i / rows} for i in range(rows)]
     )
     verdict = judge(log, MARGIN)
     in_the_end = level + 0.95 * rise
@@ -312,5 +355,5 @@ def test_a_loss_that_hovers_about_its_plateau_has_not_learnt():
     chance = random.Random(0)
     rows = [{"step": 10 * i, "loss": 128 * math.log(64) * chance.gauss(1.02, 0.03)} for i in range(188)]
     verdict = judge(from_rows(rows), list(plateaus(batch=64)))
-    assert verdict.kind == "diverging"
+    assert verdict.kind in ("diverging", "stalled")
     assert min(row["loss"] for row in rows) < 128 * math.log(64)

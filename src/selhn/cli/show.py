@@ -71,7 +71,9 @@ def attention_table(attention: "Attention") -> str:
 
 
 def diagnose(
-    log: Annotated[Path, Argument(help="Folder of a run, or any log: CSV, JSON lines or TensorBoard.")],
+    log: Annotated[
+        Path, Argument(help="Folder of a run, or any log: CSV, JSON, TensorBoard, printed text; - for stdin.")
+    ],
     column: Annotated[str | None, Option(help="Column of the training loss.")] = None,
     margin: Annotated[float | None, Option(help="Margin of the loss; default 0.2.")] = None,
     batch: Annotated[int | None, Option(help="Pairs per batch; guessed by default.")] = None,
@@ -87,8 +89,7 @@ def diagnose(
     if log.is_dir() and RunFolder(log).identity and column is None:
         with suppress(PermissionError):  # someone else's run
             RunFolder(log).write_verdict(found.verdict.to_dict())
+    typer.echo(json.dumps(found.verdict.to_dict(), indent=1) if as_json else str(found.verdict))
     if figure is not None:
         verdict_figure(found.log, found.verdict, figure, found.plateau, found.epsilon)
-    typer.echo(json.dumps(found.verdict.to_dict(), indent=1) if as_json else str(found.verdict))
-    if figure is not None and not as_json:
-        typer.echo(f"Picture: {figure}")
+        typer.echo(f"Picture: {figure}", err=as_json)

@@ -1,7 +1,8 @@
 """Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
-from selhn.diagnose.logs import Log, from_rows, read_foreign
+from selhn.diagnose.formats import read_foreign
+from selhn.diagnose.logs import Log, from_rows
 from selhn.diagnose.plots import attention_figure, training_figure, verdict_figure
 from selhn.diagnose.probe import (
     Norms,
@@ -13,10 +14,10 @@ from selhn.diagnose.probe import (
     probe_split,
     total_norm,
 )
-from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus
+from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus, watched_plateau
 from selhn.diagnose.verdict import Verdict, judge
 
 __all__ = ["Diagnosis", "Log", "Norms", "Plateau", "Probe", "StallAlarm", "Verdict", "attention_figure"]
 __all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "judge", "make_alarm"]
 __all__ += ["parameter_norms", "patience", "plateaus", "probe_embeddings", "probe_scores", "probe_split"]
-__all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure"]
+__all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure", "watched_plateau"]

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.diagnose.logs import Log, read_foreign
+from selhn.diagnose.formats import read_foreign
+from selhn.diagnose.logs import Log
 from selhn.diagnose.stall import Plateau, StallAlarm, make_alarm, plateaus
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.losses import Scheduled, create_loss

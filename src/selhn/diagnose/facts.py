@@ -13,7 +13,16 @@ NEAR = 0.02
 """How far from a plateau a loss may be, as a share of it, if nothing but the loss is known."""
 STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
+LEAVES = 0.9985
+"""Share of its plateau below which a loss does not stay there: stuck scores never separate, and do not get below."""
 FAR = 0.1
+FURTHEST = 1.8
+"""Training with hard negatives starts at most so many times above its plateau: a loss that fell by less may not have
+come below one."""
+BELOW = 0.75
+"""Share of its plateau below which a loss has learnt: near it scores are equal, and all the fall above it is theirs."""
+GAIN = 100.0
+"""Points of RSUM on dev that are more than luck, if RSUM is also half as much again as it was."""
 LONG = 3 * PATIENCE
 """Steps after which positives and negatives ought to be separated; or twice the patience, if that is more."""
 
@@ -36,7 +45,7 @@ class Facts:
     def __init__(
         self, log: Log, ways: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
     ):
-        self.log, self.mines, self.remedy = log, mines, remedy
+        self.log, self.epsilon, self.mines, self.remedy = log, epsilon, mines, remedy
         self.length = float(log.steps[-1] - log.steps[0])
         # Whether positives and negatives ought to be separated by now.
         self.is_long = self.length >= max(LONG, 2 * patience)
@@ -49,8 +58,13 @@ class Facts:
         self.half = log.loss[len(log.loss) // 2 :]
         self.is_quiet = bool(self.half.std() < 3 * STEADY * abs(self.half.mean()))
         self.quarters = [float(part.mean()) for part in np.array_split(log.loss, 4)]
-        # Whether RSUM on dev says so, whatever the loss does.
-        self.learns = len(log.dev) > 1 and log.dev[-1][1] > 1.5 * log.dev[0][1]
+        first, second, third, fourth = self.quarters
+        noise = np.diff(log.loss).std() / (len(log.loss) / 2) ** 0.5  # of the mean of a quarter
+        # Whether the loss falls, however slowly, all the time.
+        self.sinks = bool(first > second > third > fourth and second - fourth > 2 * noise)
+        spread = log.columns.get("spread", log.loss[:0])
+        # Whether the scores spread twice as far as they did half way.
+        self.spreads = bool(len(spread) and ends(spread)[1] > 2 * ends(spread[: len(spread) // 2])[1])
         given: list[Plateau | None] = [*ways]
 
         def still(way: Plateau | None) -> Still:
@@ -63,8 +77,23 @@ class Facts:
         likely = self.stills
         if len(likely) > 1:  # the one plateau, not guessed, above which training with hard negatives starts
             known = [(one, one.plateau.value) for one in likely if one.plateau and not one.plateau.guessed]
-            likely = [one for one, value in known if 1 < self.first / value < 1.8]
+            likely = [one for one, value in known if 1 < self.first / value < FURTHEST]
         self.likely = likely[0] if len(likely) == 1 else None
+        # How far positives score above their hardest negatives in the end.
+        both = [log.columns[name] for name in ("s_p", "s_n") if name in log.columns]
+        self.ahead = ends(both[0] - both[1])[1] if len(both) == 2 else None
+        # Whether RSUM on dev says that it learns, whatever the loss does.
+        rsums = [value for _, value in log.dev]
+        self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
+        self.floor = self._floor([way.value for way in given if way is not None])
+        # What shows that it learns: positives that win, or if that was not logged, RSUM or a loss below its plateau.
+        by_loss = self.rsum_rises or self.last < BELOW * self.floor
+        self.has_learnt = by_loss if self.ahead is None else self.ahead > epsilon
+
+    def _floor(self, values: list[float]) -> float:
+        """The lowest plateau towards which the loss may have fallen; if none is known, as far below as one can be."""
+        above = [value for value in values if self.first / FURTHEST < value < (1 + FAR) * self.first]
+        return min([*above, self.first]) if above else self.first / FURTHEST
 
     def at_end(self, still: Still) -> tuple[str, ...]:
         """Evidence: loss and delta_s in the end, and how other numbers changed."""
@@ -72,6 +101,9 @@ class Facts:
         told = []
         if self.gaps is not None:
             told = [f"delta_s {ends(self.gaps)[1]:.4f} at the end, epsilon {still.epsilon:g}"]
+        if self.ahead is not None:
+            side = "above" if self.ahead > 0 else "below"
+            told.append(f"positives score {abs(self.ahead):.4f} {side} their hardest negatives")
         return (f"{self.log.loss_name} {self.last:.4f} at the end{where}", *told, *self.others)
 
 
@@ -96,7 +128,7 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
 def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
     """Whether a loss, if it is all that is known, sits on a plateau rather than passing or hovering about it."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
-    if last[-max(1, len(last) // 3) :].mean() < (1 - NEAR / 4) * plateau.value:
+    if last[-max(1, len(last) // 3) :].mean() < LEAVES * plateau.value:
         return False  # it is on its way down
     # A loss that learns may end up anywhere, also near a guess; but it has come a long way down.
     if plateau.guessed and ends(log.loss)[0] >= 3 * plateau.value:

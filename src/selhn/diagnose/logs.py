@@ -1,28 +1,25 @@
-"""Logs of all kinds as columns of numbers: ours, a CSV, lines of JSON, a TensorBoard file."""
+"""A log as columns of numbers, whoever wrote its rows."""
 
-import csv
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean
-from selhn.diagnose.events import read_events
 
 Column = npt.NDArray[np.float64]
 Clock = Literal["step", "row"]
-MOST_BYTES = 1 << 30
-MOST_ROWS = 5_000_000
+MOST_ROWS = 2_000_000
+DEEPEST = 8
+"""Objects within objects of a row that are read."""
 LOSS = ("loss_per_anchor", "loss", "train_loss", "training_loss", "loss_train", "batch_loss", "total_loss")
-STEP = ("step", "global_step", "iteration", "iter", "eiters", "batch", "steps")
+STEP = ("step", "global_step", "iteration", "iter", "eiters", "eit", "batch", "steps")
 EPOCH = ("epoch", "epochs")
 DEV_RSUM = ("dev_rsum", "rsum", "val_rsum", "valid_rsum", "test_rsum", "r_sum")
 DEV_LOSS = ("dev_loss", "val_loss", "valid_loss", "validation_loss", "loss_val", "eval_loss", "test_loss")
@@ -87,27 +84,6 @@ class Log:
         return replace(self, steps=self.steps[::every], columns=columns)
 
 
-def read_foreign(path: str | Path, column: str | None = None) -> Log:
-    """The log in a file, whoever wrote it; `column` names its training loss if that is not plain."""
-    path = Path(path)
-    if not path.is_file():
-        raise NotFound(f"{path} is not a file: name a CSV, a file with lines of JSON, or a TensorBoard file")
-    if path.stat().st_size > MOST_BYTES:
-        raise SelhnError(f"{path} has more than {MOST_BYTES:,} bytes: log fewer rows, such as one every ten steps")
-    if "tfevents" in path.name:
-        by_step: dict[int, dict[str, Any]] = {}
-        for step, tag, value in read_events(path):
-            by_step.setdefault(step, {"step": step})[tag] = value
-        rows: Iterable[Mapping[str, Any]] = [by_step[step] for step in sorted(by_step)]
-    elif path.suffix.lower() in (".csv", ".tsv"):
-        rows = _csv_rows(path)
-    elif path.suffix.lower() in (".json", ".jsonl", ".ndjson", ".log"):
-        rows = _json_rows(path)
-    else:
-        raise SelhnError(f"unknown format of {path}: give .csv, .tsv, .jsonl, .json or events.out.tfevents")
-    return from_rows(rows, str(path), column)
-
-
 def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "log", column: str | None = None) -> Log:
     """A log from its rows; nested names are joined by a dot, and what is not a number is left out."""
     table = _Table(rows, source)
@@ -145,6 +121,10 @@ class _Table:
         if len(self.rows) > MOST_ROWS:
             raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
         self.names = list(dict.fromkeys(name for row in self.rows for name in row))
+        self.plain: dict[str, list[str]] = {}
+        """Names however they are written: `train/loss` is `train_loss`, and so is `a run - train/loss` (wandb)."""
+        for name in self.names:
+            self.plain.setdefault(re.sub(r"[/. -]", "_", name.lower().rpartition(" - ")[2]), []).append(name)
 
     def column(self, name: str | None) -> Column:
         """NaN in the rows that do not have it."""
@@ -155,9 +135,9 @@ class _Table:
         return [name in row for row in self.rows]
 
     def find(self, wanted: Sequence[str]) -> str | None:
-        """The first of the wanted names, however it is written: `train/loss` is `train_loss`."""
-        plain = {re.sub(r"[/. -]", "_", name.lower()): name for name in self.names}
-        return next((plain[name] for name in wanted if name in plain), None)
+        """The first of the wanted names, unless several columns have it."""
+        found = next((self.plain[name] for name in wanted if name in self.plain), [])
+        return found[0] if len(found) == 1 else None
 
     def clock(self) -> tuple[Column, str | None, int | None]:
         """When each row was written, by which column, and what a row counts for if none tells the step."""
@@ -184,10 +164,13 @@ class _Table:
         return found
 
 
-def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def _numbers(row: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Iterator[tuple[str, float]]:
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}.")
+            if depth < DEEPEST:
+                yield from _numbers(value, f"{prefix}{name}.", depth + 1)
+        elif str(name).endswith(("__MIN", "__MAX")):  # wandb: the same number again, where rows were merged
+            continue
         elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
             full = f"{prefix}{name}"
             try:
@@ -196,33 +179,3 @@ def _numbers(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
                 yield full.strip() if isinstance(value, str) else full, number
             except ValueError:  # words
                 continue
-
-
-def _csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            delimiter = max(",;\t", key=file.readline().count)
-            file.seek(0)
-            for row in csv.DictReader(file, delimiter=delimiter):
-                yield {name: value for name, value in row.items() if name is not None and value is not None}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} cannot be read as a table ({error}): write it as UTF-8 with a line of names") from None
-
-
-def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Lines of JSON objects, or one list of them; a last line that was cut off is left out."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            is_list = file.read(1) == "["
-            file.seek(0)
-            for number, text in enumerate([file.read()] if is_list else file, 1):
-                try:
-                    parsed: Any = json.loads(text) if text.strip() else None
-                except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
-                    if not is_list and not text.endswith("\n"):
-                        return
-                    what = "is not JSON: give lines of objects, or a list of them, or a .csv"
-                    raise Damaged(f"{path} {what}" if is_list else f"{path}, line {number} {what}") from None
-                yield from (row for row in (parsed if is_list else [parsed]) if isinstance(row, dict))
-    except UnicodeDecodeError:
-        raise Damaged(f"{path} cannot be read as JSON: it is not UTF-8") from None

@@ -118,6 +118,11 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
     return alarm
 
 
+def watched_plateau(loss: AbstractLoss, batch: int) -> float | None:
+    """The plateau that the alarm watches: None for SelHN, whose average falls below it while nothing is mined."""
+    return None if isinstance(loss, TripletSelHN) else loss.plateau(batch)
+
+
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
     """Steps a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
     return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from selhn.diagnose.facts import LONG, NEAR, STEADY, Facts, Still, ends, from_to, smoothed, told_gradients
+from selhn.diagnose.facts import FURTHEST, NEAR, STEADY, Facts, Still, ends, from_to, smoothed, told_gradients
 from selhn.diagnose.logs import Clock, Log
 from selhn.diagnose.stall import PATIENCE, Plateau
 
@@ -15,11 +15,13 @@ REMEDIES: dict[Kind, str] = {
     "healthy": "nothing to fix",
     "stalled": "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated; "
     "or see all negatives for an epoch first (loss=warmup)",
-    "collapsing": "stop and train with TripletSelHN (loss=selhn): mining the hardest negative draws scores together",
+    "collapsing": "if the hardest negatives are mined from the start (T-HN), which draws scores together, train with "
+    "TripletSelHN (loss=selhn) instead; SelHN itself does so at first, and leaves within an epoch or two",
     "diverging": "lower the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
     "overfitting": "take the weights of the best epoch; more data, dropout of regions and words, or weight decay",
     "unclear": "log more steps, or say what loss it is: --margin, --batch, --reduction, --column",
 }
+WRONG_RATE = "another learning rate, higher or lower by ten; and see that the weights are trained at all"
 ENOUGH_ROWS = 8
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that a run survives: steps that a gradient scaler left out."""
@@ -117,7 +119,7 @@ def _hardly_told_apart(facts: Facts) -> Finding | None:
     SelHN can be there: an average that falls while most anchors never get to mine.
     """
     gaps, log = facts.gaps, facts.log
-    if gaps is None or not facts.is_long or not ends(gaps)[1] < TOLD_APART:
+    if gaps is None or not facts.is_long or not ends(gaps)[1] < TOLD_APART or facts.spreads:
         return None
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
@@ -153,36 +155,29 @@ def _collapsing(facts: Facts) -> Finding | None:
 def _flat(facts: Facts) -> Finding | None:
     """A loss that does not move, at a value that is not a known plateau."""
     mean = facts.half.mean()
-    if facts.gaps is not None or facts.learns or facts.half.std() > STEADY / 4 * abs(mean):
+    if facts.gaps is not None or facts.rsum_rises or facts.half.std() > STEADY / 4 * abs(mean):
         return None
     rows = len(facts.half)
     words = f"the loss has stood at {mean:.4g} for the last {rows} rows, which is not a known plateau"
     return Finding(words, (f"it is one where 2 x batch x margin, batch x margin, or margin, is {mean:.4g}",))
 
 
-def _above_its_plateau(facts: Facts) -> Finding | None:
-    """Steps so large that nothing is learnt: it stays above the plateau, or a loss alone never gets below."""
+def _does_not_fall(facts: Facts) -> Finding | None:
+    """A loss that stays above its plateau, or on no side of it, or where no plateau is known, where it began."""
     likely = facts.likely
-    if likely is None or likely.plateau is None or facts.learns or facts.length < facts.patience:
+    if facts.has_learnt or facts.rsum_rises or facts.sinks or not facts.is_long:
         return None
     *early, third, fourth = facts.quarters
-    lower, value = min(third, fourth), likely.plateau.value
-    above = (facts.length >= LONG or not facts.is_quiet) and lower > (1 + NEAR) * value
-    never_below = facts.gaps is None and lower > (1 - NEAR / 4) * value
-    if not (above or never_below) or fourth < FALLEN * min(early):
-        return None
-    words = f"the loss stays above {likely.plateau.words}, and does not fall"
-    return Finding(words, facts.at_end(likely), facts.log.steps[0])
-
-
-def _where_it_began(facts: Facts) -> Finding | None:
-    """A loss without a known plateau that does not fall."""
-    known = facts.likely is not None and facts.likely.plateau is not None
-    if known or facts.learns or facts.length < facts.patience:
-        return None
-    if not facts.quarters[3] > FALLEN * facts.first > 0:
-        return None
-    return Finding(f"{facts.log.loss_name} ends where it began", (facts.course,), facts.log.steps[0])
+    if likely is None or likely.plateau is None:
+        evidence: tuple[str, ...] = (facts.course,)
+        words = f"{facts.log.loss_name} ends where it began"
+        falls = not fourth > FALLEN * facts.first > 0
+    else:
+        words = f"the loss stays above {likely.plateau.words}, and does not fall"
+        evidence = facts.at_end(likely)
+        top = (1 + NEAR if facts.gaps is not None else 1 - NEAR / 4) * likely.plateau.value
+        falls = fourth < FALLEN * min(early) or min(third, fourth) <= top
+    return None if falls else Finding(words, evidence, facts.log.steps[0], WRONG_RATE if facts.is_quiet else None)
 
 
 def _overfitting(facts: Facts) -> Finding | None:
@@ -232,19 +227,24 @@ def _rising(facts: Facts) -> Finding | None:
     return Finding(words, (from_to(log.loss_name, means[lowest], means[-1]),))
 
 
-def _near_a_plateau(facts: Facts) -> Finding | None:
-    """A loss alone that ends near a plateau: early in a run, when all pass by, or on its way from it."""
-    still = [one.plateau for one in facts.stills if one.since is not None]
-    near = [one for one in still if one is not None and not one.guessed]
-    is_short = facts.length < facts.patience
-    if not is_short:  # a loss that falls passes many values, and stays at none
-        near = [one for one in near if (abs(facts.half / one.value - 1) < NEAR).mean() > 0.8]
-    if facts.gaps is not None or not near:
+def _not_learnt(facts: Facts) -> Finding | None:
+    """Nothing shows that it learns: early in a run that is so of all, and a loss may fall *towards* its plateau."""
+    if facts.has_learnt:
         return None
-    words = "may or may not be leaving it"
-    if is_short:
-        words = "is too short to tell whether the loss stays there"
-    return Finding(f"it ends near {near[0].words}, and {words}", (facts.course,))
+    evidence, remedy = (facts.course, *facts.others), REMEDIES["unclear"]
+    near = [
+        one for one in facts.stills if one.plateau and facts.first / FURTHEST < one.plateau.value < 1.1 * facts.last
+    ]
+    if facts.ahead is not None:
+        words = "positives do not yet score above their hardest negatives"
+        evidence, remedy = facts.at_end(facts.likely or Still(None, facts.epsilon)), "train on, and judge again"
+    elif near and near[0].plateau is not None:
+        words = (
+            f"a loss may come down to {near[0].plateau.words}, where all scores are equal, without learning anything"
+        )
+    else:
+        words = "a loss may fall so far without learning anything"
+    return Finding(f"it is too early to tell: {words}", evidence, remedy=remedy)
 
 
 def _healthy(facts: Facts) -> Finding:
@@ -253,7 +253,12 @@ def _healthy(facts: Facts) -> Finding:
     if left is not None:
         start, end = log.when(left[0]), log.place(left[1])
         evidence.append(f"it sat on a plateau from {start} to {end:,}, and left it")
-    return Finding("it learns", tuple(evidence))
+    if facts.ahead is not None:
+        return Finding(f"it learns: positives score {facts.ahead:.2g} above their hardest negatives", tuple(evidence))
+    if facts.rsum_rises:
+        return Finding("it learns: RSUM on dev rises", tuple(evidence))
+    told = "" if facts.gaps is not None or log.dev else "; a loss alone does not show more, log RSUM on held-out pairs"
+    return Finding(f"it learns: the loss fell to where equal scores cannot take it{told}", tuple(evidence))
 
 
 RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
@@ -262,12 +267,11 @@ RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
     ("diverging", _blown_up),
     ("collapsing", _collapsing),
     ("unclear", _flat),
-    ("diverging", _above_its_plateau),
-    ("stalled", lambda facts: _where_it_began(facts) if facts.is_quiet else None),
-    ("diverging", _where_it_began),
+    ("stalled", lambda facts: _does_not_fall(facts) if facts.is_quiet else None),
+    ("diverging", _does_not_fall),
+    ("unclear", _not_learnt),
     ("overfitting", _overfitting),
     ("unclear", _rising),
-    ("unclear", _near_a_plateau),
     ("healthy", _healthy),
 )
 """The first that holds is the verdict."""

@@ -17,7 +17,7 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.data import Data, with_noise
-from selhn.diagnose import diagnose, make_alarm, patience, probe_split
+from selhn.diagnose import diagnose, make_alarm, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
 from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.models import AbstractMatcher
@@ -127,7 +127,7 @@ def train_in(
                 if isinstance(loss, Scheduled):
                     loss.set_epoch(epoch)
                 if alarm is not None and isinstance(loss, AbstractLoss):
-                    alarm.plateau = loss.plateau(config.batch_size)
+                    alarm.plateau = watched_plateau(loss, config.batch_size)
                     alarm.patience = patience(loss, len(batches))
                 if position.step_in_epoch == 0:
                     protocol.begin_epoch(epoch)

@@ -37,6 +37,34 @@ def test_a_resumed_run_goes_on_with_the_temperature_it_had(tiny_data, tiny_model
     assert resumed.test == run.test
 
 
+class Foreign(torch.nn.Module):
+    """A loss of another program, with a parameter, a buffer, and a hold on the model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("calls", torch.zeros(()))
+        self.model = model
+
+    def forward(self, scores):
+        self.calls += 1
+        return torch.nn.functional.cross_entropy(scores * self.scale, torch.arange(len(scores)))
+
+
+def test_a_module_from_outside_is_trained_and_resumed(tiny_data, tiny_model, config, tmp_path):
+    def run(out, epochs, resume=False):
+        model = tiny_model()
+        loss = Foreign(model)
+        config_of_run = replace(config, epochs=epochs)
+        train(model, tiny_data, loss, out=tmp_path / out, config=config_of_run, resume=resume, quiet=True)
+        return float(loss.scale.detach()), int(loss.calls)
+
+    whole = run("whole", 2)
+    first = run("part", 1)
+    assert whole[0] != 2.0
+    assert run("part", 2, resume=True) == whole != first
+
+
 def test_whole_runs_learn_what_siglip_learns():
     config = get_recipe("rvse_selhn_world")
     assert make_loss(override(config, ["loss=siglip"])).learn

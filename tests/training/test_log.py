@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.runs import read_log
 from selhn.training.log import READ_EVERY, Meter, Numbers
@@ -23,6 +24,17 @@ def test_one_line_a_step(tmp_path):
     assert sorted(row["step"] for row in rows if "loss" in row) == list(range(1, READ_EVERY + 4))
     assert rows[0]["loss"] == pytest.approx(0.1)
     assert "loss/anchor" in meter.summary
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_image"])
+def test_a_run_whose_numbers_are_not_finite_ends_before_its_next_checkpoint(tmp_path, name):
+    with Meter(tmp_path / "log.jsonl", 0, None) as meter:
+        for step in (1, 2, 3):
+            found = dict(zip(*numbers())) | {"grad_image": torch.tensor(1.0)}
+            meter.add(step, 0, Numbers.of(found | ({name: torch.tensor(torch.inf)} if step > 1 else {})), read=False)
+        with pytest.raises(SelhnError, match=f"{name} is not a finite number in step 2"):
+            meter.flush()
+    assert [row["step"] for row in read_log(tmp_path / "log.jsonl")] == [1, 2, 3], "the log says how it came about"
 
 
 def test_going_on_from_a_position_drops_what_came_after(tmp_path):

@@ -66,6 +66,13 @@ def require_settings(
         require_kind(f"{name} of {owner}", value, kind)
 
 
+def require_type(name: str, value: object, kind: type, advice: str) -> None:
+    """Refuse an argument that is not an object of a class."""
+    if not isinstance(value, kind):
+        got = repr(value) if isinstance(value, str | int | float | None) else type(value).__name__
+        raise SelhnError(f"{name} must be of class {kind.__name__}, got {got}: {advice}")
+
+
 def require_kind(name: str, value: Any, kind: Any) -> None:
     """Refuse a value that an annotation does not allow; types that are not in `KINDS` allow everything."""
     if not _fits(value, kind):

@@ -1,13 +1,14 @@
 """The command line. A command imports what it calls when it runs, so `--help` answers without torch."""
 
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.base.names import load_plugins
 from selhn.cli import index, show, train
 from selhn.cli.data import data_app
@@ -68,8 +69,19 @@ for command in (index.index, index.search, index.serve, train.reproduce, show.di
     app.command()(command)
 
 
+def _show_warning(
+    message: Warning | str, category: type[Warning], *place: Any, _plain: Any = warnings.showwarning
+) -> None:
+    """Our own warnings are one line, without a line of code."""
+    if issubclass(category, SelhnWarning):
+        typer.echo(f"selhn: warning: {message}", err=True)
+    else:
+        _plain(message, category, *place)
+
+
 def main() -> None:
     """Run the command line: our errors are one line and exit code 2, anything else keeps its traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except (SelhnError, OSError) as error:

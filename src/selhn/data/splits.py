@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.names import require_type
 from selhn.base.types import FeaturePrecision, to_int8
 from selhn.data.features import DenseFeatures, Features, SomeImages, blocks
 from selhn.data.steps import seed_for
@@ -104,6 +105,11 @@ class Data:
         if name not in SPLITS:
             raise NotFound(f"there is no split {name!r}: take train, dev or test")
         return {"train": self.train, "dev": self.dev, "test": self.test}[name]
+
+
+def require_split(split: object) -> None:
+    """Refuse what is not a split, such as a whole data set."""
+    require_type("split", split, Split, "give a part of a data set, such as data.test")
 
 
 def with_noise(data: Data, rate: float, seed: int) -> Data:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_type
 from selhn.data import Split, image_blocks
 from selhn.diagnose.stall import StallAlarm
 from selhn.kernels import AnchorStatistics, Terms, dense_statistics
+from selhn.losses.checks import check_square
 from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
@@ -39,12 +41,13 @@ class Probe:
 
     Args:
         model: whose gradients are measured, one number per module that has weights of its own.
-        path: a file, overwritten; None keeps the rows in memory only.
+        path: a file, overwritten; None keeps the rows in memory only. Its folder is made if there is none.
         epsilon: the delta_s above which an anchor counts as separated, as in `TripletSelHN`.
         every: steps from one measurement to the next; a call between two costs nothing.
     """
 
     def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
+        require_type("model", model, nn.Module, 'the model comes first: Probe(model, "probe.jsonl")')
         if every < 1:
             raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
         self.watched = {
@@ -61,6 +64,7 @@ class Probe:
         """Warns in the loop; `alarm.said` has the sentence for as long as it holds."""
         self.path = None if path is None else Path(path)
         if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text("")
 
     def __call__(
@@ -77,6 +81,7 @@ class Probe:
         `images` and `texts` are the embeddings whose products the scores are. If their gradients were kept
         (`image_emb.retain_grad()` before the backward pass), these are measured too.
         """
+        check_square(scores)
         self.step += 1
         if (self.step - 1) % self.every:
             return None

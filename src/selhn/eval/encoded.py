@@ -13,9 +13,10 @@ from torch import Tensor
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_type
 from selhn.base.progress import Progress
 from selhn.data import Split, TextBlocks, image_blocks
-from selhn.data.splits import require_folds
+from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
@@ -39,6 +40,7 @@ def evaluate(
 
     `path`, `byte_budget` and `quiet` are those of `score_split`.
     """
+    require_width(model, split)
     folds = folds_of(split, folds)
     scores = score_split(model, split, for_ranking=True, path=path, byte_budget=byte_budget, quiet=quiet)
     return measure_split(scores, split, folds=folds, extended=extended)
@@ -78,8 +80,8 @@ def score_split(
             quarter of its memory. Only cross-attention needs it.
         quiet: if False, a terminal shows how far it has come.
     """
-    score = model.logits if for_ranking else model.score
     blocks = _text_blocks(model, split, block)
+    score = model.logits if for_ranking else model.score
     shape = split.num_images, split.num_texts
     result: _InMemory | StoredScores = _InMemory(shape)
     with ExitStack() as held:
@@ -124,8 +126,8 @@ def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tupl
 
     Of a split without texts, the second has no rows.
     """
+    require_width(model, split)
     if split.num_texts == 0:
-        require_width(model, split)
         with in_eval_mode(model):
             images = _encode_images(model, split, block)
             return images, images[:0]
@@ -143,9 +145,9 @@ def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
 
 
 def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks:
+    require_width(model, split)
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
-    require_width(model, split)
     return TextBlocks(split, model.tokenizer, block, device_of(model))
 
 
@@ -157,6 +159,7 @@ def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
 
 def folds_of(split: Split, folds: int | None = None) -> int:
     """The number of folds, by default that of the split; refused before anything is scored."""
+    require_split(split)
     folds = split.folds if folds is None else folds
     require_folds(split.num_images, folds)
     return folds
@@ -168,7 +171,9 @@ def in_folds(split: Split, folds: int) -> str:
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:
-    """Refuse features of another width than the model was made for."""
+    """Refuse what is not a model and a split, and features of another width than the model was made for."""
+    require_type("model", model, AbstractMatcher, "the model comes first, then the split, such as data.test")
+    require_split(split)
     wanted = model.settings.get("feature_dim")
     if wanted is not None and wanted != split.features.width:
         raise SelhnError(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, warn
 from selhn.base.types import Reduction
 from selhn.kernels import MAXIMA, AnchorStatistics, PerAnchor, Terms, dense_statistics, tiled_statistics
 from selhn.losses.checks import (
@@ -146,6 +146,10 @@ class AbstractLoss(nn.Module, ABC):
 
     def _checked(self, given: Any, batch: int) -> Any:
         if given is None:
+            warming_up = isinstance(self, Scheduled) and self.warming_up
+            if isinstance(self, TakesGiven) and not warming_up and not torch.compiler.is_compiling():
+                name = type(self).__name__
+                warn(f"{name} without `given` is TripletHN: pass what its documentation says, or use TripletHN()")
             return None
         if not isinstance(self, TakesGiven):
             raise SelhnError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
@@ -189,6 +193,14 @@ class Learns:
     def numbers(self) -> dict[str, Tensor]:
         """What a log records of them after each step."""
         return {}
+
+
+def learnt_by(loss: object) -> list[nn.Parameter]:
+    """What the optimiser of the model trains of a loss; of a module from outside, all of its parameters."""
+    if isinstance(loss, Learns):
+        return loss.learnt()
+    from_outside = isinstance(loss, nn.Module) and not isinstance(loss, AbstractLoss)
+    return [one for one in loss.parameters() if one.requires_grad] if from_outside else []
 
 
 class TakesGiven:

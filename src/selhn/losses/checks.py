@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, warn
 
 Scores: TypeAlias = Float[Tensor, "*K B B"]
 """`scores[image, text]` of B pairs, positives on the diagonal; leading axes are further matrices of them."""
@@ -44,8 +44,7 @@ def check_floats(name: str, value: object) -> None:
 
 def check_finite(name: str, value: Tensor) -> None:
     """Refuse NaN and infinite values on the CPU."""
-    # A look at the values would wait for an accelerator, and cannot be traced by the compiler.
-    if value.device.type != "cpu" or torch.compiler.is_compiling() or value.isfinite().all():
+    if not can_look(value) or value.isfinite().all():
         return
     place = (~value.isfinite()).nonzero()[0].tolist()
     raise SelhnError(
@@ -54,8 +53,13 @@ def check_finite(name: str, value: Tensor) -> None:
     )
 
 
-def check_scores(scores: Tensor) -> None:
-    """Refuse scores that are not a finite square matrix of numbers."""
+def can_look(value: Tensor) -> bool:
+    """Whether values may be looked at: on an accelerator that would wait for it, and no compiler can trace it."""
+    return value.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_square(scores: Tensor) -> None:
+    """Refuse scores that are not a square matrix of numbers."""
     check_floats("scores", scores)
     shape = tuple(scores.shape)
     if scores.ndim < 2 or shape[-1] != shape[-2]:
@@ -65,16 +69,29 @@ def check_scores(scores: Tensor) -> None:
         )
     if scores.numel() == 0:
         raise SelhnError(f"scores are empty, shape {shape}: a batch needs at least one pair")
+
+
+def check_scores(scores: Tensor) -> None:
+    """Refuse scores that are not a finite square matrix of numbers."""
+    check_square(scores)
     check_finite("scores", scores)
 
 
 def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
-    """Refuse embeddings that are not two finite matrices of one shape, precision and device."""
+    """Refuse embeddings that are not two finite matrices of one shape, precision and device.
+
+    On the CPU, warn if their rows are not of length 1.
+    """
     for name, emb in (("image_emb", image_emb), ("text_emb", text_emb)):
         check_floats(name, emb)
         if emb.ndim != 2 or emb.numel() == 0:
             raise SelhnError(f"{name} must have shape (B, d) with B, d >= 1, got {tuple(emb.shape)}")
         check_finite(name, emb)
+        if can_look(emb) and not 0.9 < (length := float(emb.detach().float().norm(dim=1).mean())) < 1.1:
+            warn(
+                f"the rows of {name} have a mean length of {length:.3g}, so the scores are not cosines, which margins "
+                f"and temperatures are made for: pass torch.nn.functional.normalize({name}, dim=1)"
+            )
     if image_emb.shape != text_emb.shape:
         raise SelhnError(
             f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "
@@ -88,12 +105,19 @@ def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
 
 
 def check_image_ids(image_ids: ImageIds, batch: int, device: torch.device) -> Int[Tensor, " B"] | None:
-    """The ids as a tensor on `device`; refuses what is not one integer per pair."""
-    if image_ids is None:
-        return None
-    ids = torch.as_tensor(image_ids)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+    """The ids as a tensor on `device`; refuses what is not one integer per pair.
+
+    Warns if no pair has a negative; ids on an accelerator are not looked at.
+    """
+    ids = None if image_ids is None else torch.as_tensor(image_ids)
+    if ids is not None and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
         raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
-    if tuple(ids.shape) != (batch,):
+    if ids is not None and tuple(ids.shape) != (batch,):
         raise SelhnError(f"image_ids must have shape ({batch},), one image per pair, got {tuple(ids.shape)}")
-    return ids.to(device)
+    one_image = ids is not None and can_look(ids) and bool((ids == ids[0]).all())
+    if (batch == 1 or one_image) and not torch.compiler.is_compiling():
+        warn(
+            "the batch has no negatives (it is one pair, or all pairs are of one image), so there is nothing to learn "
+            "from it: use larger batches, of several images"
+        )
+    return None if ids is None else ids.to(device)

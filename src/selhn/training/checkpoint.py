@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.diagnose import StallAlarm
-from selhn.losses import AbstractLoss
 from selhn.runs import RunFolder, load_weights
 from selhn.training.config import respelled
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
@@ -47,7 +46,7 @@ class Checkpoints:
         if torch.cuda.is_available():
             tensors["rng.cuda"] = torch.cuda.get_rng_state()
         loss = self.protocol.loss
-        of_loss = loss.state_dict() if isinstance(loss, AbstractLoss) else {}
+        of_loss = loss.state_dict() if isinstance(loss, nn.Module) else {}
         for prefix, state in ((LOSS, of_loss), (PROTOCOL, self.protocol.state())):
             tensors |= {prefix + name: tensor.contiguous() for name, tensor in state.items()}
         heard = None if self.alarm is None else asdict(self.alarm)
@@ -72,7 +71,7 @@ class Checkpoints:
         load_weights(self.protocol.model, latest / "model.safetensors")
         unflatten_optimizer(self.optimizer, tensors, groups)
         kept = _named(PROTOCOL, tensors)
-        if isinstance(self.protocol.loss, AbstractLoss):
+        if isinstance(self.protocol.loss, nn.Module):
             # Older checkpoints have what a loss learns among the tables of its protocol.
             self.protocol.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
         self.protocol.load_state(kept)

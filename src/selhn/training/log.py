@@ -1,6 +1,7 @@
 """What a run writes to its log: one JSON object per line."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -28,6 +29,11 @@ class Numbers(NamedTuple):
     def of(cls, named: Mapping[str, Tensor]) -> "Numbers":
         device = next(iter(named.values())).device
         return cls(tuple(named), torch.stack([value.to(device).float() for value in named.values()]))
+
+
+def is_fatal(name: str, value: float) -> bool:
+    """Whether a number of a step says that its update has made weights NaN or infinite."""
+    return (name == "loss" or name.startswith("grad_")) and not math.isfinite(value)
 
 
 class Meter:
@@ -76,6 +82,7 @@ class Meter:
     def _read(self) -> None:
         if not self._unread:
             return
+        broken: list[tuple[int, str]] = []
         columns = torch.stack([numbers.values for *_, numbers in self._unread])
         for (step, epoch, numbers), values in zip(self._unread, columns.tolist()):
             row = dict(zip(numbers.names, values))
@@ -83,8 +90,15 @@ class Meter:
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:
                 self._say(said)
+            broken += [(step, name) for name, value in row.items() if is_fatal(name, value)]
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
+        if broken:  # before a checkpoint is written, which would hold weights that are not numbers
+            step, name = broken[0]
+            raise SelhnError(
+                f"{name} is not a finite number in step {step}, and so the weights are not: "
+                "lower lr, or clip gradients (clip=2), and start again"
+            )
 
     def write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:

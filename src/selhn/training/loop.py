@@ -11,15 +11,17 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_type
 from selhn.base.progress import Progress
 from selhn.data import Data, with_noise
 from selhn.diagnose import diagnose, make_alarm, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
-from selhn.losses import AbstractLoss, Learns, Scheduled, loss_settings
+from selhn.losses import LOSSES, AbstractLoss, Learns, Scheduled, loss_settings
+from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
 from selhn.training.capture import recording_stream
@@ -64,7 +66,8 @@ def train(
     Args:
         model: any `AbstractMatcher` with a tokenizer. It ends with the weights of its best epoch on dev.
         data: what `load_data` returns, or a `Data` of your own.
-        loss: a loss of selhn, or any function from scores `(B, B)`, pairs on the diagonal, to one number.
+        loss: a loss of selhn, or any function from scores `(B, B)`, pairs on the diagonal, to one number; if it is
+            a module with parameters, these are trained too.
         out: folder of the run: its settings, log, checkpoints, best model, results and verdict.
         config: the settings of training; by default `TrainConfig()`.
         resume: continue the run in `out` from its latest checkpoint, to the same end, bit for bit on the CPU.
@@ -74,6 +77,11 @@ def train(
     Example:
         >>> run = selhn.train(model, data, TripletSelHN(), out="runs/rvse", epochs=20)  # doctest: +SKIP
     """
+    require_type("model", model, AbstractMatcher, "train(model, data, loss) takes what create_model returns")
+    require_type("data", data, Data, "train(model, data, loss) takes all three splits, as load_data returns them")
+    if isinstance(loss, type) or not callable(loss):
+        named = f'create_loss("{loss}")' if isinstance(loss, str) and loss in LOSSES else "TripletSelHN()"
+        raise SelhnError(f"the loss is {loss!r}: give an object such as {named}, or a function of the scores")
     config = with_values(config or TrainConfig(), settings)
     run = describe_objects(model, loss, data, config)
     return train_in(RunFolder(out), model, data, loss, run, resume=resume, quiet=quiet)
@@ -92,8 +100,6 @@ def train_in(
 ) -> Run:
     """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line."""
     config = run.train
-    if isinstance(loss, type) or not callable(loss):
-        raise SelhnError(f"the loss is {loss!r}: give an object such as TripletSelHN(), or a function of the scores")
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     folder.check(resume)
@@ -103,8 +109,8 @@ def train_in(
     data = with_noise(data, config.noise, config.seed)
     data = on_device(data, config, device)
     batches = make_batches(model, data, config, device)
-    loss = loss.to(device) if isinstance(loss, AbstractLoss) else loss
-    optimizer = make_optimizer(model, config, device, loss.learnt() if isinstance(loss, Learns) else ())
+    loss = loss.to(device) if isinstance(loss, nn.Module) else loss
+    optimizer = make_optimizer(model, config, device, learnt_by(loss))
     protocol = protocol_of(type(loss))(model, loss, data, batches, config)
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))

@@ -6,9 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selhn.base.errors import warn
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
+
+MOST_LR = 1.0
+"""No weight of these models is as large as what a step of AdamW adds at a higher rate."""
 
 
 def make_optimizer(
@@ -16,9 +20,15 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW; a pre-trained text encoder has a lower rate, and what the loss learns no decay."""
     on_gpu = device.type == "cuda"
+    if config.lr > MOST_LR:
+        warn(
+            f"lr={config.lr:g}: AdamW moves every weight by about that much in each step, "
+            "from which nothing is learnt; try lr=5e-4"
+        )
     groups = parameter_groups(model, config.lr, config.text_lr_factor)
-    if of_loss:
-        groups.append({"params": list(of_loss), "lr": config.lr, "weight_decay": 0.0})
+    own = set(map(id, model.parameters()))  # a loss from outside may hold the model
+    if of_loss := [parameter for parameter in of_loss if id(parameter) not in own]:
+        groups.append({"params": of_loss, "lr": config.lr, "weight_decay": 0.0})
     for group in groups:
         group["initial_lr"] = group["lr"]
         if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed

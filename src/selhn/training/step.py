@@ -13,6 +13,7 @@ from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_sc
 from selhn.eval import require_width
 from selhn.kernels import side_by_side
 from selhn.losses import AbstractLoss, Learns
+from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
@@ -119,7 +120,7 @@ def training_step(
 
     optimizer.zero_grad(set_to_none=True)
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
-    norms = parameter_norms([*model.parameters(), *(loss.learnt() if isinstance(loss, Learns) else ())])
+    norms = parameter_norms([*model.parameters(), *learnt_by(loss)])
     numbers = {
         "loss": value.detach(),
         **watched,

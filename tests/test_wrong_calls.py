@@ -1,0 +1,65 @@
+"""Calls that people get wrong: each is refused in a sentence that says what to pass instead."""
+
+import re
+
+import pytest
+import torch
+
+import selhn
+from selhn.base.errors import SelhnError, SelhnWarning
+from selhn.diagnose import Probe
+from selhn.eval import encode_split, measure_split, score_split
+from selhn.losses import TripletSelHN
+from selhn.text import Vocabulary
+from selhn.training import TrainConfig
+from selhn.training.optim import make_optimizer
+
+pytestmark = pytest.mark.usefixtures("as_a_user")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return selhn.load_data("world", images=100, width=16)
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return selhn.create_model(
+        "rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=16, dim=8, word_dim=8
+    )
+
+
+CALLS = {
+    "train, swapped": (lambda m, d: selhn.train(d, m, TripletSelHN()), "model must be .*got Data: .*train(model, data"),
+    "train, a name for a model": (lambda m, d: selhn.train("rvse", d, TripletSelHN()), "got 'rvse': .*create_model"),
+    "train, a split": (lambda m, d: selhn.train(m, d.train, TripletSelHN()), "data must be .*got Split: .*load_data"),
+    "train, a name for a loss": (lambda m, d: selhn.train(m, d, "selhn"), 'give an object such as create_loss("selhn")'),
+    "train, a list for a loss": (lambda m, d: selhn.train(m, d, ["selhn"]), "give an object such as TripletSelHN()"),
+    "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
+    "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),
+    "score_split, swapped": (lambda m, d: score_split(d.test, m), "model must be .*got Split"),
+    "encode_split, all splits": (lambda m, d: encode_split(m, d), "split must be .*got Data"),
+    "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),
+    "a probe of a path": (lambda m, d: Probe("probe.jsonl"), "model must be .*got 'probe.jsonl': .*Probe(model"),
+    "a probe of the loss": (lambda m, d: Probe(m)(torch.tensor(0.3)), "scores must be square"),
+    "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "one text, 'a dog': give a list"),
+    "a vocabulary of nothing": (lambda m, d: Vocabulary.build([]), "there are no captions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_wrong_call_says_what_to_pass(call, model, data):
+    wrong, message = CALLS[call]
+    with pytest.raises(SelhnError, match=".*".join(map(re.escape, message.split(".*")))):
+        wrong(model, data)
+
+
+def test_a_probe_makes_the_folder_of_its_log(model, tmp_path):
+    probe = Probe(model, tmp_path / "new" / "probe.jsonl")
+    probe(torch.eye(4))
+    assert (tmp_path / "new" / "probe.jsonl").read_text().count("\n") == 1
+
+
+def test_a_rate_that_is_never_right(model):
+    with pytest.warns(SelhnWarning, match="lr=1e.09: AdamW"):
+        make_optimizer(model, TrainConfig(lr=1e9), torch.device("cpu"))

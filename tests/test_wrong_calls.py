@@ -33,7 +33,7 @@ CALLS = {
     "train, swapped": (lambda m, d: selhn.train(d, m, TripletSelHN()), "model must be .*got Data: .*train(model, data"),
     "train, a name for a model": (lambda m, d: selhn.train("rvse", d, TripletSelHN()), "got 'rvse': .*create_model"),
     "train, a split": (lambda m, d: selhn.train(m, d.train, TripletSelHN()), "data must be .*got Split: .*load_data"),
-    "train, a name for a loss": (lambda m, d: selhn.train(m, d, "selhn"), 'give an object such as create_loss("selhn")'),
+    "train, a name for a loss": (lambda m, d: selhn.train(m, d, "selhn"), 'an object such as create_loss("selhn")'),
     "train, a list for a loss": (lambda m, d: selhn.train(m, d, ["selhn"]), "give an object such as TripletSelHN()"),
     "evaluate, all splits": (lambda m, d: selhn.evaluate(m, d), "split must be .*got Data: .*data.test"),
     "evaluate, swapped": (lambda m, d: selhn.evaluate(d.test, m), "model must be .*got Split: the model comes first"),

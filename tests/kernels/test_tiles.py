@@ -9,6 +9,7 @@ from loss_cases import CASES, make_embeddings, make_ids
 from selhn.kernels import STATISTICS, Terms, tiled_statistics, tiles, torch_tiles
 from selhn.losses import NCR, SSP, TAL, MultiPositiveInfoNCE, Triplet, TripletHN, TripletSelHN
 
+pytestmark = pytest.mark.filterwarnings("ignore::selhn.base.errors.SelhnWarning")  # equations of any numbers
 every_case = pytest.mark.parametrize("case", CASES)
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo, shut_off
+from PIL import Image
 
 from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.progress import Progress
@@ -272,7 +273,15 @@ def test_regions_to_ask_with(ready, folder):
     index = index_pictures(folder, quiet=True).index
     regions = Library(index).regions(folder / "0.png")
     assert regions.shape == (10, 4)
-    assert index.search(image=regions, find="image")[0].id == picture_id(folder / "0.png")
+    hits = index.search(image=regions, find="image")
+    assert hits[0].id == picture_id(folder / "0.png")
+    with Image.open(folder / "0.png") as picture:
+        for image in (folder / "0.png", str(folder / "0.png"), picture):
+            assert index.search(image=image) == hits
+        together = index.search_many([folder / "0.png", picture])
+        assert [[hit.id for hit in found] for found in together] == [[hit.id for hit in hits]] * 2
+    with pytest.raises(NotFound):
+        index.search(image=str(folder / "nothing.png"))
     with pytest.raises(NotFound):
         Library(index).regions(folder / "nothing.png")
 

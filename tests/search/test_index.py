@@ -82,6 +82,14 @@ def test_saved_and_opened_again(tmp_path, model, split):
     assert [path.name for path in tmp_path.iterdir()] == ["photos.index"]
 
 
+def test_an_index_in_words(model, split):
+    index = Index.build(model, split)
+    assert str(index).startswith(
+        f"memory: {split.num_images} images, {split.num_texts} texts, 16 numbers each in float32"
+    )
+    assert repr(index) == f"Index({index})"
+
+
 def test_more_asked_than_there_is(model, split):
     assert len(Index.build(model, split).search("a ball", k=10_000)) == split.num_images
 
@@ -93,6 +101,12 @@ def test_bad_queries(model, split):
         index.search("   ")
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         index.search("a ball", k=0)
+    with pytest.raises(SelhnError, match=r"k takes a whole number, got 2\.0"):
+        index.search("a ball", k=2.0)
+    with pytest.raises(SelhnError, match="was not made from pictures: search with the id of an item, or with regions"):
+        index.search(image="dog.jpg")
+    with pytest.raises(SelhnError, match="the queries are one text: give a list"):
+        index.search_many("a ball")
     with pytest.raises(ValueError, match='find must be "image" or "text", got .images'):
         index.search("a ball", find="images")
     with pytest.raises(ValueError, match=r"have shape \(3, 17\): give \(M, 256\) for this model"):

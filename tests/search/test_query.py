@@ -2,7 +2,7 @@ import pytest
 import torch
 from model_cases import FEATURE_DIM, make_model
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.search import Index, Query
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
 
@@ -103,7 +103,13 @@ def test_filters(searched):
     texts = searched.search("word1", k=20, where={"year": 2003}, find="text")
     assert {hit.id for hit in texts} == {"item3"}
     assert len(texts) == 2
-    assert searched.search("word1", where="nothing = 1") == []
+    assert searched.search("word1", where="year = 1") == []
+    for where in ("yaer = 2003", {"yaer": 2003}, "year = 1 or yaer like '*'", "year.month = 3 and even = true"):
+        with pytest.raises(NotFound, match=r"no item has a field 'y.*': .*year"):
+            searched.search("word1", where=where)
+    assert searched.search("word1", where="yaer != 2003"), "true of all"
+    empty = Index.create(searched.model)
+    assert empty.search("word1", where="yaer = 2003") == []
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(tmp_path, 
 
 @pytest.mark.parametrize("loss", [TripletSelHN, "selhn"])
 def test_a_name_or_a_class_is_not_a_loss(as_a_user, tmp_path, tiny_model, tiny_data, tiny_config, loss):
-    with pytest.raises(SelhnError, match=r"give an object such as TripletSelHN\(\)"):
+    with pytest.raises(SelhnError, match=r"give an object such as"):
         train(tiny_model(), tiny_data, loss, out=tmp_path / "run", config=tiny_config)
     assert not (tmp_path / "run").exists()
 

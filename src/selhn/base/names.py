@@ -17,6 +17,9 @@ NAMED_MODELS: dict[str, str] = {}
 `selhn/__init__.py` fills it, so that no room below has to import the one that ships the model.
 """
 
+NAMED_CLASSES: dict[str, str] = {}
+"""Classes of higher rooms, in the same form; "pictures" turns a picture into regions for an index."""
+
 
 @cache
 def load_plugins() -> None:

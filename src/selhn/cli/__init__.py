@@ -69,19 +69,15 @@ for command in (index.index, index.search, index.serve, train.reproduce, show.di
     app.command()(command)
 
 
-def _show_warning(
-    message: Warning | str, category: type[Warning], *place: Any, _plain: Any = warnings.showwarning
-) -> None:
-    """Our own warnings are one line, without a line of code."""
-    if issubclass(category, SelhnWarning):
-        typer.echo(f"selhn: warning: {message}", err=True)
-    else:
-        _plain(message, category, *place)
-
-
 def main() -> None:
-    """Run the command line: our errors are one line and exit code 2, anything else keeps its traceback."""
-    warnings.showwarning = _show_warning
+    """Run the command line: our errors and warnings are one line, anything else keeps its traceback."""
+    usual = warnings.formatwarning
+
+    def in_one_line(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
+        ours = issubclass(category, SelhnWarning)
+        return f"selhn: warning: {message}\n" if ours else usual(message, category, *place, **line)
+
+    warnings.formatwarning = in_one_line  # type: ignore[assignment]
     try:
         app()
     except (SelhnError, OSError) as error:

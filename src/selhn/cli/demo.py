@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.search import SIDE, Tile, answer_tiles, contact_sheet, describe
+from selhn.cli.search import SIDE, Tile, answer_tiles, contact_sheet
 from selhn.data import Data, load_data
 from selhn.data.world import world_scene
 from selhn.data.world.render import render
@@ -127,7 +127,7 @@ def run_picture_demo(out: Path) -> None:
     """Index the example pictures with the ready model, search them, and draw the answers."""
     print("The example pictures, none of which the model in the package has seen, go into an index:")
     done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
-    print(f"{describe(done.index)}\n\nOnly pictures are searched; captions are printed to check the answers.")
+    print(f"{done.index}\n\nOnly pictures are searched; captions are printed to check the answers.")
     rows = []
     for text, like in PICTURE_QUERIES:
         asked = None if like is None else picture_id(PICTURES / like)

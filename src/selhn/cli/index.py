@@ -41,7 +41,7 @@ def index(
     ] = None,
 ) -> None:
     """Make, update or change an index. If it was stopped, the same command continues."""
-    from selhn.cli.search import describe, fill_index, index_path
+    from selhn.cli.search import fill_index, index_path
     from selhn.pictures.picture_folders import found_index, picture_id
     from selhn.search import Index
 
@@ -63,7 +63,7 @@ def index(
             changed.approximate(approximate)  # type: ignore[arg-type]
         if check:
             changed.check()
-        typer.echo(describe(changed) + ("; every file is what was written" if check else ""))
+        typer.echo(str(changed) + ("; every file is what was written" if check else ""))
 
 
 def search(

@@ -61,7 +61,7 @@ def fill_index(
             assert opened is not None
             index = Index.create(opened, path, precision=precision)
         index.add(_told(items, frozenset(index.ids())), existing="skip")
-        return describe(index)
+        return str(index)
     if dry_run:
         path = path or default_index()
         return str(make_plan(found, Index.load(path, opened) if Index.exists(path) else None, captions))
@@ -69,7 +69,7 @@ def fill_index(
         found, path, model=opened, extractor=extractor, captions=captions, precision=precision, device=device
     )
     here = "" if path is None else f" --{'uri' if is_milvus(path) else 'index'} {path}"
-    return f'{done}\n{describe(done.index)}\nSearch it: selhn search "children playing in the snow"{here}'
+    return f'{done}\n{done.index}\nSearch it: selhn search "children playing in the snow"{here}'
 
 
 def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
@@ -143,16 +143,6 @@ def _shown(name: str) -> str:
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         name = str(path.relative_to(Path.cwd()))
     return "".join(letter if letter.isprintable() else "?" for letter in name)
-
-
-def describe(index: Index) -> str:
-    """One line about an index."""
-    identity = index.identity
-    how = f", candidates by {index.found_by}" if index.found_by != "exact" else ""
-    return (
-        f"{index.location}: {len(index):,} images, {index.num_texts:,} texts, "
-        f"{identity.width} numbers each in {identity.precision}, by {identity.model_name}{how}"
-    )
 
 
 def _told(split: Split, skip: frozenset[str]) -> Iterator[Item]:

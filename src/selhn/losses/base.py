@@ -199,8 +199,9 @@ def learnt_by(loss: object) -> list[nn.Parameter]:
     """What the optimiser of the model trains of a loss; of a module from outside, all of its parameters."""
     if isinstance(loss, Learns):
         return loss.learnt()
-    from_outside = isinstance(loss, nn.Module) and not isinstance(loss, AbstractLoss)
-    return [one for one in loss.parameters() if one.requires_grad] if from_outside else []
+    if isinstance(loss, nn.Module) and not isinstance(loss, AbstractLoss):
+        return [parameter for parameter in loss.parameters() if parameter.requires_grad]
+    return []
 
 
 class TakesGiven:

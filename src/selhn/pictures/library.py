@@ -207,8 +207,11 @@ class Library:
             raise NotFound(f"{like} is neither an item of {self.index.location} nor a file: name one of them")
         return Query(text, self.regions(like), None, weights)
 
-    def regions(self, picture: Path | str) -> Float[Tensor, "M F"]:
+    def regions(self, picture: Path | str | Image.Image) -> Float[Tensor, "M F"]:
+        """The features of a picture by its file, or as PIL opens it."""
         extractor = self._require_extractor("search with the id of an item, or with regions")
+        if isinstance(picture, Image.Image):
+            return extractor([picture.convert("RGB")])[0]
         path = Path(picture).expanduser()
         return extractor([extractor.decode(read_bytes(path), str(path)).image])[0]
 

@@ -3,25 +3,28 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
+from PIL.Image import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import NAMED_MODELS
+from selhn.base.names import NAMED_CLASSES, NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model
 from selhn.search.encoding import digest_of, width_of
 from selhn.search.items import Hit, Item, Kind, Record, split_items
-from selhn.search.query import Query, encode_queries
+from selhn.search.query import Picture, Query, encode_queries
 from selhn.search.stores import SegmentStore, is_milvus, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
-from selhn.search.where import Where, read_filter
+from selhn.search.where import Where, read_filter, require_fields
 
 QUERIES_AT_ONCE = 256
 
@@ -116,6 +119,17 @@ class Index:
     def location(self) -> str:
         return "memory" if self.path is None else str(self.path)
 
+    def __str__(self) -> str:
+        identity = self.identity
+        how = f", candidates by {self.found_by}" if self.found_by != "exact" else ""
+        return (
+            f"{self.location}: {len(self):,} images, {self.num_texts:,} texts, "
+            f"{identity.width} numbers each in {identity.precision}, by {identity.model_name}{how}"
+        )
+
+    def __repr__(self) -> str:
+        return f"Index({self})"
+
     @property
     def identity(self) -> Identity:
         return self.store.identity
@@ -160,17 +174,17 @@ class Index:
 
     def search(
         self,
-        query: str | Float[Tensor, "M F"] | Query | None = None,
+        query: str | Picture | Query | None = None,
         k: int | None = None,
         find: Kind | None = None,
         *,
         text: str | None = None,
-        image: Float[Tensor, "M F"] | None = None,
+        image: Picture | None = None,
         like: str | None = None,
         weights: Mapping[str, float] | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k best images for a text, an image's regions, an item (`like`), or several of these at once.
+        """The k best images for a text, an image, an item (`like`), or several of these at once.
 
         With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
         arguments; k is 5 unless given here or in the query.
@@ -183,7 +197,7 @@ class Index:
 
     def search_many(
         self,
-        queries: Sequence[str | Float[Tensor, "_ _"] | Query],
+        queries: Sequence[str | Float[Tensor, "_ _"] | Path | Image | Query],
         k: int | None = None,
         find: Kind | None = None,
         *,
@@ -193,7 +207,9 @@ class Index:
 
         `k`, `find` and `where` apply to all of them, instead of their own.
         """
-        asked = [Query.of(query, k, find, where) for query in queries]
+        if isinstance(queries, str):
+            raise SelhnError("the queries are one text: give a list of them, or call `search`")
+        asked = [self._opened(Query.of(query, k, find, where)) for query in queries]
         groups: dict[tuple[Kind, str], list[int]] = {}
         for row, query in enumerate(asked):
             groups.setdefault((query.find, repr(query.where)), []).append(row)
@@ -204,7 +220,20 @@ class Index:
                     some = rows[first : first + QUERIES_AT_ONCE]
                     for row, found in zip(some, self._answers([asked[row] for row in some])):
                         hits[row] = found
+                if (where := asked[rows[0]].where) is not None and not any(hits[row] for row in rows):
+                    require_fields(read_filter(where), self.store.scan())
         return hits
+
+    def _opened(self, query: Query) -> Query:
+        """The query with the regions of its picture."""
+        if query.image is None or isinstance(query.image, Tensor):
+            return query
+        return replace(query, image=self._library.regions(query.image))
+
+    @cached_property
+    def _library(self) -> Any:
+        module, name = NAMED_CLASSES["pictures"].split(":")
+        return getattr(import_module(module), name)(self, device=self.store.device)
 
     def _answers(self, queries: Sequence[Query]) -> Iterator[list[Hit]]:
         """The answers to queries that find the same kind of thing by the same filter."""

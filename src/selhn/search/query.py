@@ -4,27 +4,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
+from PIL.Image import Image
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import require_kind
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
 from selhn.search.items import Kind
 from selhn.search.where import Where
 
+Picture: TypeAlias = Float[Tensor, "M F"] | str | Path | Image
+"""The regions of an image, or a picture by its file or as PIL opens it, if the index knows its extractor."""
 MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image"}
 
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A text, an image by its regions, an item of the index, or several of these at once."""
+    """A text, an image, an item of the index, or several of these at once."""
 
     text: str | None = None
-    image: Float[Tensor, "M F"] | None = None
+    image: Picture | None = None
     like: str | None = None
     """The id of an item, whose image is meant."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -37,25 +42,26 @@ class Query:
     """Number of answers."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or self.k < 1:
+        require_kind("k", self.k, int)
+        if self.k < 1:
             raise SelhnError(f"k must be at least 1, got {self.k}")
         if self.find not in ("image", "text"):
             raise SelhnError(f'find must be "image" or "text", got {self.find!r}')
-        if self.image is not None and not isinstance(self.image, Tensor):
+        if self.image is not None and not isinstance(self.image, Tensor | str | Path | Image):
             raise SelhnError(
-                f"the query is a {type(self.image).__name__}: give a text, the regions of an image as a tensor "
+                f"the query is a {type(self.image).__name__}: give a text, image= with a file, a PIL image or regions "
                 "(M, F), or a Query; `search_many` takes a list of them"
             )
 
     @classmethod
     def of(
         cls,
-        query: "str | Float[Tensor, 'M F'] | Query",
+        query: "str | Picture | Query",
         k: int | None = None,
         find: Kind | None = None,
         where: Where | None = None,
     ) -> "Query":
-        """A query from a text, from regions, or from another, with `k`, `find` and `where` if given."""
+        """A query from a text, from an image, or from another, with `k`, `find` and `where` if given."""
         if not isinstance(query, Query):
             query = cls(text=query) if isinstance(query, str) else cls(image=query)
         given: dict[str, Any] = {"k": k, "find": find, "where": where}

@@ -13,15 +13,16 @@ A field that an item does not have compares as false, except with `!=`. Nothing 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
+from selhn.base.names import did_you_mean
 from selhn.search.items import Record
 
-LONGEST, DEEPEST = 10_000, 50
+LONGEST, DEEPEST, LOOKED_AT = 10_000, 50, 20_000
 MISSING = object()
 
 
@@ -116,6 +117,29 @@ def read_filter(where: Where) -> Filter:
     if not isinstance(where, Mapping) or not where:
         raise SelhnError(f"where is {where!r}: write a filter such as 'year >= 2020', or {{'year': 2020}}")
     return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
+
+
+def require_fields(filter: Filter, records: Iterable[Record]) -> None:
+    """Refuse a filter on a field that no item has; of a large index only the first items are looked at."""
+    known: dict[str, None] = {}
+    unknown = dict.fromkeys(_fields(filter))
+    for number, record in enumerate(records):
+        if number == LOOKED_AT:
+            return
+        known |= dict.fromkeys(record.metadata)
+        unknown = {field: None for field in unknown if look_up(record, field) is MISSING}
+        if not unknown:
+            return
+    if known:
+        field = next(iter(unknown))
+        raise NotFound(f"nothing found, because no item has a field {field!r}: {did_you_mean(field, ['id', *known])}")
+
+
+def _fields(filter: Filter) -> Iterator[str]:
+    if isinstance(filter, Comparison):
+        yield filter.field
+    for inner in [filter.inner] if isinstance(filter, Not) else getattr(filter, "filters", ()):
+        yield from _fields(inner)
 
 
 def _of_field(field: str, value: Any) -> Iterable[Filter]:

@@ -65,7 +65,7 @@ def test_unknown_names_and_folders(tmp_path):
     with pytest.raises(ValueError, match="no file or folder '/no/where': give a path"):
         load_data("/no/where")
     (tmp_path / "report.txt").write_text("nothing here")
-    with pytest.raises(ValueError, match="Looked for .*native: data.json") as caught:
+    with pytest.raises(ValueError, match="Formats looked for: .*native: data.json") as caught:
         load_data(tmp_path)
     assert all(f"{name}: " in str(caught.value) for name in FORMATS)
 
@@ -76,7 +76,7 @@ def test_a_folder_of_pictures_is_recognised(tmp_path):
     (tmp_path / "sub" / "a.jpg").write_bytes(b"any")
     assert pictures_in(tmp_path)
     assert not pictures_in(tmp_path / "sub" / "a.jpg")
-    with pytest.raises(ValueError, match="For a folder of pictures: selhn data import"):
+    with pytest.raises(ValueError, match="If it holds pictures, make one of them: selhn data import"):
         load_data(tmp_path)
     (tmp_path / "data.json").write_text("{}")
     assert not pictures_in(tmp_path), "a data set may have pictures beside it"

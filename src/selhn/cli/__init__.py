@@ -77,7 +77,7 @@ def main() -> None:
         ours = issubclass(category, SelhnWarning)
         return f"selhn: warning: {message}\n" if ours else usual(message, category, *place, **line)
 
-    warnings.formatwarning = in_one_line  # type: ignore[assignment]
+    warnings.formatwarning = in_one_line
     try:
         app()
     except (SelhnError, OSError) as error:

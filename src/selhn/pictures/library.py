@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError

@@ -15,7 +15,6 @@ from selhn.cli.search import (
     DEFAULT_INDEX,
     answer_tiles,
     answers,
-    describe,
     fill_index,
     index_path,
 )
@@ -64,7 +63,7 @@ def change_index(path, delete=None, **options):
 def test_filling_asking_changing(saved, world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = fill_index(world, DEFAULT_INDEX, saved, "dev", "int8")
-    assert said == describe(Index.load(DEFAULT_INDEX))
+    assert said == str(Index.load(DEFAULT_INDEX))
     assert "8 numbers each in int8, by rvse" in said
     number = len(Index.load(DEFAULT_INDEX))
     hits = ask(["a red ball"], DEFAULT_INDEX, k=2)

@@ -42,7 +42,7 @@ CALLS = {
     "measure_split, all splits": (lambda m, d: measure_split(torch.zeros(2, 2), d), "split must be .*got Data"),
     "a probe of a path": (lambda m, d: Probe("probe.jsonl"), "model must be .*got 'probe.jsonl': .*Probe(model"),
     "a probe of the loss": (lambda m, d: Probe(m)(torch.tensor(0.3)), "scores must be square"),
-    "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "one text, 'a dog': give a list"),
+    "a vocabulary of one text": (lambda m, d: Vocabulary.build("a dog"), "there are no captions: give a list"),
     "a vocabulary of nothing": (lambda m, d: Vocabulary.build([]), "there are no captions"),
 }  # fmt: skip
 

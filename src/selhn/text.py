@@ -124,13 +124,9 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None) -> "Vocabulary":
         """The words that occur at least `min_count` times, most frequent first, equals in alphabetical order."""
-        if isinstance(captions, str):
-            raise SelhnError(
-                f"captions is one text, {captions[:40]!r}: give a list of texts, such as data.train.captions"
-            )
-        counts = Counter(chain.from_iterable(map(split_words, captions)))
+        counts = Counter(chain.from_iterable(() if isinstance(captions, str) else map(split_words, captions)))
         if not counts:
-            raise SelhnError("there are no captions, or no words in them: give texts, such as data.train.captions")
+            raise SelhnError("there are no captions: give a list of texts, such as data.train.captions")
         kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         if not kept:
             raise SelhnError(f"no word occurs {min_count} times in these captions: lower min_count")

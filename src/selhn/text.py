@@ -21,6 +21,8 @@ from selhn.base.untrusted import read_json, read_lines
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
+TOKENIZER_FILES = (VOCABULARY_FILE, PIECES_FILE)
+"""What a tokenizer may be saved as."""
 
 _STEPS = (
     "Sequence", "BertNormalizer", "Lowercase", "StripAccents", "Strip", "NFC", "NFD", "NFKC", "NFKD",
@@ -285,7 +287,7 @@ def _read_pieces(path: Path) -> tuple[str, Any]:
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a tokenizer was saved in a folder."""
-    return any((folder / file).exists() for file in (VOCABULARY_FILE, PIECES_FILE))
+    return any((folder / file).exists() for file in TOKENIZER_FILES)
 
 
 def load_tokenizer(path: Path | str) -> Tokenizer:

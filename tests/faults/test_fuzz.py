@@ -8,10 +8,7 @@ KNOWN = {
     "official, ": "files of torch.save are read within bounds",
     "measured, ": "measured again if it cannot be read",
     "stored scores": "stored scores get a checksum",
-    "run, continued: ": "checkpoints get a checksum",
     "run, watched: raw error: TypeError in diagnose/diagnosis.py": "types of loss_settings",
-    "run: raw error: UnicodeDecodeError in runs/run_log.py": "a log that is not UTF-8",
-    "run, report: raw error: UnicodeDecodeError in runs/run_log.py": "the same",
     "run, report: raw error: AttributeError in base/names.py": "a loss that is a number",
 }
 """Findings that are being fixed, by the start of their signature, and how."""

@@ -58,12 +58,12 @@ def steps_done(folder):
     run = RunFolder(folder / "run")
     if not run.started:
         return 0
-    return run.read_checkpoint()[2]["position"]["step"]
+    return next(run.read_checkpoints()).content["position"]["step"]
 
 
 def of_run(folder):
     run = RunFolder(folder / "run")
-    latest, tensors, content = run.read_checkpoint()
+    latest, tensors, content, _ = next(run.read_checkpoints())
     said = [run.results, run.log(), run.config, run.identity, run.verdict]
     return [*said, latest.name, tensors, content, of_model(run.best_model())]
 

@@ -4,10 +4,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
+from selhn.base.errors import Damaged
 from selhn.diagnose import StallAlarm, parameter_norms
-from selhn.runs import RunFolder, run_folder
+from selhn.runs import RunFolder, checkpoint_files
 from selhn.training.checkpoint import Checkpoints, Position
-from selhn.training.optim import clipped_step
+from selhn.training.optim import clipped_step, flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols import Protocol
 
 IDENTITY = {"model": "linear", "lr": "0.1"}
@@ -37,12 +38,13 @@ def checkpoints(tmp_path, model, optimizer, identity=IDENTITY, **parts):
 
 def test_round_trip(tmp_path):
     model, optimizer = trained()
-    position = Position(epoch=1, step_in_epoch=4, step=9, best_rsum=12.5, best_epoch=0, log_position=77)
+    (tmp_path / "log.jsonl").write_text("x" * 77)
+    position = Position(epoch=1, step_in_epoch=4, step=9, log_position=77)
     checkpoints(tmp_path, model, optimizer, alarm=StallAlarm(0.2, last=7)).save(position)
     expected = torch.rand(3)
     other, other_optimizer = trained(seed=1)
     alarm = StallAlarm(None)
-    assert checkpoints(tmp_path, other, other_optimizer, alarm=alarm).load() == position
+    assert checkpoints(tmp_path, other, other_optimizer, alarm=alarm).load() == (position, [])
     assert alarm == StallAlarm(0.2, last=7)
     assert torch.equal(torch.rand(3), expected), "the random numbers go on where they were"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
@@ -53,11 +55,32 @@ def test_round_trip(tmp_path):
             assert torch.equal(value, theirs["state"][index][key])
 
 
-def test_only_the_latest_is_kept(tmp_path):
-    model, optimizer = trained()
+def test_the_last_two_are_kept(tmp_path):
+    parts = checkpoints(tmp_path, *trained())
+    (tmp_path / "checkpoints" / ".step_00000002_epoch_0000.partial" / "new").mkdir(parents=True)
     for step in (1, 2, 3):
-        checkpoints(tmp_path, model, optimizer).save(Position(step=step))
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step_00000003_epoch_0000"]
+        parts.save(Position(step=step))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "latest",
+        "step_00000002_epoch_0000",
+        "step_00000003_epoch_0000",
+    ]
+
+
+def test_the_last_that_is_whole_is_kept(tmp_path):
+    """After a resume from the one before, that one stays until the next is written, and the damaged one goes."""
+    parts = checkpoints(tmp_path, *trained())
+    for step in (1, 5):
+        parts.save(Position(step=step))
+    (tmp_path / "checkpoints" / "step_00000005_epoch_0000" / "model.safetensors").write_bytes(b"")
+    (tmp_path / "checkpoints" / "latest").write_bytes(b"\xff")
+    again = checkpoints(tmp_path, *trained())
+    position, said = again.load()
+    assert position.step == 1
+    assert len(said) == 1
+    again.save(Position(step=3))
+    assert {path.name[:13] for path in (tmp_path / "checkpoints").glob("step*")} == {"step_00000001", "step_00000003"}
+    assert checkpoints(tmp_path, *trained()).load() == (Position(step=3), [])
 
 
 def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
@@ -67,10 +90,10 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
     def no_room(*args, **kwargs):
         raise SafetensorError("No space left on device (os error 28)")
 
-    monkeypatch.setattr(run_folder, "save_file", no_room)
+    monkeypatch.setattr(checkpoint_files, "save_file", no_room)
     with pytest.raises(OSError, match=r"could not be written \(No space left.*free some disk space.*untouched"):
         checkpoints(tmp_path, model, optimizer).save(Position(step=2))
-    assert checkpoints(tmp_path, *trained()).load().step == 1
+    assert checkpoints(tmp_path, *trained()).load()[0].step == 1
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step_00000001_epoch_0000"]
 
 
@@ -86,14 +109,32 @@ def test_what_cannot_be_resumed(tmp_path):
         checkpoints(tmp_path, *trained()).load()
 
 
-def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path, monkeypatch):
-    model, optimizer = trained()
-    checkpoints(tmp_path, model, optimizer).save(Position(epoch=0, step=5, step_in_epoch=5))
-    removed = []
-    monkeypatch.setattr(run_folder.shutil, "rmtree", lambda path, **kwargs: removed.append(path.name))
-    checkpoints(tmp_path, model, optimizer).save(Position(epoch=1, step=5))
-    complete = removed.index(".step_00000005_epoch_0001.partial")
-    assert "step_00000005_epoch_0000" in removed[complete + 1 :], "the old one goes last"
+def test_two_positions_at_one_step_do_not_overwrite_each_other(tmp_path):
+    parts = checkpoints(tmp_path, *trained())
+    parts.save(Position(epoch=0, step=5, step_in_epoch=5))
+    parts.save(Position(epoch=1, step=5))
+    assert {path.name for path in (tmp_path / "checkpoints").glob("step*")} == {
+        "step_00000005_epoch_0000",
+        "step_00000005_epoch_0001",
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(2, 3, dtype=torch.int64)}),
+        lambda tensors, groups: tensors.update({"optimizer.0.exp_avg": torch.zeros(9)}),
+        lambda tensors, groups: tensors.update({"optimizer.7.exp_avg": torch.zeros(9)}),
+        lambda tensors, groups: groups[0].update(params=[1, 0]),
+        lambda tensors, groups: groups[0].update(lr="much"),
+    ],
+)
+def test_a_forged_optimiser(change):
+    _, optimizer = trained()
+    tensors, groups = flatten_optimizer(optimizer)
+    change(tensors, groups)
+    with pytest.raises(Damaged, match="optimiser does not fit"):
+        unflatten_optimizer(optimizer, tensors, groups)
 
 
 def test_a_checkpoint_with_parts_missing(tmp_path):

@@ -85,22 +85,39 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
     assert [row["epoch"] for row in read_log(tmp_path / "log.jsonl") if "dev" in row] == [0, 1]
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys):
-    step, count = steps.training_step, [0]
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys, name):
+    step, count, number = steps.training_step, [0], getattr(signal, name)
 
-    def pressed_at_third(*args):
+    def sent_at_third(*args):
         count[0] += 1
         if count[0] == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return step(*args)
 
-    monkeypatch.setattr(steps, "training_step", pressed_at_third)
-    with pytest.raises(KeyboardInterrupt, match="Stopped after 3 steps; all of it is saved.*selhn train --resume"):
+    monkeypatch.setattr(steps, "training_step", sent_at_third)
+    with pytest.raises(KeyboardInterrupt if name == "SIGINT" else SystemExit) as stopped:
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
-    assert "all of it is saved" in capsys.readouterr().out, "click swallows the exception, so the loop says it too"
+    said = capsys.readouterr().out, "click swallows the exception, so the loop says it too"
+    assert "Stopped after 3 steps; all of it is saved. Continue with: selhn train --resume" in said[0], said[1]
+    if name == "SIGINT":
+        assert "all of it is saved" in str(stopped.value)
+    else:
+        assert stopped.value.code == 128 + number
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"
-    run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
-    assert run.test.rsum > 0
+    if name == "SIGTERM":
+        run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+        assert run.test.rsum > 0
+
+
+def test_a_signal_while_dev_is_measured(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
+    from selhn.training import loop
+
+    measure = loop.evaluate
+    monkeypatch.setattr(loop, "evaluate", lambda *args: (signal.raise_signal(signal.SIGTERM), measure(*args))[1])
+    with pytest.raises(SystemExit):
+        train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    assert (tmp_path / "checkpoints" / "latest").read_text().endswith("epoch_0001\n")
 
 
 def test_the_alarm_fits_the_loss():

@@ -37,14 +37,19 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
         sync_folder(path.parent)
 
 
+def sync_file(path: Path) -> None:
+    """Have a file that was written on the disk."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path, files: bool = False) -> None:
     """Have the names in a folder on the disk, where the system can; with `files` all that is below it too."""
     for path in folder.iterdir() if files else ():
         if path.is_dir():
             sync_folder(path, files=True)
         else:
-            with path.open("r+b") as file:
-                os.fsync(file.fileno())
+            sync_file(path)
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -61,6 +66,7 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
     of these names go, all others move to the new one.
     """
     path = path.absolute()
+    settle(path, replace)
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (replace and path.is_dir()):
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
@@ -106,7 +112,6 @@ def _workshop(path: Path, replace: Collection[str]) -> Iterator[Path]:
     hidden.mkdir(exist_ok=True)
     with ExitStack() as unlocked, writing(hidden):
         unlocked.callback(_remove, hidden)
-        _clear(path, hidden, replace)
         try:
             yield hidden
         finally:

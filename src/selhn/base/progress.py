@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Any
 
 WIDTH = 119
 
@@ -24,19 +25,24 @@ class Progress:
             self._last = now
             left = (now - self._start) / max(1, self.done - self._first) * (self.total - self.done)
             line = f"{self.label}{self.done}/{self.total} {self.done / self.total:4.0%}  {text}  {clock(left)} left"
-            sys.stderr.write("\r" + line[:WIDTH].ljust(WIDTH))
-            sys.stderr.flush()
+            self._write("\r" + line[:WIDTH].ljust(WIDTH), sys.stderr)
 
     def say(self, text: str) -> None:
         """Print a line that stays, after the label."""
         self.clear()
         if not self.quiet:
-            print(self.label + text, flush=True)
+            self._write(f"{self.label}{text}\n", sys.stdout)
 
     def clear(self) -> None:
         if self.live:
-            sys.stderr.write("\r" + " " * WIDTH + "\r")
-            sys.stderr.flush()
+            self._write("\r" + " " * WIDTH + "\r", sys.stderr)
+
+    def _write(self, text: str, stream: Any) -> None:
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:  # the terminal was closed; the work goes on
+            self.live, self.quiet = False, True
 
 
 def clock(seconds: float) -> str:

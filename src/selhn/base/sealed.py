@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged
-from selhn.base.files import write_whole
+from selhn.base.files import sync_file, write_whole
 from selhn.base.untrusted import read_json, read_text
 
 CHECKSUMS_FILE = "checksums.json"
@@ -18,10 +18,12 @@ _FIRST_LINE = "# sha256 of the lines below: "
 
 
 def seal(folder: Path, names: Iterable[str]) -> None:
-    """Write the checksums of those of the named files that a folder has."""
-    found = {name: _digest(folder / name) for name in names if (folder / name).exists()}
-    text = json.dumps({"format": FORMAT, _OWN_CHECKSUM: found}, indent=1)
-    (folder / CHECKSUMS_FILE).write_text(f"{text}\n", encoding="utf-8")
+    """Have those of the named files that a folder has on the disk, and write their checksums."""
+    found = [name for name in names if (folder / name).exists()]
+    for name in found:
+        sync_file(folder / name)
+    text = json.dumps({"format": FORMAT, _OWN_CHECKSUM: {name: digest_file(folder / name) for name in found}}, indent=1)
+    write_whole(folder / CHECKSUMS_FILE, f"{text}\n", durable=True)
 
 
 def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool = True) -> None:
@@ -41,7 +43,7 @@ def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool =
         file = folder / name
         if name in known and not file.is_file():
             raise Damaged(f"{file} is missing: {what_to_do}")
-        if (name in known or file.exists()) and known.get(name) != _digest(file):
+        if (name in known or file.exists()) and known.get(name) != digest_file(file):
             raise Damaged(f"{file} is not what was written (its checksum differs): {what_to_do}")
 
 
@@ -80,11 +82,13 @@ def read_sealed_text(path: Path, what_to_do: str) -> str:
     return text
 
 
-def _digest(path: Path) -> str:
+def digest_file(path: Path, size: int = 2**62) -> str:
+    """The SHA-256 of a file, or of its first `size` bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(2**20):
+        while chunk := file.read(min(2**20, size)):
             digest.update(chunk)
+            size -= len(chunk)
     return digest.hexdigest()
 
 

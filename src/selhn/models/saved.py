@@ -16,12 +16,12 @@ from selhn.base.names import NAMED_MODELS
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, seal, verify
 from selhn.base.untrusted import read_json
 from selhn.base.version import __version__
-from selhn.text import PIECES_FILE, VOCABULARY_FILE, Tokenizer
+from selhn.text import TOKENIZER_FILES, Tokenizer
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 BEST_FOLDER = "best"
 """Where a run keeps the model of its best epoch."""
-_SEALED = (CONFIG_FILE, WEIGHTS_FILE, VOCABULARY_FILE, PIECES_FILE)  # the card is for people, who may change it
+_SEALED = (CONFIG_FILE, WEIGHTS_FILE, *TOKENIZER_FILES)  # the card is for people, who may change it
 _OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
 
 
@@ -61,7 +61,7 @@ def find_folder(path: Path) -> Path:
     """The folder of the model that a path names: a saved model itself, or the best epoch of a run."""
     for folder in (path, path / BEST_FOLDER):
         if not folder.exists():
-            settle(folder, _OURS)
+            settle_folder(folder)
     if not path.exists():
         raise NotFound(f"{path} does not exist: name a saved model, a run, or {' or '.join(NAMED_MODELS)}")
     if (path / BEST_FOLDER / CONFIG_FILE).is_file():
@@ -77,6 +77,11 @@ def find_folder(path: Path) -> Path:
         if not (path / file).is_file():
             raise NotFound(f"{path} is not a saved model: {file} is missing; copy the whole folder")
     return path
+
+
+def settle_folder(folder: Path) -> None:
+    """Finish or remove what a process left that was killed while it saved a model there."""
+    settle(folder, _OURS)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

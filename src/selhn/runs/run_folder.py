@@ -1,11 +1,9 @@
 """The folder of a run: its settings, log, checkpoints, best model, results and verdict."""
 
-import json
 import os
 import platform
-import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,19 +11,34 @@ from typing import Any
 
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.files import write_whole, writing
-from selhn.base.sealed import read_sealed_json, read_sealed_text, write_sealed_json, write_sealed_text
+from selhn.base.files import new_folder, writing
+from selhn.base.sealed import (
+    CHECKSUMS_FILE,
+    read_sealed_json,
+    read_sealed_text,
+    seal,
+    verify,
+    write_sealed_json,
+    write_sealed_text,
+)
 from selhn.base.untrusted import parse_yaml
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher, load_model
+from selhn.models.saved import read_config, settle_folder
+from selhn.runs.checkpoint_files import (
+    WEIGHTS,
+    StoredCheckpoint,
+    checkpoint_paths,
+    read_checkpoints,
+    remove_others,
+    write_checkpoint,
+)
 from selhn.runs.run_log import LogPart, read_log, read_log_part
 from selhn.runs.weights import load_weights, save_weights
-from selhn.text import Tokenizer, has_tokenizer, load_tokenizer
+from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 
 LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
@@ -58,6 +71,7 @@ class RunFolder:
     def __init__(self, path: str | Path | None):
         self.path = None if path is None else Path(path)
         self._best: dict[str, Tensor] = {}
+        self._last: Path | None = None  # the last checkpoint that is known to be whole
 
     def file(self, name: str) -> Path:
         """The path of one of its files, whether it exists or not."""
@@ -103,7 +117,7 @@ class RunFolder:
     @property
     def started(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return self.file("checkpoints/latest").exists()
+        return bool(checkpoint_paths(self.file("checkpoints")))
 
     @property
     def results(self) -> Results | None:
@@ -122,7 +136,9 @@ class RunFolder:
 
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that it is trained with; None if it is not known, as in runs of older versions."""
-        folder = self.file("best") if self.file("best").is_dir() else self.file(".")
+        here = self.file(".")
+        verify(here, TOKENIZER_FILES, "restore it, or start the run again", required=False)
+        folder = here if has_tokenizer(here) else self.file("best")
         return load_tokenizer(folder) if has_tokenizer(folder) else None
 
     def best_model(self) -> AbstractMatcher:
@@ -177,8 +193,9 @@ class RunFolder:
             self.file(RESULTS).unlink(missing_ok=True)
             self.file("verdict.json").unlink(missing_ok=True)
         write_sealed_text(self.file("config.yaml"), yaml.safe_dump(dict(config), sort_keys=False))
-        if tokenizer is not None:
+        if tokenizer is not None and not (self.started and has_tokenizer(self.path)):
             tokenizer.save(self.path)
+            seal(self.path, TOKENIZER_FILES)
         self._write("identity.json", dict(identity))
         self._write("env.json", environment())
 
@@ -199,7 +216,22 @@ class RunFolder:
         elif model.name is not None:
             model.save(self.file("best"))
         else:
-            save_weights(model, self.file("best/model.safetensors"))
+            with new_folder(self.file("best"), replace=(WEIGHTS, CHECKSUMS_FILE)) as partial:
+                save_weights(model, partial / WEIGHTS)
+                seal(partial, [WEIGHTS])
+
+    def verify_best(self, model: AbstractMatcher) -> None:
+        """Refuse a best model that is not what was written, or is missing."""
+        if self.path is None:
+            return
+        folder = self.file("best")
+        settle_folder(folder)
+        if not folder.exists():
+            raise NotFound(f"{folder} is missing")
+        if model.name is not None:
+            read_config(folder)
+        else:
+            verify(folder, [WEIGHTS], "restore a copy", required=False)
 
     def restore_best(self, model: AbstractMatcher) -> None:
         if self.path is None:
@@ -207,46 +239,24 @@ class RunFolder:
         elif model.name is not None:
             model.load_state_dict(self.best_model().state_dict())
         else:
-            load_weights(model, self.file("best/model.safetensors"))
+            self.verify_best(model)
+            load_weights(model, self.file("best") / WEIGHTS)
 
     def write_checkpoint(
         self, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any]
     ) -> None:
-        """Write `checkpoints/NAME`; the one before it is removed only when this one is complete.
-
-        It is written under another name and renamed, and then `checkpoints/latest` names it. Whatever happens
-        in between, a full disk or kill -9, the checkpoint before is still there.
-        """
+        """Write `checkpoints/NAME`; it and the last one before it that is whole are kept."""
         folder = self.file("checkpoints")
-        temporary, final = folder / f".{name}.partial", folder / name
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            temporary.mkdir(parents=True)
-            save_weights(model, temporary / "model.safetensors")
-            save_file(dict(tensors), temporary / "training.safetensors")
-            (temporary / "training.json").write_text(json.dumps(content, indent=1))
-            shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
-            write_whole(folder / "latest", name + "\n")
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise OSError(
-                f"the checkpoint {final} could not be written ({error}): free some disk space and resume; "
-                "the checkpoint before it is untouched"
-            ) from error
-        for old in folder.glob("step_*"):
-            if old.name != name:
-                shutil.rmtree(old, ignore_errors=True)
+        path = write_checkpoint(folder, name, model, tensors, content, self.log_path)
+        remove_others(folder, {path, self._last or path})
+        self._last = path
 
-    def read_checkpoint(self) -> tuple[Path, dict[str, Tensor], dict[str, Any]]:
-        """The folder of the latest checkpoint with its weights, and its other tensors and content."""
+    def read_checkpoints(self) -> Iterator[StoredCheckpoint]:
+        """The checkpoints that are what was written, the newest first."""
         self.check(resume=True)
-        latest = self.file("checkpoints") / self.file("checkpoints/latest").read_text().strip()
-        try:
-            tensors = load_file(latest / "training.safetensors")
-            return latest, tensors, json.loads((latest / "training.json").read_text())
-        except (OSError, ValueError, SafetensorError) as error:
-            raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
+        for checkpoint in read_checkpoints(self.file("checkpoints"), self.log_path):
+            self._last = self._last or checkpoint.path
+            yield checkpoint
 
 
 def find_runs(path: str | Path, deepest: int = 4, most: int = 500) -> list[Path]:

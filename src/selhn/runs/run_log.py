@@ -22,12 +22,12 @@ class LogPart(NamedTuple):
 def read_log(path: str | Path) -> list[dict[str, Any]]:
     """All rows of a log; a last line that was cut off in the middle is left out."""
     rows = []
-    with Path(path).open(encoding="utf-8") as file:
+    with Path(path).open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                if line.endswith("\n"):
+            except (ValueError, RecursionError):
+                if line.endswith(b"\n"):
                     raise Damaged(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
     return rows
 

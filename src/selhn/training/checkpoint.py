@@ -1,12 +1,12 @@
 """Exact resume: weights, optimiser, random state and position, in safetensors and JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder, load_weights
 from selhn.training.config import respelled
@@ -55,11 +55,13 @@ class Checkpoints:
         name = f"step_{position.step:08}_epoch_{position.epoch:04}"
         self.folder.write_checkpoint(name, self.protocol.model, tensors, content)
 
-    def load(self) -> Position:
-        latest, tensors, content = self.folder.read_checkpoint()
+    def load(self) -> tuple[Position, list[str]]:
+        """Load the newest checkpoint that is what was written; tells what was found damaged on the way."""
+        latest, tensors, content, skipped = next(self.folder.read_checkpoints())
+        said = [f"{skipped}. Continuing from the checkpoint before, {latest.name}."] if skipped else []
         try:
-            position, there, groups, heard = (content[key] for key in ("position", "identity", "groups", "alarm"))
-            position, there = Position(**position), respelled(there)
+            there, groups, heard = (content[key] for key in ("identity", "groups", "alarm"))
+            position, there = Position(**content["position"]), respelled(there)
         except (KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
         changed = [
@@ -68,6 +70,10 @@ class Checkpoints:
         if changed:
             why = "; ".join(changed)
             raise SelhnError(f"{latest} belongs to another run ({why}): resume with the same settings")
+        if position.log_position and not self.folder.log_path.exists():
+            said.append(f"{self.folder.log_path} is missing: the log begins again at step {position.step}.")
+            position = replace(position, log_position=0)
+        position = self._with_best(position, said)
         load_weights(self.protocol.model, latest / "model.safetensors")
         unflatten_optimizer(self.optimizer, tensors, groups)
         kept = _named(PROTOCOL, tensors)
@@ -80,7 +86,32 @@ class Checkpoints:
         torch.set_rng_state(tensors["rng.cpu"])
         if "rng.cuda" in tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(tensors["rng.cuda"])
-        return position
+        return position, said
+
+    def _with_best(self, position: Position, said: list[str]) -> Position:
+        """See that the best model is what was written; else take it from a checkpoint of the end of its epoch."""
+        model, best = self.protocol.model, self.folder.file("best")
+        if position.best_epoch < 0:
+            return position
+        try:
+            self.folder.verify_best(model)
+            return position
+        except (Damaged, NotFound) as wrong:
+            reason = str(wrong)
+        for path, _, content, _ in self.folder.read_checkpoints():
+            there = Position(**content["position"])
+            if (there.epoch, there.step_in_epoch) == (position.best_epoch + 1, 0):
+                load_weights(model, path / "model.safetensors")
+                self.folder.keep_best(model)
+                said.append(f"{reason}. It was written again from the checkpoint {path.name}.")
+                return position
+        if best.exists():
+            raise Damaged(
+                f"{reason}; no checkpoint has the weights of epoch {position.best_epoch + 1}. Restore {best}, "
+                "or remove it to continue: the best of the epochs from now on is kept then"
+            )
+        said.append(f"{reason}. The best of the epochs from now on is kept.")
+        return replace(position, best_rsum=-1.0, best_epoch=-1)
 
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -117,7 +117,7 @@ def train_in(
     identity = _identity(model, loss, data, config)
     checkpoints = Checkpoints(folder, identity, protocol, optimizer, alarm)
     with folder.hold():
-        position = checkpoints.load() if resume else Position()
+        position, damage = checkpoints.load() if resume else (Position(), [])
         if position.epoch > config.epochs:
             raise SelhnError(
                 f"{folder.path} has trained for {position.epoch} epochs already: "
@@ -125,6 +125,8 @@ def train_in(
             )
         folder.describe(run.to_dict(), identity, model.tokenizer, finished=position.epoch == config.epochs)
         progress = Progress(config.epochs * len(batches), position.step, quiet, label)
+        for sentence in damage:
+            progress.say(sentence)
         log = None if folder.path is None else folder.log_path
         meter = Meter(log, position.log_position, alarm, progress.say)
         with meter, interruptible() as interrupted, recording_stream(device):
@@ -144,13 +146,10 @@ def train_in(
                     position = replace(position, step=position.step + 1, step_in_epoch=done)
                     meter.add(position.step, epoch, numbers, read=done == len(batches))
                     progress.step(meter.summary)
-                    stop = interrupted()
-                    if stop or (config.checkpoint_every and position.step % config.checkpoint_every == 0):
+                    if (config.checkpoint_every and position.step % config.checkpoint_every == 0) or interrupted():
                         checkpoints.save(replace(position, log_position=meter.flush()))
-                    if stop:
-                        said = _how_to_continue(folder, position.step, run)
-                        progress.say(said)
-                        raise KeyboardInterrupt(said)
+                    if number := interrupted():
+                        raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
                 dev, probed = evaluate(model, data.dev), probe_split(model, data.dev)
                 meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
                 progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
@@ -159,6 +158,8 @@ def train_in(
                     folder.keep_best(model)
                 position = replace(position, epoch=epoch + 1, step_in_epoch=0)
                 checkpoints.save(replace(position, log_position=meter.flush()))
+                if number := interrupted():
+                    raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
         folder.restore_best(model)
         dev, test = evaluate(model, data.dev), evaluate(model, data.test)
         if data.test.folds > 1:
@@ -171,23 +172,38 @@ def train_in(
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let the step in hand finish when Ctrl-C is pressed; a second Ctrl-C stops at once."""
-    pressed = threading.Event()
+def interruptible() -> Iterator[Callable[[], int]]:
+    """Let the step in hand finish when Ctrl-C is pressed or SIGTERM or SIGHUP comes; the second stops at once.
+
+    The function tells the number of the signal that came, 0 for none. Ignored signals (nohup) stay ignored.
+    """
+    came: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-        pressed.set()
+        if came:
+            raise _stopped(number)
+        came.append(number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield pressed.is_set
+        yield lambda: 0
         return
-    before = signal.signal(signal.SIGINT, remember)
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, remember)
     try:
-        yield pressed.is_set
+        yield lambda: came[0] if came else 0
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stopped(number: int, said: str = "", progress: Progress | None = None) -> BaseException:
+    """What a signal ends the process with: Ctrl-C as usual, the others with the status that a shell gives them."""
+    if progress is not None:
+        progress.say(said)
+    return KeyboardInterrupt(said) if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selhn.base.errors import warn
+from selhn.base.errors import Damaged, warn
 from selhn.diagnose import Norms, total_norm
 from selhn.models import AbstractMatcher
 from selhn.training.config import TrainConfig
@@ -87,15 +87,35 @@ def flatten_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 def unflatten_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]
 ) -> None:
-    """The inverse of `flatten_optimizer`."""
+    """The inverse of `flatten_optimizer`; what does not fit the weights is refused."""
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            state.setdefault(int(index), {})[key] = tensor
+    mine = optimizer.state_dict()["param_groups"]
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    try:
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".", 2)
+                if not tensor.is_floating_point() or tensor.shape not in (weights[int(index)].shape, torch.Size()):
+                    raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}")
+                state.setdefault(int(index), {})[key] = tensor
+        if [group["params"] for group in groups] != [group["params"] for group in mine]:
+            raise ValueError("it is of other weights")
+        for saved, own in zip(groups, mine):
+            for key in own:
+                if not _alike(own[key], saved.get(key, own[key])):
+                    raise ValueError(f"{key} is {str(saved[key])[:40]}")
+    except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
+        raise Damaged(f"the checkpoint's optimiser does not fit the model ({error}): start the run again") from None
     for saved, own in zip(groups, optimizer.param_groups):
         # A rate that lives on the device stays there.
         saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
         # How the update is computed is a matter of the device, which may be another one.
         saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _alike(own: Any, saved: Any) -> bool:
+    """Whether both are numbers, or as many of them; anything goes for what is none."""
+    if isinstance(own, (tuple, list)):
+        return isinstance(saved, (tuple, list)) and len(own) == len(saved) and all(map(_alike, own, saved))
+    return not isinstance(own, (int, float)) or isinstance(own, bool) or isinstance(saved, (int, float))

@@ -7,8 +7,10 @@ import json
 import math
 import struct
 import zipfile
+from argparse import Namespace
 
 import numpy as np
+import torch
 import yaml
 
 # Words that stand in a parsed file for what no parser would write; they are replaced in its text.
@@ -79,7 +81,14 @@ def mutate(folder, draw):
     if structured is not None and draw.random() < 0.6:
         try:
             words, changed = structured(content, draw)
-        except (ValueError, KeyError, IndexError, struct.error, RecursionError):  # an example of another structure
+        except (
+            ValueError,
+            KeyError,
+            IndexError,
+            struct.error,
+            RecursionError,
+            zipfile.BadZipFile,
+        ):  # another structure
             words, changed = change_bytes(content, draw)
     else:
         words, changed = change_bytes(content, draw)
@@ -136,6 +145,8 @@ def change_bytes(content, draw):
 
 def _structure(path, content):
     """What knows the structure of a file, if anything does."""
+    if ".pth" in path.name:
+        return lambda content, draw: (_change_checkpoint if draw.random() < 0.6 else _change_zip)(content, draw)
     if content[:4] == b"PK\3\4":
         return _change_zip
     if content[:6] == b"\x93NUMPY":
@@ -326,6 +337,50 @@ def _change_safetensors(content, draw):
     text = _dumped(header).encode("utf-8", "surrogatepass")
     size = draw.choice((2**63, 0, 2**32, len(text) + 1)) if draw.random() < 0.1 else len(text)
     return words, struct.pack("<Q", size) + text + bytes(data)
+
+
+def _change_checkpoint(content, draw):
+    """A file of torch.save with one weight that is something else."""
+    with torch.serialization.safe_globals([Namespace]):
+        whole = torch.load(io.BytesIO(content), weights_only=True)
+    part = draw.choice(whole["model"])
+    name = draw.choice(sorted(part))
+    weight = part[name]
+    first = weight.flatten()[:1] if weight.numel() else torch.zeros(1)
+    number = draw.choice(NUMBERS)
+    instead = draw.choice(
+        (
+            *(weight.to(kind) for kind in (torch.complex64, torch.float16, torch.int64, torch.bool)),
+            *(
+                first.expand(2**33),
+                first.expand(50_000, 50_000),
+                weight.to_sparse(),
+                weight[:0],
+                weight.T,
+                weight[None],
+            ),
+            *(weight.double() * 1e300, weight.masked_fill(torch.ones_like(weight, dtype=torch.bool), number)),
+            *(
+                None,
+                "x",
+                7,
+                [weight],
+                {"a": weight},
+                weight.numpy().tolist()[:3],
+                torch.quantize_per_tensor(first, 1, 0, torch.qint8),
+            ),
+        )
+    )
+    if draw.random() < 0.2:
+        name = draw.choice(("", "x", name + ".weight", name.upper(), "a" * 10_000))
+    part[name] = instead
+    if draw.random() < 0.2:
+        whole["opt"] = draw.choice(
+            (Namespace(no_imgnorm=draw.choice(EXTREME), measure=draw.choice(EXTREME)), None, 3, {})
+        )
+    file = io.BytesIO()
+    torch.save(whole, file, _use_new_zipfile_serialization=content[:2] == b"PK")
+    return f"{name[:40]} is {type(instead).__name__} {tuple(getattr(instead, 'shape', ()))}", file.getvalue()
 
 
 def _change_zip(content, draw):

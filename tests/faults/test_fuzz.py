@@ -5,7 +5,6 @@ import json
 from faults.drill import run_drill
 
 KNOWN = {
-    "official, ": "files of torch.save are read within bounds",
     "measured, ": "measured again if it cannot be read",
     "stored scores": "stored scores get a checksum",
     "run, watched: raw error: TypeError in diagnose/diagnosis.py": "types of loss_settings",

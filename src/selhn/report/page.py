@@ -154,7 +154,7 @@ def imported_from(data: str) -> Path | None:
     """The folder of pictures that a data set was imported from, if it is known and still there."""
     told = Path(find_data(data)) / REPORT_FILE
     folder = read_json(told).get("folder") if told.is_file() else None
-    return Path(folder) if isinstance(folder, str) and Path(folder).is_dir() else None
+    return Path(folder) if isinstance(folder, str) and os.path.isdir(folder) else None
 
 
 def data_address(image: "Image") -> str:

@@ -3,6 +3,7 @@
 import base64
 import json
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from diagnose.event_files import HEADER, scalar_event
@@ -208,6 +209,20 @@ def read_region_files(folder):
     return [path.name for path in found.paths], regions, found.report.refused
 
 
+LOGS = Path(__file__).parents[1] / "diagnose" / "logs"
+PRINTED = "".join(
+    f"2026-01-01 10:00:00,000 Epoch: [0][{n}/700]\tEit {n}  lr 0.0002  Le {52 - n / 9:.4f} ({52 - n / 20:.4f})  "
+    f"Time 0.{n:03} (0.000)\n"
+    + (
+        "Image to text: 12.5, 30.1, 42.0, 15.0, 70.2\nText to image: 9.5, 26.1, 38.0, 21.0, 88.2\n"
+        if n % 100 == 99
+        else ""
+    )
+    for n in range(0, 300, 3)
+)
+"""As VSE++ prints it."""
+
+
 READERS = {
     "data, native": Reader(
         lambda folder: write_native(small_data(), folder / "data"), lambda folder: read_data(folder / "data")
@@ -236,6 +251,8 @@ READERS = {
         "events.out.tfevents.1",
         HEADER + b"".join(scalar_event(n, train__loss=0.3 - n / 500, delta_s=n / 1000) for n in range(1, 60)),
     ),
+    "log, trainer_state": log("trainer_state.json", (LOGS / "trainer_state.json").read_bytes()),
+    "log, printed": log("train.log", PRINTED),
     "pictures of a folder": Reader(make_pictures, read_pictures, share=0.5),
     "picture, posted": Reader(
         lambda folder: (folder / "photo.jpg").write_bytes(encoded(photo(1))), read_upload, share=0.5

@@ -39,6 +39,8 @@ test: check      ## everything that must hold before a change lands
 
 faults: $(READY) ## the long form of the drills of docs/reliability.md, about ten minutes
 	PYTHONPATH=src:tests $(BIN)/python -m faults fuzz --cases 20000
+	PYTHONPATH=src:tests $(BIN)/python -m faults service
+	PYTHONPATH=src:tests $(BIN)/python -m faults service --descriptors 8192
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py

@@ -63,6 +63,19 @@ def kills(given):
     return int(problems > 0)
 
 
+def service(given):
+    from faults import service
+
+    kinds = ("idle", "slow", "bombs", "heavy", "good", "seconds", "pause", "descriptors", "examples")
+    attack = service.Attack(**{name: getattr(given, name) for name in kinds})
+    alone, attacked = service.run(attack)
+    print(f"{attack}\nload of this machine: {', '.join(f'{one:.1f}' for one in os.getloadavg())}")
+    print("\n".join([*attacked.lines(alone), *attacked.log]))
+    problems = attacked.problems()
+    print(f"\n{len(problems)} problems", *problems, sep="\n")
+    return int(bool(problems))
+
+
 def entered(given):
     """The functions that are called when all good examples are read, as JSON."""
     from faults.fuzz import Bench, make_examples
@@ -101,6 +114,13 @@ def main():
     killing.add_argument("--only", default="", help="work whose name contains this")
     killing.add_argument("--seed", type=int, default=0)
     killing.add_argument("--json", action="store_true")
+    attacking = drills.add_parser("service", help="idle connections, slow clients and bombs beside good clients")
+    attacking.set_defaults(drill=service)
+    for name, number in {"idle": 2000, "slow": 64, "bombs": 50, "heavy": 4, "good": 32, "descriptors": 1024}.items():
+        attacking.add_argument(f"--{name}", type=int, default=number)
+    attacking.add_argument("--seconds", type=float, default=60)
+    attacking.add_argument("--pause", type=float, default=1, help="seconds between two questions of a good client")
+    attacking.add_argument("--tiny", dest="examples", action="store_false", help="a small model, not the examples")
     entering = drills.add_parser("entered", help="functions that the good examples reach")
     entering.set_defaults(drill=entered)
     given = parser.parse_args()

@@ -58,3 +58,19 @@ def test_sigterm_does_not_wait_for_slow_pictures(start_server):
     assert time.monotonic() - started < 3
     for thread in threads:
         thread.join()
+
+
+def test_thumbnails_do_not_wait_for_pictures_that_were_sent(start_server):
+    server = start_server()
+    name = httpx.get(f"{server.address}/api/v1/items").json()["items"][0]["id"]
+    assert post(server, GOOD) == 200
+    threads, _ = post_many(server, slow_picture(1600, 1600), 8)
+    time.sleep(0.5)
+    started = time.monotonic()
+    assert httpx.get(f"{server.address}/api/v1/picture", params={"id": name}, timeout=30).status_code == 200
+    assert time.monotonic() - started < 3
+    assert any(thread.is_alive() for thread in threads), "they are still being decoded"
+    server.process.terminate()
+    for thread in threads:
+        thread.join()
+    assert "Traceback" not in server.said()

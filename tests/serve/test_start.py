@@ -78,7 +78,7 @@ def test_ctrl_c_stops_it_quietly(started):
 
 
 def test_what_is_being_answered_is_finished_first(start_server):
-    server, found = start_server(slow=0.8), []
+    server, found = start_server(slow=0.3), []
 
     def ask():
         found.append(httpx.get(f"{server.address}/api/v1/search", params={"text": "a red dog"}, timeout=60))

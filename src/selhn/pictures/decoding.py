@@ -32,6 +32,10 @@ _THREAD = threading.local()
 _IDLE: list["_Process"] = []
 
 
+class TooSlow(SelhnError):
+    """A picture that was not decoded within its CPU time."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture as a model sees it, and what was done to it on the way."""
@@ -70,9 +74,14 @@ def decode_picture(
 
 
 class Decoding:
-    """One call of something that decodes pictures, which another thread can end."""
+    """One call of something that decodes pictures, which another thread can end.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: CPU time for one picture, instead of that of `LIMITS`.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._limits = {} if seconds is None else {"seconds": seconds, "seconds_per_megapixel": 0.0}
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._ended = False
@@ -101,11 +110,11 @@ class Decoding:
         answered = False
         try:
             self._use(process)
-            answer = process.ask(content, request)
+            answer = process.ask(content, {**request, **self._limits})
             answered = True
             return answer
         except (OSError, EOFError):
-            raise SelhnError(f"{name} {self._why_ended(process)}") from None
+            raise self._why_ended(name, process) from None
         finally:
             late.cancel()
             self._use(None)
@@ -114,12 +123,12 @@ class Decoding:
             else:
                 process.close()
 
-    def _why_ended(self, process: "_Process") -> str:
-        """In words that follow the name of the picture."""
+    def _why_ended(self, name: str, process: "_Process") -> SelhnError:
         status = process.close()
         if self._ended or status == -getattr(signal, "SIGPROF", 0):
-            return "takes too long to decode: save it again as an ordinary JPEG or PNG"
-        return f"cannot be decoded (the decoder ended with status {status}): copy or export it again"
+            return TooSlow(f"{name} takes too long to decode: save it again as an ordinary JPEG or PNG")
+        why = f"the decoder ended with status {status}"
+        return SelhnError(f"{name} cannot be decoded ({why}): copy or export it again")
 
     def _use(self, process: "_Process | None") -> None:
         with self._lock:

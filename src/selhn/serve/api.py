@@ -137,7 +137,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         collection = _written(service)
         _check_captions(service, caption or [])
         content, pixels = await read_picture(request), service.limits.pixels
-        picture = await service.decode(collection.library.decode, content, pixels)
+        picture = await service.decode(collection.library.decode, content, pixels, sent=True)
         name = await service.queries.run(collection.library.add, content, pixels, caption or [], None, picture)
         return messages.Added(id=name)
 
@@ -204,7 +204,7 @@ async def _answers(service: Service, asked: Search, content: bytes | None) -> me
         await service.read(collection.index.get, asked.like)
     regions = None
     if content is not None:
-        prepared = await service.decode(collection.library.prepare, content, limits.pixels)
+        prepared = await service.decode(collection.library.prepare, content, limits.pixels, sent=True)
         regions = await service.extractions.ask(prepared)
     hits = await service.queries.ask(asked.query(regions))
     pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])

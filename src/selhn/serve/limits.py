@@ -1,5 +1,6 @@
 """Limits on requests: how large, how long, how slow, and how many at a time."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,10 @@ class Bounded:
             if allowed.cancelled_caught and not started:
                 late = f"this took over {self.limits.seconds:g} seconds: ask for less, or try again later"
                 raise HTTPException(503, late, {"Retry-After": "5", **CLOSE})
+        except asyncio.CancelledError:  # the server stops, and has waited long enough
+            if not started:
+                stopping = "the service is being stopped: try again later"
+                await problem(503, stopping, {"Retry-After": "5", **CLOSE})(scope, receive, send)
         except HTTPException as refused:  # those of the application have been answered by it
             await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send)
 
@@ -101,7 +106,7 @@ class Bounded:
                 if len(body) > limit:
                     raise HTTPException(413, _too_large(limit), CLOSE)
                 if self.held > self.limits.uploads * self.limits.body:
-                    raise _busy(f"{self.held >> 20} MiB of pictures")
+                    raise busy(f"{self.held >> 20} MiB of pictures")
                 if not message.get("more_body", False):
                     return True
             return False
@@ -110,9 +115,9 @@ class Bounded:
 
     def _check_busy(self, is_counted: bool, is_picture: bool) -> None:
         if is_counted and self.answering >= self.limits.requests:
-            raise _busy(f"{self.answering} requests")
+            raise busy(f"{self.answering} requests")
         if is_picture and self.pictures >= self.limits.uploads:
-            raise _busy(f"{self.pictures} pictures")
+            raise busy(f"{self.pictures} pictures")
 
     @contextmanager
     def _counted(self, is_counted: bool, is_picture: bool) -> Iterator[None]:
@@ -147,7 +152,8 @@ def _repeated(body: bytes, receive: Receive) -> Receive:
     return repeated
 
 
-def _busy(what: str) -> HTTPException:
+def busy(what: str) -> HTTPException:
+    """The answer to one request too many."""
     reason = f"the service is busy with {what}, its limit: try again in a second"
     return HTTPException(503, reason, {"Retry-After": "1", **CLOSE})
 

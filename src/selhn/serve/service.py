@@ -13,7 +13,7 @@ from torch import Tensor
 from selhn.base.errors import NotFound, SelhnError
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
-from selhn.pictures.decoding import Decoding
+from selhn.pictures.decoding import Decoding, TooSlow
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.indexing import open_examples
 from selhn.pictures.picture_folders import found_index
@@ -21,7 +21,7 @@ from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection
-from selhn.serve.limits import Limits
+from selhn.serve.limits import Limits, busy
 from selhn.serve.looking import Looking
 from selhn.serve.messages import ModelMessage
 from selhn.serve.prometheus import RequestMetrics
@@ -31,6 +31,8 @@ from selhn.serve.watched_runs import WatchedRuns
 Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
 """Pictures decoded at a time, which may need up to a gigabyte each, and threads that read files."""
+QUICK, MOST_SLOW = 0.3, 2
+"""CPU seconds in which most pictures are decoded, and how many that need more may wait for one decoder."""
 PICTURES_AT_ONCE = 16
 
 
@@ -56,7 +58,9 @@ class Service:
         self.collection, self.runs, self.writable = collection, runs, writable
         self.limits = limits or Limits()
         self.metrics = RequestMetrics()
-        self._decoders, self._readers = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(READERS)
+        self._readers = anyio.CapacityLimiter(READERS)
+        self._own, self._sent = anyio.CapacityLimiter(DECODERS), anyio.CapacityLimiter(DECODERS)
+        self._slow = anyio.CapacityLimiter(1)
         self.thumbnails: Thumbnails | None = None
         self.looking: Looking | None = None
         thread = ThreadPoolExecutor(1, thread_name_prefix="model")
@@ -127,12 +131,29 @@ class Service:
         """Call something that reads files in a thread."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._readers)
 
-    async def decode(self, function: Callable[..., Value], *arguments: Any) -> Value:
-        """Call something that decodes a picture in a thread; if the request is cancelled, decoding ends too."""
-        decoding = Decoding()
+    async def decode(self, function: Callable[..., Value], *arguments: Any, sent: bool = False) -> Value:
+        """Call something that decodes a picture in a thread; if the request is cancelled, decoding ends too.
+
+        Pictures that clients have `sent` never keep the others waiting, nor slow ones those that are quick.
+        """
+        if not sent:
+            return await self._decode(self._own, Decoding(), function, *arguments)
+        with suppress(TooSlow):
+            return await self._decode(self._sent, Decoding(QUICK), function, *arguments)
+        if self._slow.statistics().tasks_waiting >= MOST_SLOW:
+            raise busy("other pictures that take long to decode")
+        return await self._decode(self._slow, Decoding(), function, *arguments)
+
+    async def _decode(
+        self,
+        limiter: anyio.CapacityLimiter,
+        decoding: Decoding,
+        function: Callable[..., Value],
+        *arguments: Any,
+    ) -> Value:
         try:
             return await anyio.to_thread.run_sync(
-                decoding.run, function, *arguments, limiter=self._decoders, abandon_on_cancel=True
+                decoding.run, function, *arguments, limiter=limiter, abandon_on_cancel=True
             )
         finally:
             decoding.end()

@@ -98,7 +98,7 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
         proxy_headers=False,
         limit_concurrency=limits.connections + 1,  # where asyncio does not ask the socket: on Windows
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=64 * 2**10,
     )
     try:

@@ -11,6 +11,7 @@ from loss_cases import hinge, make_embeddings, make_ids, make_scores, softplus
 from selhn.losses import LOSSES, TAL, create_loss
 from selhn.training.config import key_values
 
+pytestmark = pytest.mark.filterwarnings("ignore::selhn.base.errors.SelhnWarning")  # equations of any numbers
 FORMS = [form for form in SCREEN if form.split()[0] in CANDIDATES]
 
 

@@ -20,6 +20,8 @@ from torch.nn.modules import module as registration
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.untrusted import require_file
 
+LARGEST_WEIGHT = 1e18
+"""The product of two larger ones is infinite in single precision; those of trained models are below 1,000."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _UNBUILDABLE = (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError, AssertionError, LookupError)
 """What modules raise for settings that no one has foreseen."""
@@ -163,7 +165,7 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
     endless = [key for key in both if not _is_finite(found[key], wanted[key].dtype)]
     if endless:
         raise Damaged(
-            f"{where} holds weights that are not finite numbers ({endless[0]}), so every score would be NaN: "
+            f"{where} holds weights that are not finite numbers, or beyond 1e18 ({endless[0]}): scores would be NaN; "
             "copy it again, or train again with a lower learning rate"
         )
 
@@ -178,7 +180,7 @@ def _converts(found: torch.dtype, wanted: torch.dtype) -> bool:
 def _is_finite(weight: Tensor, kind: torch.dtype) -> bool:
     if not kind.is_floating_point or weight.numel() == 0:
         return True
-    # Within the range that the model has; a NaN makes both ends NaN. Twenty times as fast as `isfinite`.
+    # A NaN makes both ends NaN. Twenty times as fast as `isfinite`.
     low, high = torch.aminmax(weight)
-    limits = torch.finfo(kind)
-    return bool(low >= limits.min) and bool(high <= limits.max)
+    most = min(LARGEST_WEIGHT, torch.finfo(kind).max)
+    return bool(low >= -most) and bool(high <= most)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_CLASSES, NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
@@ -103,6 +103,8 @@ class Index:
                 f"{path} was written by another model ({identity.model_name}, {identity.model}), not by this "
                 f"one ({own}, {digest_of(model)}): build another index for it"
             )
+        if width_of(model) != identity.width:
+            raise Damaged(f"{path} has vectors of {identity.width} numbers, and its model gives others: build it again")
         return cls(model, store)
 
     @staticmethod

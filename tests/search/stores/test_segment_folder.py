@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import zlib
 from itertools import product
 from pathlib import Path
 
@@ -179,6 +180,60 @@ def test_names_in_the_manifest_lead_nowhere_else(index, tmp_path):
         write_checked_json(manifest, content)
         with pytest.raises(Damaged):
             Index.load(index.path)
+
+
+def segment(**change):
+    return lambda content: content["segments"][0].update(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(width=-1),
+        lambda content: content.update(width=True),
+        lambda content: content.update(width=10**30),
+        lambda content: content.update(width=9),
+        lambda content: content.update(generation=-5),
+        lambda content: content["model"].update(digest="../../private"),
+        lambda content: content["model"].update(digest="/private", kept=True),
+        lambda content: content.update(about={"model": ["ready"]}, model={**content["model"], "kept": False}),
+        segment(items=-1),
+        segment(items=0),
+        segment(texts=-1),
+        segment(texts=10**30),
+        segment(files={}),
+        segment(files={"../../x": [1, 2]}),
+        segment(files={"items.jsonl": [float("inf"), 1]}),
+        segment(files={"items.jsonl": {"1": 2, "2": 3}}),
+        segment(files={"items.jsonl": "12"}),
+        segment(deleted=["a.npy", 0, [0, 0]]),
+        segment(deleted=["a.npy", [1], [0, 0]]),
+        segment(deleted=[1, 2, 3]),
+    ],
+)
+def test_a_forged_manifest_is_one_sentence(index, change):
+    manifest = index.path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content.pop("checksum")
+    change(content)
+    (index.path / "deleted").mkdir(exist_ok=True)
+    (index.path / "deleted" / "a.npy").write_bytes(b"")
+    content["checksum"] = zlib.crc32(json.dumps(content, sort_keys=True).encode())
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(SelhnError):
+        Index.load(index.path)
+
+
+def test_forged_lines(index):
+    manifest = index.path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content.pop("checksum")
+    entry = content["segments"][0]
+    (index.path / "segments" / entry["name"] / "items.jsonl").write_bytes(b"")
+    entry["files"]["items.jsonl"] = [0, 0]
+    write_checked_json(manifest, content)
+    with pytest.raises(Damaged):
+        Index.load(index.path)
 
 
 @pytest.mark.parametrize("number", [150, pytest.param(2000, marks=pytest.mark.slow)])

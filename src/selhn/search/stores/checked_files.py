@@ -65,10 +65,9 @@ def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[
 
 def check_length(path: Path, entry: Any) -> None:
     """Refuse a file that is not as long as it was written."""
-    try:
-        size, _ = map(int, entry)
-    except (TypeError, ValueError):
-        raise Damaged(f"nothing sensible is known of {path.name}") from None
+    if not isinstance(entry, list) or len(entry) != 2 or not all(isinstance(number, int) for number in entry):
+        raise Damaged(f"nothing sensible is known of {path.name}")
+    size = entry[0]
     if not path.is_file():
         raise Damaged(f"{path.name} is missing")
     found = path.stat().st_size
@@ -83,7 +82,7 @@ def check_content(path: Path, entry: Any) -> None:
     with path.open("rb") as file:
         while chunk := file.read(BLOCK_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-    if checksum != int(entry[1]):
+    if checksum != entry[1]:
         raise Damaged(f"{path.name} is not what was written (its checksum differs)")
 
 

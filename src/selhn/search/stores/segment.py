@@ -93,6 +93,8 @@ class Segment:
         for name in files:
             check_length(folder / name, files[name])
         check_content(folder / LINES_FILE, files.get(LINES_FILE))
+        if files[LINES_FILE][0] == 0:
+            raise Damaged(f"{LINES_FILE} is empty")
         lines = Lines(np.memmap(folder / LINES_FILE, np.uint8, "r"))
         if len(lines) != items:
             raise Damaged(f"{LINES_FILE} has {len(lines)} lines and not {items}")

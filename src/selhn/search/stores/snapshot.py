@@ -160,11 +160,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if content["precision"] not in get_args(StoredPrecision):
         raise Damaged(f"it has vectors in {content['precision']!r}")
     _require(content["model"], _OF_MODEL)
+    _require_plain(content["model"]["digest"])
     for entry in content["segments"]:
         _require(entry, _OF_SEGMENT)
-        _require_plain(entry["name"])
+        for name in (entry["name"], *entry["files"]):
+            _require_plain(name)
         if entry["deleted"] is not None:
-            if len(entry["deleted"]) != 3:
+            if len(entry["deleted"]) != 3 or type(entry["deleted"][1]) is not int or entry["deleted"][1] < 1:
                 raise Damaged("it does not say which items were deleted")
             _require_plain(entry["deleted"][0])
     for entry in content["approximate"]:
@@ -175,7 +177,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _require(content: Any, fields: _Fields) -> None:
     for name, kind in fields.items():
-        if not isinstance(content, dict) or not isinstance(content.get(name), kind):
+        value = content.get(name) if isinstance(content, dict) else None
+        is_number = kind is not int or (type(value) is int and 0 <= value < 2**40)
+        if not isinstance(content, dict) or not isinstance(value, kind) or not is_number:
             raise Damaged(f"{MANIFEST} has no {name!r} that could have been written")
 
 

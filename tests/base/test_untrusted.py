@@ -171,6 +171,7 @@ def test_some():
         ("a: 2020-99-99", "is not YAML"),
         ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
         ("- 1", "should hold names with values"),
+        ("train: {1: 2}", "a name that is not a word"),
         ("a: 1\n" * 20_000, "too many for settings"),
     ],
 )

@@ -7,8 +7,6 @@ from faults.drill import run_drill
 KNOWN = {
     "measured, ": "measured again if it cannot be read",
     "stored scores": "stored scores get a checksum",
-    "run, watched: raw error: TypeError in diagnose/diagnosis.py": "types of loss_settings",
-    "run, report: raw error: AttributeError in base/names.py": "a loss that is a number",
 }
 """Findings that are being fixed, by the start of their signature, and how."""
 

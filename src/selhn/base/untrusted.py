@@ -178,6 +178,12 @@ class _PlainYaml(yaml.SafeLoader):
             raise yaml.YAMLError("it refers to its own parts with *, which is not read: write them out")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        found = super().construct_mapping(node, deep)
+        if not all(isinstance(name, str) for name in found):
+            raise yaml.YAMLError("it has a name that is not a word")
+        return found
+
     def construct_yaml_int(self, node: Any) -> int:
         value = super().construct_yaml_int(node)
         if abs(value) >= 2**63:  # Python refuses to print the longest ones

@@ -63,12 +63,12 @@ def diagnose(
 
 def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Diagnosis:
     try:
-        name, settings, batch = config["loss"], config["loss_settings"], int(config["train"]["batch_size"])
-    except (KeyError, TypeError, ValueError) as error:
+        name, settings, batch = config["loss"], dict(config["loss_settings"]), int(config["train"]["batch_size"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         why = f"there is no {error}" if isinstance(error, KeyError) else error
         path = run.file("config.yaml")
         raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
-    loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
+    loss = create_loss(str(name), **{**LOSS_DEFAULTS.get(str(name), {}), **settings})
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
     last = 0 if epochs is None else int(epochs[-1])

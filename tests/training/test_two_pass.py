@@ -74,6 +74,7 @@ def test_value_and_gradients_are_those_of_one_pass(name, loss, pairs):
         assert assert_the_same_step(model, batch, made, torch.tensor([5, 5, 9, 1, 1, 1, 3]))
 
 
+@pytest.mark.filterwarnings("ignore::selhn.base.errors.SelhnWarning")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_ties_go_to_the_same_pair(loss):
     # Images and texts that are there twice tie in every row and column.

@@ -71,10 +71,12 @@ def test_tsv_is_checked(tsv):
 
 def test_numbers_that_are_not_finite(precomp):
     precomp.change("train_ims.npy", (4, 1, 2), np.nan)
-    only_problem(precomp.folder, "train_ims.npy, row 4: NaN or infinite", "image 4", "extract these features again")
+    only_problem(
+        precomp.folder, "train_ims.npy, row 4: NaN, or numbers above", "image 4", "extract these features again"
+    )
     precomp.change("train_ims.npy", (4, 1, 2), 0.5)
     precomp.change("dev_ims.npy", slice(10, 15), np.inf)
-    only_problem(precomp.folder, "dev_ims.npy, row 10: NaN or infinite", "1 such images in dev")
+    only_problem(precomp.folder, "dev_ims.npy, row 10: NaN, or numbers above", "1 such images in dev")
     assert check(precomp.folder, scan=False).ok
 
 

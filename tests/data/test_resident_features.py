@@ -43,12 +43,15 @@ def test_what_is_computed_is_computed_once():
     assert resident.captions is world.captions
 
 
-def test_bad_features_are_named():
+@pytest.mark.parametrize(
+    ("number", "precision"), [(torch.nan, "int8"), (-torch.inf, "float32"), (1e20, "bfloat16"), (1e5, "float16")]
+)
+def test_bad_features_are_named(number, precision):
     split = ragged()
     store = split.features.store.clone()
-    store[3, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"image 1 of train \(1.jpg\) hold NaN"):
-        make_resident(replace(split, features=replace(split.features, store=store)), CPU, "int8")
+    store[3, 1] = number
+    with pytest.raises(ValueError, match=r"image 1 of train \(1.jpg\) hold NaN or numbers above"):
+        make_resident(replace(split, features=replace(split.features, store=store)), CPU, precision)
 
 
 @pytest.mark.usefixtures("as_a_user")

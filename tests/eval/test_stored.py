@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.errors import Damaged
 from selhn.data import load_data
 from selhn.eval import evaluate, recall, score_split
 from selhn.eval.stored import StoredScores
@@ -202,17 +204,42 @@ def test_damaged_folders_say_what_to_do(model, split, tmp_path):
     (tmp_path / "scores" / "scores.npy").unlink()
     with pytest.raises(ValueError, match="is missing or cut off: remove"):
         score()
-    (tmp_path / "scores" / "scores.json").write_text(state[:-20])
-    with pytest.raises(ValueError, match="is damaged"):
-        score()
-    (tmp_path / "scores" / "scores.json").write_text(state.replace('"format": 1', '"format": 9'))
-    with pytest.raises(ValueError, match="has format 9"):
-        score()
+    for changed in (state[:-20], state.replace('"format": 2', '"format": 9'), "{}", '{"block": 0.5}', "[" * 9999):
+        (tmp_path / "scores" / "scores.json").write_text(changed)
+        with pytest.raises(Damaged):
+            score()
+
+
+def test_scores_that_are_not_what_was_written(model, split, tmp_path):
+    score_split(model, split, BLOCK, path=tmp_path)
+    state, matrix = (tmp_path / "scores.json").read_text(), (tmp_path / "scores.npy").read_bytes()
+    done = json.loads(state)["done"]
+    (tmp_path / "scores.json").write_text(state.replace(f'"done": {done}', f'"done": {done - 1}'))
+    with pytest.raises(Damaged, match="scores.json is not what was written"):
+        score_split(model, split, BLOCK, path=tmp_path)
+    (tmp_path / "scores.json").write_text(state)
+    for at, value in ((-1, matrix[-1] ^ 1), (matrix.index(b"<f4"), ord(">")), (matrix.index(b"True"), ord("t"))):
+        changed = bytearray(matrix)
+        changed[at] = value
+        (tmp_path / "scores.npy").write_bytes(changed)
+        with pytest.raises(Damaged, match="scores.npy is"):
+            score_split(model, split, BLOCK, path=tmp_path)
+
+
+def test_scores_from_before_there_were_checksums(accidents, model, split, expected, tmp_path):
+    """Complete, and begun."""
+    score_split(model, split, BLOCK, path=tmp_path)
+    begun = shutil.copytree(accidents[0] / "while it scores", tmp_path / "begun")
+    for folder in (tmp_path, begun):
+        state = json.loads((folder / "scores.json").read_text())
+        state = {"format": 1, **{key: state[key] for key in ("done", "block", "shape", "identity")}}
+        (folder / "scores.json").write_text(json.dumps(state))
+        assert torch.equal(score_split(model, split, BLOCK, path=folder), expected)
 
 
 def test_one_process_at_a_time_fills_a_folder(tmp_path):
     identity, shape = {"model": "x"}, (2, 4)
-    with StoredScores.opened(tmp_path / "scores", identity, shape, 2) as scores:
+    with StoredScores.opened(tmp_path / "scores", identity, shape, 2, torch.arange(4)) as scores:
         scores.write(torch.tensor([0, 1]), torch.ones(2, 2))
         with pytest.raises(ValueError, match="scores is being written by process"), _opened(tmp_path):
             pass
@@ -223,4 +250,4 @@ def test_one_process_at_a_time_fills_a_folder(tmp_path):
 
 
 def _opened(folder):
-    return StoredScores.opened(folder / "scores", {"model": "x"}, (2, 4), 2)
+    return StoredScores.opened(folder / "scores", {"model": "x"}, (2, 4), 2, torch.arange(4))

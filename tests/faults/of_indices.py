@@ -6,6 +6,7 @@ import torch
 from faults.reader import Reader, files, of_model, small_data, small_model
 from index_cases import make_item
 
+from selhn.base.sealed import write_sealed_json
 from selhn.eval import score_split
 from selhn.pictures import FeatureCache
 from selhn.pictures.picture_folders import indexed_folders
@@ -18,11 +19,22 @@ def make_scores(done):
     def make(folder):
         score_split(small_model(), small_data().test, 4, path=folder / "scores")
         if not done:
-            state = json.loads((folder / "scores" / "scores.json").read_text())
-            (folder / "scores" / "scores.json").write_text(json.dumps({**state, "done": 2}))
+            seal_scores(folder, done=2)
             (folder / "scores" / "scores.npy").rename(folder / "scores" / "scores.partial.npy")
 
     return make
+
+
+def seal_scores(folder, done=None):
+    path = folder / "scores" / "scores.json"
+    state = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")}
+    if done is not None:
+        state |= {"done": done, "checksums": state["checksums"][:done]}
+    write_sealed_json(path, state)
+
+
+def is_of_scores(path):
+    return path.name != "lock"
 
 
 def read_scores(folder):
@@ -97,8 +109,8 @@ INDEX_FILES = files("manifest.json", "segments/*/*", "deleted/*")
 READERS = {
     "index": Reader(make_index(extractor="none"), read_index, INDEX_FILES, seal_index, share=0.5),
     "index, int8": Reader(make_index("int8"), read_index, INDEX_FILES, seal_index, share=0.5),
-    "stored scores": Reader(make_scores(True), read_scores),
-    "stored scores, begun": Reader(make_scores(False), read_scores),
+    "stored scores": Reader(make_scores(True), read_scores, is_of_scores, seal_scores),
+    "stored scores, begun": Reader(make_scores(False), read_scores, is_of_scores, seal_scores),
     "feature cache": Reader(make_cache("float16"), read_cache("float16")),
     "feature cache, int8": Reader(make_cache("int8"), read_cache("int8")),
     "filters": Reader(lambda folder: (folder / "filters.txt").write_text("\n".join(FILTERS)), read_filters),

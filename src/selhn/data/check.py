@@ -11,7 +11,7 @@ from selhn.base.untrusted import some
 from selhn.data.features import blocks
 from selhn.data.formats import find_format, read_splits
 from selhn.data.formats.data_report import Report
-from selhn.data.splits import Split
+from selhn.data.splits import MOST, Split
 from selhn.text import split_words
 
 # The usual vocabulary keeps words that occur at least this often.
@@ -84,19 +84,19 @@ def _describe(split: Split, report: Report) -> None:
 
 
 def _scan_features(split: Split, report: Report) -> None:
-    """Read all features once, to find what is not finite, and images that are all zero."""
+    """Read all features once, to find what is not finite or huge, and images that are all zero."""
     features = split.features
     infinite, zero = [], []
     for block in blocks(features.num_images, 4 * features.num_regions * features.width):
         regions, mask = features.gather(torch.arange(block.start, block.stop))
         # The largest magnitude tells both: NaN and infinity survive the maximum, and only zeros give zero.
         peak = regions.masked_fill(~mask[..., None], 0).abs().flatten(1).amax(1)
-        infinite += (block.start + (~peak.isfinite()).nonzero().flatten()).tolist()
+        infinite += (block.start + (~(peak <= MOST)).nonzero().flatten()).tolist()
         zero += (block.start + (peak == 0).nonzero().flatten()).tolist()
     report.problems += [
         f"{features.where(images[0])}: {what} (image {images[0]}, {split.image_names[images[0]]}; {len(images)} "
         f"such images in {split.name}): extract these features again, or remove the images and their captions"
-        for images, what in ((infinite, "NaN or infinite numbers"), (zero, "only zeros"))
+        for images, what in ((infinite, f"NaN, or numbers above {MOST:g}"), (zero, "only zeros"))
         if images
     ]
 

@@ -160,7 +160,7 @@ def make_resident(split: Split, device: torch.device, precision: FeaturePrecisio
     for block in blocks(features.num_images, 4 * math.prod(features.shape[1:])):
         rows = torch.arange(block.start, block.stop)
         regions, mask[block] = (tensor.to(device) for tensor in features.gather(rows))
-        refuse_not_finite(split, rows, regions)
+        refuse_not_finite(split, rows, regions, min(MOST, torch.finfo(store.dtype).max) if scale is None else MOST)
         if scale is not None:
             store[block], scale[block] = to_int8(regions)
         else:
@@ -169,12 +169,18 @@ def make_resident(split: Split, device: torch.device, precision: FeaturePrecisio
     return replace(split, features=DenseFeatures(store, mask=mask if some_masked else None, scale=scale))
 
 
-def refuse_not_finite(split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"]) -> None:
-    """Name the first image whose features are NaN or infinite: it would spoil every score of its batch."""
-    bad = (~regions.flatten(1).isfinite().all(dim=1)).nonzero()
+MOST = 1e10
+"""The largest number in a feature: the squares of larger ones would soon be infinite."""
+
+
+def refuse_not_finite(
+    split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"], most: float = MOST
+) -> None:
+    """Name the first image whose features are NaN, infinite or huge: it would spoil every score of its batch."""
+    bad = (~(regions.flatten(1).abs() <= most).all(dim=1)).nonzero()  # NaN is not below anything
     if len(bad):
         image = int(rows[int(bad[0, 0])])
         raise SelhnError(
-            f"features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or infinity: "
-            "`selhn data check` on the folder lists all such rows; fix or remove them"
+            f"features of image {image} of {split.name} ({split.image_names[image]}) hold NaN or numbers "
+            f"above {most:g}: `selhn data check` on the folder lists all such rows; fix or remove them"
         )

@@ -88,7 +88,7 @@ def score_split(
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
             identity = identity_of(model, split, blocks.texts, kind)
-            result = held.enter_context(StoredScores.opened(path, identity, shape, block))
+            result = held.enter_context(StoredScores.opened(path, identity, shape, block, blocks.order))
             if result.complete:
                 return result.matrix
             blocks.block_size = result.block

@@ -2,7 +2,9 @@
 
 scores.npy           (I, T) float32 for `numpy.load`, in Fortran order: a text's column is contiguous
 scores.partial.npy   the same, while columns are missing
-scores.json          what was scored, and how many blocks of texts are done
+scores.json          what was scored, how many blocks of texts are done, and their checksums
+
+All checksums are verified whenever a folder is opened, which reads the matrix once.
 """
 
 import errno
@@ -12,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,12 +22,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.base.files import write_whole, writing
+from selhn.base.files import sync_folder, writing
+from selhn.base.sealed import read_sealed_json, write_sealed_json
+from selhn.base.untrusted import open_array
 from selhn.data import Split, image_blocks
 from selhn.data.batches import EncodedTexts
 from selhn.models import AbstractMatcher
 
-FORMAT = 1
 MATRIX_FILE = "scores.npy"
 ITEM = np.dtype("<f4")
 
@@ -37,13 +41,22 @@ class StoredScores:
     Args:
         identity: what the scores are made from; a folder that was begun with anything else is refused.
         block: texts in a block; a folder that was begun keeps its own, so that rounding stays the same.
+        order: in which texts are scored.
     """
 
-    def __init__(self, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int):
+    def __init__(
+        self,
+        folder: str | Path,
+        identity: Mapping[str, str],
+        shape: tuple[int, int],
+        block: int,
+        order: Int[Tensor, " T"],
+    ):
         self.folder = Path(folder)
         self.path, self._partial = self.folder / MATRIX_FILE, self.folder / "scores.partial.npy"
         self._state = self.folder / "scores.json"
         self.identity, self.shape, self.block, self.done = dict(identity), shape, block, 0
+        self._order, self._digests = order, list[str]()
         if self._state.exists():
             self._read_state()
         elif self.path.exists():
@@ -54,18 +67,34 @@ class StoredScores:
             self._allocate()
         elif self.complete and not self.path.exists() and self._partial.exists():
             os.replace(self._partial, self.path)
-        file = self.path if self.complete else self._partial
+        found = self._open()
+        for number, texts in enumerate(order.split(self.block)[: self.done]):
+            digest = hashlib.sha256(np.ascontiguousarray(found.T[texts.numpy()]).data).hexdigest()
+            if number == len(self._digests):  # written before there were checksums
+                self._digests.append(digest)
+            if digest != self._digests[number]:
+                raise Damaged(f"{found.filename} is not what was written: remove {self.folder} and score again")
+
+    def _open(self, mode: Literal["r", "c"] = "r") -> Any:
+        """The matrix, mapped into memory."""
+        path = self.path if self.complete else self._partial
         try:
-            found = np.load(file, mmap_mode="r").shape
-        except (OSError, ValueError):
-            found = ()
-        if found != shape:
-            raise Damaged(f"{file} is missing or cut off: remove {self.folder} and score again")
+            found: Any = open_array(path, dims=(2,))
+            if (found.dtype, found.shape) != (ITEM, self.shape) or not found.flags.f_contiguous:
+                raise Damaged(f"it holds {found.dtype} {found.shape}")
+        except SelhnError as wrong:
+            raise Damaged(f"{path} is missing or cut off: remove {self.folder} and score again ({wrong})") from None
+        return found if mode == "r" else np.memmap(path, ITEM, mode, found.offset, self.shape, "F")
 
     @classmethod
     @contextmanager
     def opened(
-        cls, folder: str | Path, identity: Mapping[str, str], shape: tuple[int, int], block: int
+        cls,
+        folder: str | Path,
+        identity: Mapping[str, str],
+        shape: tuple[int, int],
+        block: int,
+        order: Int[Tensor, " T"],
     ) -> Iterator["StoredScores"]:
         """The scores of a folder, which no other process fills meanwhile: two would write into one matrix."""
         folder = Path(folder)
@@ -73,7 +102,7 @@ class StoredScores:
             raise SelhnError(f"{folder} is a file: scores are kept in a folder, give another name")
         folder.mkdir(parents=True, exist_ok=True)
         with nullcontext() if (folder / MATRIX_FILE).exists() else writing(folder):
-            yield cls(folder, identity, shape, block)
+            yield cls(folder, identity, shape, block, order)
 
     @property
     def complete(self) -> bool:
@@ -82,22 +111,24 @@ class StoredScores:
     @property
     def matrix(self) -> Float[Tensor, "I T"]:
         """The finished matrix, mapped into memory; what is written to the tensor does not reach the file."""
-        return torch.from_numpy(np.load(self.path, mmap_mode="c"))
+        return torch.from_numpy(self._open("c"))
 
     def write(self, texts: Int[Tensor, " t"], columns: Float[Tensor, "I t"]) -> None:
         rows = columns.T.float().contiguous().cpu().numpy().astype(ITEM, copy=False)
         try:
-            start = np.load(self._partial, mmap_mode="r").offset
+            start = self._open().offset
             with self._partial.open("r+b") as file:
                 for text, row in zip(texts.tolist(), rows):
                     file.seek(start + text * row.nbytes)
                     file.write(row.data)
                 file.flush()
                 os.fsync(file.fileno())
+            self._digests[self.done :] = [hashlib.sha256(rows.data).hexdigest()]
             self._write_state(self.done + 1)
             self.done += 1
             if self.complete:
                 os.replace(self._partial, self.path)
+                sync_folder(self.folder)
         except OSError as error:
             raise OSError(
                 f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts "
@@ -105,25 +136,24 @@ class StoredScores:
             ) from None
 
     def _read_state(self) -> None:
-        try:
-            written = json.loads(self._state.read_text(encoding="utf-8"))
-            version, there, block, done = (written[key] for key in ("format", "identity", "block", "done"))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{self._state} is damaged ({error}): remove the folder and score again") from None
-        if version != FORMAT:
-            raise Damaged(f"{self.folder} has format {version}, not {FORMAT}: install a newer selhn")
+        what_to_do = f"remove {self.folder} and score again"
+        written = read_sealed_json(self._state, what_to_do)
+        there, known = written.get("identity"), written.get("checksums", [])
+        block, done = (value if type(value := written.get(key)) is int else -1 for key in ("block", "done"))
+        sensible = isinstance(known, list) and block > 0 and len(known) in (0, done)
+        if not isinstance(there, dict) or not sensible or not 0 <= done <= -(-self.shape[1] // block):
+            raise Damaged(f"{self._state} is damaged: {what_to_do}")
         changed = [what for what, value in self.identity.items() if there.get(what) != value]
         if changed:
             raise SelhnError(
                 f"{self.folder} holds scores of something else (other {', '.join(changed)}): "
                 "give another folder, or remove this one"
             )
-        self.block, self.done = block, done
+        self.block, self.done, self._digests = block, done, known
 
     def _write_state(self, done: int = 0) -> None:
-        state = {"format": FORMAT, "done": done, "block": self.block, "shape": self.shape}
-        state["identity"] = self.identity
-        write_whole(self._state, json.dumps(state, indent=1) + "\n", durable=True)
+        state = {"done": done, "block": self.block, "shape": self.shape, "identity": self.identity}
+        write_sealed_json(self._state, {**state, "checksums": self._digests[:done]})
 
     def _allocate(self) -> None:
         """The whole file at once: a disk that is too small fails now and not after hours."""

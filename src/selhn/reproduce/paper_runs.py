@@ -7,17 +7,20 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
 
 from selhn.base.device import choose_device
 from selhn.base.errors import NotFound, SelhnError
+from selhn.base.files import new_folder
 from selhn.base.names import did_you_mean
+from selhn.base.sealed import read_sealed_json, write_sealed_json
 from selhn.data import Data, Split, load_data
 from selhn.eval import Metrics, score_split
 from selhn.layers import Bert
@@ -31,6 +34,7 @@ from selhn.training.recipes import DATASETS, find_data
 from selhn.training.run import make_model, read_config
 from selhn.training.step import on_device
 
+_Measured = TypeVar("_Measured")
 TINY = ("epochs=6", "batch_size=32", "lr=1e-3", "decay_at=[]", "drop_regions=0", "corrupt_words=0",
         "device=cpu", "model.dim=64", "model.word_dim=32", "model.sim_dim=32")  # fmt: skip
 TINY_WORLD = ("data.images=300", "data.width=128")
@@ -95,7 +99,7 @@ class PaperRuns:
             for seed in self.seeds
         }
         tasks = {key: task for key, task in every.items() if not is_done(task[1], task[0])}
-        if tasks and self.small and not (self.out / "tiny_bert").exists():
+        if tasks and self.small:
             write_tiny_bert(self.out / "tiny_bert", data)
         if len(every) > len(tasks):
             print(f"{len(every) - len(tasks)} of {len(every)} runs are there", flush=True)
@@ -131,7 +135,7 @@ class PaperRuns:
                 *_, (_, metrics) = measure_runs(folders, folds=folds, device=device)
                 return metrics.to_dict()
 
-            return Metrics.from_dict(self._measured_once(folders, f"folds{folds}", measure))
+            return self._measured_once(folders, f"folds{folds}", measure, Metrics.from_dict)
 
         return [measured(seed) for seed in self.seeds]
 
@@ -152,17 +156,28 @@ class PaperRuns:
             pairs = self.data.test.num_images * self.data.test.num_texts
             return {"pairs_a_second": pairs / seconds, **environment()}
 
-        return float(self._measured_once(folders, "speed", measure)["pairs_a_second"])
+        return self._measured_once(folders, "speed", measure, lambda kept: float(kept["pairs_a_second"]))
 
-    def _measured_once(self, folders: Sequence[Path], what: str, measure: Callable[[], Any]) -> Any:
-        """What was measured of finished runs together, kept for as long as none of them is made again."""
+    def _measured_once(
+        self,
+        folders: Sequence[Path],
+        what: str,
+        measure: Callable[[], Mapping[str, Any]],
+        parse: Callable[[dict[str, Any]], _Measured],
+    ) -> _Measured:
+        """What was measured of finished runs together, kept for as long as none of them is made again.
+
+        What cannot be read is measured again.
+        """
         name = "+".join(folder.parent.name for folder in folders)
         kept = self.out / "measured" / f"{name}-{folders[0].name}-{what}.json"
         newest = max((folder / "results.json").stat().st_mtime_ns for folder in folders)
-        if not kept.exists() or kept.stat().st_mtime_ns <= newest:
-            kept.parent.mkdir(exist_ok=True)
-            kept.write_text(json.dumps(measure(), indent=2))
-        return json.loads(kept.read_text())
+        if kept.exists() and kept.stat().st_mtime_ns > newest:
+            with suppress(ValueError, KeyError, TypeError):
+                return parse(read_sealed_json(kept, "remove it"))
+        kept.parent.mkdir(exist_ok=True)
+        write_sealed_json(kept, measure())
+        return parse(read_sealed_json(kept, "check the disk"))
 
     def environment(self) -> Mapping[str, Any]:
         """Where the runs were made: as the first of them says, or where this runs if there is none."""
@@ -211,16 +226,17 @@ def _settings_of(model: str) -> Sequence[str]:
 
 
 def write_tiny_bert(folder: Path, data: Data) -> Path:
-    """A BERT of one layer with random weights that knows the words of the training texts."""
+    """A BERT of one layer with random weights that knows the words of the training texts; the same every time."""
     words = [word for word in Vocabulary.build(data.train.captions).words if not word.startswith("<")]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     config = {**TINY_BERT, "vocab_size": len(pieces)}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(config))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        save_file(Bert(config).bert.state_dict(), folder / "model.safetensors")
+        weights = Bert(config).bert.state_dict()
+    with new_folder(folder, replace=("vocab.txt", "config.json", "model.safetensors")) as partial:
+        (partial / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+        (partial / "config.json").write_text(json.dumps(config))
+        save_file(weights, partial / "model.safetensors")
     return folder
 
 

@@ -37,10 +37,11 @@ check: $(READY)  ## format, lint, types
 test: check      ## everything that must hold before a change lands
 	$(BIN)/pytest
 
-faults: $(READY) ## the long form of the drills of docs/reliability.md, about ten minutes
+faults: $(READY) ## the long form of the drills of docs/reliability.md, about half an hour
 	PYTHONPATH=src:tests $(BIN)/python -m faults fuzz --cases 20000
 	PYTHONPATH=src:tests $(BIN)/python -m faults service
 	PYTHONPATH=src:tests $(BIN)/python -m faults service --descriptors 8192
+	PYTHONPATH=src:tests $(BIN)/python -m faults kills --all --random 13
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from faults.reader import fresh_model, of_model, small_data, small_model
 from model_cases import FEATURE_DIM, make_model
 
+from selhn.base.errors import SelhnError
 from selhn.data.formats.native import write_native
 from selhn.eval import score_split
 from selhn.export.clip_retrieval import embeddings_of_split, write_clip_retrieval
@@ -134,10 +136,20 @@ def blocks_done(folder):
     return json.loads(state.read_text())["done"] if state.exists() else 0
 
 
+@contextmanager
+def again(out):
+    """A command that refuses to write over what it has finished before."""
+    done = out.exists()
+    try:
+        yield
+    except SelhnError:
+        if not done:
+            raise
+
+
 def export_vectors(folder):
-    out = folder / "out"
-    if not out.exists():
-        write_clip_retrieval(embeddings_of_split(small_model(), small_data().test), out)
+    with again(folder / "out"):
+        write_clip_retrieval(embeddings_of_split(small_model(), small_data().test), folder / "out")
 
 
 def of_export(folder):
@@ -151,7 +163,7 @@ def of_export(folder):
 def export_onnx(folder):
     from selhn.export import export_towers
 
-    if not (folder / "out").exists():
+    with again(folder / "out"):
         export_towers(small_model(), folder / "out")
 
 

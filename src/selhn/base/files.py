@@ -69,6 +69,7 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
     settle(path, replace)
     is_empty = replace_empty and path.is_dir() and not any(path.iterdir())
     if path.exists() and not is_empty and not (replace and path.is_dir()):
+        settle(path)
         raise SelhnError(f"{path} already exists: choose another name, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _workshop(path, replace) as hidden:

@@ -62,16 +62,15 @@ def diagnose(
 
 
 def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Diagnosis:
-    try:
-        name, settings, batch = config["loss"], dict(config["loss_settings"]), int(config["train"]["batch_size"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        why = f"there is no {error}" if isinstance(error, KeyError) else error
+    name, settings, training = (config.get(key) for key in ("loss", "loss_settings", "train"))
+    batch = training.get("batch_size") if isinstance(training, dict) else None
+    if not (isinstance(name, str) and isinstance(settings, dict) and isinstance(batch, int)):
         path = run.file("config.yaml")
-        raise Damaged(f"{path} cannot be read ({why}): restore it, or start the run again") from None
-    loss = create_loss(str(name), **{**LOSS_DEFAULTS.get(str(name), {}), **settings})
+        raise Damaged(f"{path} has no loss, loss_settings or batch_size: restore it, or start the run again")
+    loss = create_loss(name, **{**LOSS_DEFAULTS.get(name, {}), **settings})
     log = read_foreign(run.log_path, column)
     epochs = log.columns.get("epoch")
-    last = 0 if epochs is None else int(epochs[-1])
+    last = 0 if epochs is None or not epochs[-1] > 0 else int(min(epochs[-1], 1e9))
     if isinstance(loss, Scheduled):
         loss.set_epoch(last)
     alarm = make_alarm(loss, round(log.steps[-1] / (last + 1)))

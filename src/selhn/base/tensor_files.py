@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules import module as registration
+from torch.overrides import TorchFunctionMode
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.untrusted import require_file
@@ -105,12 +106,21 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
     It is made without memory, and abandoned as soon as it has more parts than the weights have.
     """
     try:
-        with torch.device("meta"), _no_larger_than(weights):
+        with torch.device("meta"), _NothingDrawn(), _no_larger_than(weights):
             wanted = build().state_dict()
     except _UNBUILDABLE as error:
         reason = str(error)[:200]
         raise Damaged(f"{where}: no model can be built with the settings in config.json ({reason})") from error
     check_fits(wanted, weights, where)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out normal numbers: without memory they are nothing, and torch loads for a second what draws them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.normal_, nn.init.normal_):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -27,8 +27,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 # No format that calls another program (EPS), holds documents (PDF) or is decoded to know its size (ICO).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 MOST_SCANS = 100
-"""Of a JPEG. Each costs the time of a whole decode; encoders write about ten. In a TIFF, libtiff has this limit."""
-ROWS = 256
+"""Of a JPEG; each is a pass over the whole picture. Encoders write about ten. libtiff has this limit too."""
+ROWS = 512
 """Rows that are converted at a time, where a conversion needs several copies."""
 # What Pillow's decoders raise for bytes that are not what they should be.
 DECODER_ERRORS = (
@@ -93,7 +93,7 @@ def check(opened: Image.Image, content: bytes, most_pixels: int) -> None:
 
 
 def jpeg_scans(content: bytes) -> int:
-    """The number of scans of the first picture in a JPEG file, by its markers; at most one too many is counted."""
+    """The scans of the first picture in a JPEG file, counted by its markers up to one more than allowed."""
     place, scans = 2, 0
     while scans <= MOST_SCANS and (marker := MARKER.search(content, place)):
         place, kind = marker.end(), content[marker.end() - 1]
@@ -157,7 +157,7 @@ def allow_seconds(seconds: float) -> None:
 
 def allow_memory(size: int) -> None:
     """From now on, so many bytes more than this process has; beyond them there is a MemoryError."""
-    with suppress(ImportError, OSError, ValueError):  # no such module, no /proc, or a lower limit is set already
+    with suppress(ImportError, OSError, ValueError):  # not Linux, or a lower limit is set already
         import resource
 
         with open("/proc/self/statm") as pages:
@@ -201,7 +201,7 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
 
 def main() -> None:
     """Answer requests until there are no more."""
-    for name in ("SIGINT", "SIGTERM"):  # for the whole group; what is in work is finished, or ended by the parent
+    for name in ("SIGINT", "SIGTERM"):  # sent to the whole group: the parent decides
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "SIGPROF"):
         signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -6,6 +6,7 @@ import torch
 
 from selhn.base.errors import Damaged
 from selhn.search.items import Item, Record
+from selhn.search.stores import segment as segment_module
 from selhn.search.stores.segment import Lines, Segment, merged, write_segment
 from selhn.search.stores.segment_folder import IndexFolder
 from selhn.search.stores.store import Encoded, Identity
@@ -108,7 +109,8 @@ def test_lines():
         ("item_of_text.npy", lambda c: c[:-1] + b"\x07", "item_of_text.npy is not what was written"),
     ],
 )
-def test_damage_is_named(tmp_path, file, change, sentence):
+def test_damage_is_named(tmp_path, file, change, sentence, monkeypatch):
+    monkeypatch.setattr(segment_module, "CHECKED_AT_ONCE", 0)
     entry = written(tmp_path, make_segment())
     path = tmp_path / "segments" / "s" / file
     path.write_bytes(change(path.read_bytes()))
@@ -116,12 +118,15 @@ def test_damage_is_named(tmp_path, file, change, sentence):
         opened_again(tmp_path, entry)
 
 
-def test_a_changed_vector_is_found_by_reading_all(tmp_path):
+def test_changed_vectors_of_a_small_segment_are_refused(tmp_path, monkeypatch):
     entry = written(tmp_path, make_segment())
     path = tmp_path / "segments" / "s" / "images.npy"
     content = bytearray(path.read_bytes())
-    content[-2] ^= 255
+    content[-1] ^= 1
     path.write_bytes(content)
-    segment = opened_again(tmp_path, entry)
     with pytest.raises(Damaged, match="images.npy is not what was written"):
-        IndexFolder(tmp_path).check([segment])
+        opened_again(tmp_path, entry)
+    monkeypatch.setattr(segment_module, "CHECKED_AT_ONCE", 0)
+    large = opened_again(tmp_path, entry)
+    with pytest.raises(Damaged, match="images.npy is not what was written"):
+        IndexFolder(tmp_path).check([large])

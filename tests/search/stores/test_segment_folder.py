@@ -265,7 +265,8 @@ def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, prec
     assert len(Index.load(index.path)) == 7
 
 
-def test_damage_is_never_copied_into_a_new_segment(index):
+def test_damage_is_never_copied_into_a_new_segment(index, monkeypatch):
+    monkeypatch.setattr("selhn.search.stores.segment.CHECKED_AT_ONCE", 0)
     path = next(index.path.rglob("images.npy"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

@@ -27,6 +27,8 @@ from selhn.search.stores.vectors import Vectors
 from selhn.search.where import Filter
 
 LINES_FILE = "items.jsonl"
+CHECKED_AT_ONCE = 16 * 2**20
+"""Bytes of a file whose checksum is compared whenever it is opened, which takes some milliseconds."""
 FILTERS_KEPT = 32
 
 
@@ -86,13 +88,15 @@ class Segment:
     def open(cls, index: Path, entry: Mapping[str, Any], identity: Identity) -> "Segment":
         """One that `write_segment` wrote, with its vectors mapped.
 
-        The records are read and their checksum compared; of the vectors only the lengths, so that opening a
-        large index does not read it.
+        All checksums are compared, but of vectors in files above `CHECKED_AT_ONCE` bytes only the lengths, so
+        that opening a large index does not read it.
         """
         folder, items, files = index / "segments" / entry["name"], entry["items"], entry["files"]
-        for name in files:
-            check_length(folder / name, files[name])
-        check_content(folder / LINES_FILE, files.get(LINES_FILE))
+        always = {LINES_FILE, *(["item_of_text.npy"] if entry["texts"] else [])}
+        for name in {*files, *always}:
+            check_length(folder / name, files.get(name))
+            if name in always or (folder / name).stat().st_size <= CHECKED_AT_ONCE:
+                check_content(folder / name, files[name])
         if files[LINES_FILE][0] == 0:
             raise Damaged(f"{LINES_FILE} is empty")
         lines = Lines(np.memmap(folder / LINES_FILE, np.uint8, "r"))
@@ -102,10 +106,9 @@ class Segment:
         opened = {name: open_rows(folder / f"{name}.npy", *array) for name, array in arrays.items()}
         vectors = {kind: Vectors(opened[name], opened.get(f"{name}_scale")) for kind, name in PLURAL.items()}
         owners, deleted = opened["item_of_text"].long(), torch.empty(0, dtype=torch.int64)
-        if len(owners):
-            check_content(folder / "item_of_text.npy", files.get("item_of_text.npy"))
-            if not 0 <= int(owners[0]) <= int(owners[-1]) < items or bool((owners.diff() < 0).any()):
-                raise Damaged("item_of_text.npy names items that do not exist")
+        outside = len(owners) and not 0 <= int(owners[0]) <= int(owners[-1]) < items
+        if outside or bool((owners.diff() < 0).any()):
+            raise Damaged("item_of_text.npy names items that do not exist")
         if entry["deleted"] is not None:
             name, number, written = entry["deleted"]
             check_content(index / "deleted" / name, written)

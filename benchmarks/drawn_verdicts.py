@@ -64,7 +64,7 @@ def draw(commit: str, number: int, worlds: int) -> Iterator[Drawn]:
         yield Drawn(loss, 1e-5, chance.randrange(10**6))
     for at in range(number - 4):
         lr = chance.choice(RATES[chance.choice(list(RATES))])
-        steps = chance.choice((700, 1000, 1500) if lr > 1e-4 else (1000, 1500, 2000))
+        steps = chance.choice((500, 700, 1000) if lr > 1e-4 else (700, 1000, 1500))
         yield Drawn(
             LOSSES[at % len(LOSSES)], lr, chance.randrange(10**6), chance.choice((32, 64, 128)),
             chance.choice(("mean", "sum")), chance.choice((1000, 2000, 4000)), steps,
@@ -169,8 +169,8 @@ def main() -> None:
     """Train what is missing, then judge."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--commit", required=True, help="hash that decides the runs")
-    parser.add_argument("--number", type=int, default=64, help="runs of the plain loop")
-    parser.add_argument("--worlds", type=int, default=6, help="runs of the library's own loop")
+    parser.add_argument("--number", type=int, default=60, help="runs of the plain loop")
+    parser.add_argument("--worlds", type=int, default=3, help="runs of the library's own loop")
     parser.add_argument("--runs", type=Path, default=Path("runs/drawn"))
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     parser.add_argument("--finished", action="store_true", help="judge those that are finished, train none")

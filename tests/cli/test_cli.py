@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli import app, main
 
 RUNNER = CliRunner()
@@ -120,6 +120,18 @@ def test_diagnose(run, tmp_path):
     pytest.importorskip("matplotlib")
     assert "Picture: " in say("diagnose", stuck, "--figure", tmp_path / "stuck.png").output
     assert (tmp_path / "stuck.png").stat().st_size > 10_000
+
+
+def test_diagnose_what_is_pasted_and_without_a_figure(tmp_path, monkeypatch):
+    lines = "".join(f"Epoch: [{n // 70}][{n % 70}/70]\tLe {51.2 + n % 3 / 50:.4f} (51.2)\n" for n in range(0, 700, 10))
+    pasted = RUNNER.invoke(app, ["diagnose", "-", "--batch", "128"], input=lines)
+    assert pasted.exit_code == 0
+    assert "stalled since step" in pasted.output
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "log.txt").write_text(lines)
+    drawn = RUNNER.invoke(app, ["diagnose", str(tmp_path / "log.txt"), "--figure", str(tmp_path / "log.png"), "--json"])
+    assert json.loads(drawn.stdout)["kind"] == "stalled", "the verdict is there whether it can be drawn or not"
+    assert isinstance(drawn.exception, MissingExtra)
 
 
 def test_seeds(tmp_path):

@@ -107,3 +107,11 @@ def test_a_log_without_a_configuration_is_read_as_a_file_would_be(tmp_path):
     for where in (tmp_path, tmp_path / "log.jsonl"):
         assert diagnose(where).verdict.kind == "stalled"
         assert diagnose(where, margin=0.1, batch=64).verdict.kind == "unclear"
+
+
+@pytest.mark.parametrize("settings", ["[1]", "{1: 2}", "3", "{margin: x}", "{nope: 1}"])
+def test_settings_of_a_loss_that_are_none(tmp_path, settings):
+    run = a_run(tmp_path / "run", STILL)
+    (run / "config.yaml").write_text(f"loss: selhn\nloss_settings: {settings}\ntrain: {{batch_size: 64}}\n")
+    with pytest.raises(SelhnError):
+        diagnose(run)

@@ -32,7 +32,7 @@ def diagnose(
     batch: int | None = None,
     reduction: str | None = None,
 ) -> Diagnosis:
-    """The verdict on a run's folder or a log's file.
+    """The verdict on a run's folder, a log's file, or what is pasted on standard input (`-`).
 
     A run of ours says in its `config.yaml` what loss it has. For all other logs give `margin`, `batch` and
     `reduction`, or they are guessed.
@@ -45,8 +45,8 @@ def diagnose(
             raise SelhnError(f"{path}/config.yaml says what loss it has: leave margin, batch and reduction out")
         return _of_run(RunFolder(path), config, column)
     if path.is_dir():
-        known = (".jsonl", ".csv")
-        found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.suffix in known)
+        known = (".jsonl", ".csv", ".log", "trainer_state.json")
+        found = sorted(one for one in path.iterdir() if "tfevents" in one.name or one.name.endswith(known))
         found = [one for one in found if one.name == "log.jsonl"] or found
         if len(found) != 1:
             names = ", ".join(one.name for one in found) or "none"

@@ -239,9 +239,10 @@ def _not_learnt(facts: Facts) -> Finding | None:
         words = "positives do not yet score above their hardest negatives"
         evidence, remedy = facts.at_end(facts.likely or Still(None, facts.epsilon)), "train on, and judge again"
     elif near and near[0].plateau is not None:
-        words = (
-            f"a loss may come down to {near[0].plateau.words}, where all scores are equal, without learning anything"
-        )
+        plateau = near[0].plateau
+        words = f"a loss may come down to {plateau.words}, where all scores are equal, without learning anything"
+        if not plateau.guessed:
+            remedy = f"train on, and judge again; if it stays there, {REMEDIES['stalled']}"
     else:
         words = "a loss may fall so far without learning anything"
     return Finding(f"it is too early to tell: {words}", evidence, remedy=remedy)

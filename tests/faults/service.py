@@ -202,7 +202,7 @@ async def slow(port: int, seen: Seen) -> None:
             finally:
                 answer.cancel()
                 give.close()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1)
 
 
 async def bomb(content: bytes, port: int, seen: Seen) -> None:

@@ -5,16 +5,18 @@ import errno
 import logging
 import os
 import socket
+import time
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
-from weakref import WeakSet
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LOGGER = logging.getLogger("selhn.serve")
 CLOSED_AT_ONCE = 16
+COMING_SECONDS = 5.0
+"""After which an accepted connection without a protocol has failed."""
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Waiting = dict["ImpatientProtocol", None]
 """Connections in the order in which they began to wait for their clients."""
@@ -33,17 +35,18 @@ class Listening(socket.socket):
         self.silent: Waiting = {}
         self.answered: Waiting = {}
         self.sending: Waiting = {}
-        self.known = 0
-        """Open connections that have a protocol; asyncio makes it some rounds after `accept`."""
-        self._open: WeakSet[socket.socket] = WeakSet()
+        self.known, self.coming = 0, 0
+        """Connections with a protocol, and accepted ones for which asyncio makes it in its next rounds."""
+        self._accepted = 0.0
         self._spare: int | None = None
         self._keep_spare()
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Called by asyncio until it raises BlockingIOError, and again in the next round of its loop."""
-        if len(self._open) >= self.most:
-            self._open = WeakSet(one for one in self._open if one.fileno() >= 0)
-        if len(self._open) >= self.most:
+        now = time.monotonic()
+        if now - self._accepted > COMING_SECONDS:
+            self.coming = 0
+        if self.known + self.coming >= self.most:
             LOGGER.warning("%d connections are open, the limit: idle ones are closed for new ones", self.most)
             self._make_room()
             raise BlockingIOError
@@ -55,7 +58,7 @@ class Listening(socket.socket):
             LOGGER.error("new connections are refused (%s): raise the limit, `ulimit -n`", wrong.strerror)
             self._refuse()
             raise BlockingIOError from None
-        self._open.add(accepted[0])
+        self._accepted, self.coming = now, self.coming + 1
         return accepted
 
     def close(self) -> None:
@@ -68,7 +71,7 @@ class Listening(socket.socket):
         idle = list(islice(chain(self.silent, self.answered, self.sending), CLOSED_AT_ONCE))
         for protocol in idle:
             protocol.leave()
-        if not idle and self.known >= self.most:
+        if not idle and not self.coming:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -107,6 +110,7 @@ class ImpatientProtocol(H11Protocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waiting: Waiting | None = None
         self.listening.known += 1
+        self.listening.coming -= self.listening.coming > 0
         self._start("head")
         self._sort()
 

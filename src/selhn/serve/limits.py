@@ -36,6 +36,7 @@ class Limits:
     uploads: int = 8
     """Of them with a picture. Bodies take at most as much memory as so many of the largest ones."""
     connections: int = 512
+    """Open at a time, and at most half of the file descriptors; idle ones are closed for new ones."""
     seconds: float = 30.0
     """From the head of a request to the end of its answer."""
     body_seconds: float = 15.0

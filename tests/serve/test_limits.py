@@ -112,11 +112,19 @@ def test_more_than_can_be_answered_at_a_time():
     assert send(app=app)[0].status_code == 200, "afterwards it answers again"
 
 
-def test_more_pictures_than_are_held():
-    app = Bounded(echo, LIMITS)
-    answers = send("/api/sleep", content=b"x", headers={"content-type": "image/png"}, app=app, times=2)
-    assert sum("is busy with 1 pictures" in answer.text for answer in answers) == 1
-    assert (app.answering, app.pictures, app.held) == (0, 0, 0)
+def test_more_pictures_than_are_answered_at_a_time_wait_their_turn():
+    app, together = None, []
+
+    async def answer(scope, receive, send):
+        together.append(app.answering)
+        await anyio.sleep(0.02)
+        await echo(scope, receive, send)
+
+    app = Bounded(answer, LIMITS)
+    answers = send("/api/x", content=b"x", headers={"content-type": "image/png"}, app=app, times=5)
+    assert [answer.status_code for answer in answers] == [200] * 5
+    assert together == [1] * 5
+    assert (app.answering, app.held) == (0, 0)
 
 
 def test_the_page_on_the_service_names_them():

@@ -1,8 +1,7 @@
 """Limits on requests: how large, how long, how slow, and how many at a time."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import anyio
@@ -34,7 +33,7 @@ class Limits:
     requests: int = 64
     """Answered at a time, from the end of their bodies on; more get 503 with Retry-After."""
     uploads: int = 8
-    """Of them with a picture. Bodies take at most as much memory as so many of the largest ones."""
+    """Of them with a picture; others wait. All bodies take at most the memory of so many of the largest ones."""
     connections: int = 512
     """Open at a time, and at most half of the file descriptors; idle ones are closed for new ones."""
     seconds: float = 30.0
@@ -53,7 +52,8 @@ class Bounded:
 
     def __init__(self, app: ASGIApp, limits: Limits):
         self.app, self.limits = app, limits
-        self.answering, self.pictures, self.held = 0, 0, 0
+        self.answering, self.held = 0, 0
+        self._pictures = anyio.Semaphore(limits.uploads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,18 +82,21 @@ class Bounded:
         headers, body = Headers(scope=scope), bytearray()
         is_picture = headers.get("content-type", "").lower().startswith("image/")
         is_counted = scope["path"].startswith("/api/") and scope["path"] not in UNCOUNTED
-        counts = is_counted, is_counted and is_picture
         limit = self.limits.body if is_picture else self.limits.text_body
         _check_head(headers, limit)
-        self._check_busy(*counts)
+        self._check_busy(is_counted)
         try:
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
                 if not await self._read(receive, body, limit):
                     return  # the client has gone
-                self._check_busy(*counts)
                 receive = _repeated(bytes(body), receive)
-            with self._counted(*counts):
-                await self.app(scope, receive, send)
+            async with self._pictures if is_picture and is_counted else nullcontext():  # in the order of arrival
+                self._check_busy(is_counted)
+                self.answering += is_counted
+                try:
+                    await self.app(scope, receive, send)
+                finally:
+                    self.answering -= is_counted
         finally:
             self.held -= len(body)
 
@@ -114,21 +117,9 @@ class Bounded:
         slow = f"the body took over {self.limits.body_seconds:g} seconds: send it faster, or less"
         raise HTTPException(408, slow, CLOSE)
 
-    def _check_busy(self, is_counted: bool, is_picture: bool) -> None:
+    def _check_busy(self, is_counted: bool) -> None:
         if is_counted and self.answering >= self.limits.requests:
             raise busy(f"{self.answering} requests")
-        if is_picture and self.pictures >= self.limits.uploads:
-            raise busy(f"{self.pictures} pictures")
-
-    @contextmanager
-    def _counted(self, is_counted: bool, is_picture: bool) -> Iterator[None]:
-        self.answering += is_counted
-        self.pictures += is_picture
-        try:
-            yield
-        finally:
-            self.answering -= is_counted
-            self.pictures -= is_picture
 
 
 def _check_head(headers: Headers, limit: int) -> None:

@@ -156,7 +156,8 @@ def test_no_text_takes_long_or_fails_otherwise(tmp_path, name, suffix):
     began = time.process_time()
     with suppress(SelhnError):
         diagnose(path)
-    assert time.process_time() - began < 2
+    # A reader that looks at a text again for every character takes hours.
+    assert time.process_time() - began < 30
 
 
 def test_too_much_is_refused_before_it_is_read(tmp_path, monkeypatch):

@@ -18,6 +18,11 @@ def loss_only(rows, times=1.0, every=1):
     return from_rows([{"step": row["step"], "loss": times * row["loss"]} for row in rows if "loss" in row][::every])
 
 
+def falls_far(verdict):
+    """The best that is said of a loss alone: runs that find few pairs can have such a loss too."""
+    return verdict.kind == "unclear" and "no sign of a stall" in verdict.why
+
+
 def slow_stall(loss, steps):
     """A recorded plain loop: batch 64, margin 0.2, summed, a learning rate of 1e-5 (`plain_run`, seed 2)."""
     with (Path(__file__).parent / "logs" / f"{loss}_low_rate.csv").open() as file:
@@ -86,7 +91,7 @@ class TestTrainedRuns:
         rows = plain_run(loss)
         assert judge(from_rows(rows)).kind == "healthy"
         for times in (1, 2, 128, 64):
-            assert judge(loss_only(rows, times), GUESSES).kind == "healthy", times
+            assert falls_far(judge(loss_only(rows, times), GUESSES)), times
 
     def test_a_run_cut_off_while_it_collapses(self, plain_run):
         rows = [row for row in plain_run("hn") if row["step"] <= 100]
@@ -108,9 +113,9 @@ def noisy(curve, steps=800, noise=0.03, seed=0):
 
 
 @given(st.floats(0.01, 100), st.integers(0, 100))
-def test_a_loss_that_falls_is_healthy_whatever_its_unit(unit, seed):
+def test_a_loss_that_falls_has_no_sign_of_a_stall_whatever_its_unit(unit, seed):
     rows = noisy(lambda x: unit * (0.1 + 0.9 * (1 - x) ** 2), steps=300, seed=seed)
-    assert judge(from_rows(rows), GUESSES).kind == "healthy"
+    assert falls_far(judge(from_rows(rows), GUESSES))
 
 
 @given(st.sampled_from([0.2, 0.4, 51.2, 25.6, 12.8, 6.4]), st.integers(0, 100), st.sampled_from([1, 10]))
@@ -158,7 +163,7 @@ def test_a_loss_that_never_gets_below_chance(times):
     assert verdict.kind in ("diverging", "stalled")
     assert "InfoNCE" in verdict.why
     learnt = [{**row, "loss": row["loss"] * (1 - 0.3 * row["step"] / 1880)} for row in rows]
-    assert judge(from_rows(learnt), list(plateaus(batch=64))).kind == "healthy"
+    assert falls_far(judge(from_rows(learnt), list(plateaus(batch=64))))
 
 
 def test_overfitting_needs_more_than_one_bad_evaluation():
@@ -209,7 +214,7 @@ def test_a_loss_alone_that_rises_again():
     assert verdict.kind == "unclear"
     assert "rises again" in verdict.why
     falls = loss_only(hardly_told_apart(1800, lambda x: 0.0, low=0.11, end=0.05))
-    assert judge(falls, MARGIN).kind == "healthy"
+    assert falls_far(judge(falls, MARGIN))
 
 
 def test_a_loss_alone_on_its_way_from_a_plateau():
@@ -218,7 +223,7 @@ def test_a_loss_alone_on_its_way_from_a_plateau():
     passes = noisy(lambda x: 0.25 - 0.055 * x, noise=0.002)
     assert judge(from_rows(passes), MARGIN).kind == "unclear", "it is where equal scores would be, whatever it fell"
     left = noisy(lambda x: 0.25 - 0.12 * x, noise=0.002)
-    assert judge(from_rows(left), MARGIN).kind == "healthy"
+    assert falls_far(judge(from_rows(left), MARGIN))
 
 
 def test_a_stall_in_which_ranks_get_better_is_a_stall():
@@ -300,7 +305,7 @@ def test_a_run_gets_over_a_few_steps_that_overflow():
     rows = falling()
     rows[100]["loss"] = math.inf
     verdict = judge(from_rows(rows))
-    assert verdict.kind == "healthy"
+    assert falls_far(verdict)
     assert verdict.evidence[0] == "1 of 5000 rows have no finite loss"
     rows[-1]["loss"] = math.nan
     assert (judge(from_rows(rows)).kind, judge(from_rows(rows)).since) == ("diverging", 101)
@@ -311,7 +316,7 @@ def test_a_run_gets_over_a_few_steps_that_overflow():
 def test_an_evaluation_that_is_no_number_decides_nothing():
     rows = [{**row, **({"val_loss": row["loss"] + 0.1} if row["step"] % 500 == 0 else {})} for row in falling()]
     rows[999]["val_loss"] = math.nan
-    assert judge(from_rows(rows)).kind == "healthy"
+    assert falls_far(judge(from_rows(rows)))
 
 
 @pytest.mark.parametrize("every", [1, 10])

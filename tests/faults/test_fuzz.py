@@ -4,18 +4,15 @@ import json
 
 from faults.drill import run_drill
 
-KNOWN: dict[str, str] = {}
-"""Findings that are being fixed, by the start of their signature, and how."""
-
 
 def check(found):
-    wrong = [one for one in found if one["fault"] and not any(one["signature"].startswith(known) for known in KNOWN)]
+    wrong = [one for one in found if one["fault"]]
     assert not wrong, "\n".join(f"{one['signature']}\n    {one['done']}" for one in wrong)
 
 
 def test_some_damaged_and_forged_files_over_every_reader():
-    found = json.loads(run_drill("fuzz", "--cases", "400", "--seed", "0", "--json", "--workers", "1"))
-    assert len(found) >= 400
+    found = json.loads(run_drill("fuzz", "--cases", "300", "--seed", "0", "--json", "--workers", "1"))
+    assert len(found) >= 300
     assert {one["what"] for one in found} >= {"refused", "equal", "different"}
     check(found)
 

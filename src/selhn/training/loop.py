@@ -165,9 +165,10 @@ def train_in(
         if data.test.folds > 1:
             progress.say(f"test: {in_folds(data.test, data.test.folds)}")
         stalled = None if alarm is None else alarm.said
-        folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
         if folder.path is not None:
             folder.write_verdict(diagnose(folder.path).verdict.to_dict())
+        # The last file: a run that has it is finished, and is not continued.
+        folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
     return Run(folder.path, dev, test, position.best_epoch, stalled)
 
 

@@ -189,6 +189,8 @@ class RunFolder:
         """
         if self.path is None:
             return
+        checkpoints = self.file("checkpoints")  # of which a killed process may have left more than two
+        remove_others(checkpoints, {*checkpoint_paths(checkpoints)[:2], self._last or checkpoints})
         if not finished:
             self.file(RESULTS).unlink(missing_ok=True)
             self.file("verdict.json").unlink(missing_ok=True)

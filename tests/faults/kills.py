@@ -178,6 +178,7 @@ class Drill:
     def _fresh(self) -> None:
         shutil.rmtree(self.place, ignore_errors=True)
         shutil.copytree(self.folder / "prepared", self.place, symlinks=True)
+        self.inodes = {path: path.stat().st_ino for path in self.place.rglob("*")}
 
     def _disturbed(self, point: Point, count: bool = False) -> tuple[int, dict[str, Any]]:
         """Work until the point; the exit status (or the number of operations), and what the process told."""
@@ -226,7 +227,7 @@ class Drill:
         if status == 3 or (point.kind != "full" and status not in (0, -signal.SIGKILL)):
             return Ended(point, f"ended with {status}: {self._last()}", what)
         if point.kind == "power":
-            empty_unsynced(self.place, self.folder / "prepared", set(told.get("synced", ())))
+            empty_unsynced(self.place, self.folder / "prepared", self.inodes, set(told.get("synced", ())))
         problem, end = self._continued(self.before)
         left = names_in(self.place) - self.names
         if not problem and end != self.good:
@@ -239,13 +240,16 @@ class Drill:
         return self.said.read_text().strip().splitlines()[-1][:200] if self.said.exists() else ""
 
 
-def empty_unsynced(place: Path, prepared: Path, synced: set[int]) -> None:
-    """What a power cut may do: files that were written and never written through are there, but empty."""
-    for path in place.rglob("*"):
-        old = prepared / path.relative_to(place)
-        is_new = path.is_file() and not (old.is_file() and old.read_bytes() == path.read_bytes())
-        if is_new and path.stat().st_ino not in synced:
-            os.truncate(path, 0)
+def empty_unsynced(place: Path, prepared: Path, inodes: Mapping[Path, int], synced: set[int]) -> None:
+    """What a power cut may do to files that were written and never written through.
+
+    New ones are there, but empty; those that were changed in place have what they had in common before and after.
+    """
+    for path in (path for path in place.rglob("*") if path.is_file()):
+        old, inode, content = prepared / path.relative_to(place), path.stat().st_ino, path.read_bytes()
+        before = old.read_bytes() if inodes.get(path) == inode else b""
+        if inode not in synced and (inodes.get(path) != inode or before != content):
+            os.truncate(path, len(os.path.commonprefix([before, content])))
 
 
 def points(drill: Drill, kinds: Sequence[str], most: int | None, randoms: int, seed: int) -> list[Point]:

@@ -56,6 +56,20 @@ def test_a_full_disk_leaves_the_index_as_it_was(index, make_item, model, monkeyp
     assert Index.load(index.path).ids() != before or action in ("compact", "save")
 
 
+def test_a_manifest_that_is_there_but_cannot_be_synced_keeps_its_files(index, make_item, monkeypatch):
+    def no_room(folder, files=False):
+        if folder == index.path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("selhn.base.files.sync_folder", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        index.add([make_item(50)])
+    monkeypatch.undo()
+    again = Index.load(index.path)
+    again.check()
+    assert "item50" in again
+
+
 def test_a_disk_that_is_really_full(index, make_item):
     """A limit on the size of files is the nearest thing to a full disk that needs no rights."""
     import resource

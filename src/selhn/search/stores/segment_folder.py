@@ -117,7 +117,8 @@ class IndexFolder:
         `before` is what the folder has now: its numbering continues. Of each draft, what is left of its
         segments is written as one. `model` is saved too if given.
         """
-        numbers = count(before.next_name)
+        numbers, manifest = count(before.next_name), self.path / MANIFEST
+        was = manifest.stat().st_ino if manifest.exists() else None
         try:
             with self._errors_explained():
                 segments = [self._with_deleted(segment, numbers) for segment in after.segments]
@@ -144,7 +145,9 @@ class IndexFolder:
                         sync_folder(self.path / name)
                 now.write(self.path)
         except BaseException:
-            self.sweep(before)
+            # Not if the new manifest is there and only syncing it has failed: it names the new files.
+            if was == (manifest.stat().st_ino if manifest.exists() else None):
+                self.sweep(before)
             raise
         self.sweep(now)
         return now

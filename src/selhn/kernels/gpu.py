@@ -1,6 +1,7 @@
 """What the kernels ask of a GPU: Triton, products in float32, two pieces of work at once."""
 
 import importlib.util
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
@@ -36,20 +37,49 @@ def side_by_side(first: Callable[[], FirstT], second: Callable[[], SecondT]) -> 
     """
     if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
         return first(), second()
-    here = torch.cuda.current_stream()
+    here, above = torch.cuda.current_stream(), _own.path
     # Neither branch is on this stream: the backward pass of one would wait for the other's work there.
-    branches = _branches(here)
+    branches = [own_stream(here.device, (*above, side)) for side in (0, 1)]
+    if any(stream == here and place != above for (_, place), stream in _own.streams.items()):
+        return first(), second()  # someone else records on a stream of ours
     results: list[Any] = []
-    for branch, compute in zip(branches, (first, second)):
-        branch.wait_stream(here)
-        with torch.cuda.stream(branch):
-            results.append(compute())
+    try:
+        for side, compute in enumerate((first, second)):
+            _own.path = (*above, side)
+            branches[side].wait_stream(here)
+            with torch.cuda.stream(branches[side]):
+                results.append(compute())
+    finally:
+        _own.path = above
     for branch in branches:
         here.wait_stream(branch)
     return results[0], results[1]
 
 
-@cache
-def _branches(stream: torch.cuda.Stream) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Two for each stream, so that a branch can have branches."""
-    return torch.cuda.Stream(stream.device), torch.cuda.Stream(stream.device)
+class _Own(threading.local):
+    """The streams of a thread, by device and place among branches of branches; () is where they start."""
+
+    def __init__(self) -> None:
+        self.streams: dict[tuple[int, tuple[int, ...]], torch.cuda.Stream] = {}
+        self.path: tuple[int, ...] = ()
+
+
+_own, _everyones = _Own(), set[torch.cuda.Stream]()
+
+
+def own_stream(device: torch.device, path: tuple[int, ...] = ()) -> Any:
+    """The stream of a place, the same every time, and of no other place of this thread.
+
+    PyTorch hands out the same 32 streams over and over. If two places shared one, a tensor that was freed at
+    the first could be overwritten at the second while the branch that was given it still reads it.
+    """
+    key = (torch.cuda.current_device() if device.index is None else device.index, path)
+    if key not in _own.streams:
+        ring = [torch.cuda.Stream(device) for _ in range(32)]
+        free = [stream for stream in ring if stream not in _everyones]
+        free += [
+            stream for stream in ring if stream not in _own.streams.values()
+        ]  # those of other threads at the worst
+        _own.streams[key] = free[0]
+        _everyones.add(free[0])
+    return _own.streams[key]

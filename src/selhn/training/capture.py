@@ -14,6 +14,7 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.data import Pairs, Step
+from selhn.kernels.gpu import own_stream
 from selhn.training.log import Numbers
 
 Compute = Callable[[Pairs, int], dict[str, Tensor]]
@@ -84,7 +85,7 @@ def recording_stream(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    stream = torch.cuda.Stream(device)
+    stream = own_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield

@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 
 from selhn.data import load_data
@@ -29,3 +31,12 @@ def tiny_model(tiny_data):
 @pytest.fixture
 def tiny_config():
     return TrainConfig(epochs=2, batch_size=64, device="cpu")
+
+
+@pytest.fixture
+def default_signals():
+    """As in a terminal: a program that was started with nohup ignores SIGHUP."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -17,7 +17,7 @@ def test_the_first_ctrl_c_waits_and_the_second_does_not():
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_other_signals_wait_too(name):
+def test_other_signals_wait_too(name, default_signals):
     number = getattr(signal, name)
     before = signal.getsignal(number)
     with interruptible() as interrupted:

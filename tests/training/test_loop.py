@@ -86,7 +86,9 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys, name):
+def test_a_signal_saves_and_says_how_to_go_on(
+    tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch, capsys, name, default_signals
+):
     step, count, number = steps.training_step, [0], getattr(signal, name)
 
     def sent_at_third(*args):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from selhn.base.sealed import read_sealed_json, read_sealed_text, write_sealed_json
 from selhn.data import load_data, write_native
 from selhn.eval import evaluate, recall, score_split
 from selhn.eval.stored import StoredScores
@@ -67,7 +68,8 @@ def test_scores_are_kept_and_taken_up_again(runs, tiny_data, tmp_path, monkeypat
 def test_runs_that_do_not_go_together(runs, tmp_path):
     saf, larger = runs / "saf" / "seed0", tmp_path / "larger"
     shutil.copytree(saf, larger)
-    (larger / "identity.json").write_text((saf / "identity.json").read_text().replace(" 100 images", " 101 images"))
+    identity = read_sealed_json(saf / "identity.json", "")
+    write_sealed_json(larger / "identity.json", {**identity, "data": identity["data"].replace(" 100 ", " 101 ")})
     with pytest.raises(ValueError, match="was trained on other data .*101 images.* than .*100 images"):
         list(measure_runs([saf, larger]))
     with pytest.raises(ValueError, match="101 images"):
@@ -78,7 +80,7 @@ def test_runs_that_do_not_go_together(runs, tmp_path):
         list(measure_runs([saf], folds=7))
     other = tmp_path / "noisy"
     shutil.copytree(saf, other)
-    config = (other / "config.yaml").read_text().replace("images: 100", "images: 100\n  noise: 2.0")
+    config = read_sealed_text(other / "config.yaml", "").replace("images: 100", "images: 100\n  noise: 2.0")
     (other / "config.yaml").write_text(config)
     with pytest.raises(ValueError, match="noise=2.0"):
         list(measure_runs([saf, other]))

@@ -252,7 +252,7 @@ def _loss_alone(facts: Facts) -> Finding | None:
     """A loss that fell far, and nothing else: InfoNCE and Triplet fall as far in runs that find few pairs."""
     if facts.gaps is not None or facts.log.dev:
         return None
-    words = "the loss fell to where equal scores cannot take it: no sign of a stall, but a loss alone is no proof"
+    words = "the loss fell to where equal scores cannot take it: no sign of a stall, but a loss alone proves nothing"
     return Finding(words, (facts.course, *facts.others), remedy="log RSUM on held-out pairs, or the scores with Probe")
 
 

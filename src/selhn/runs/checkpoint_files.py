@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged
 from selhn.base.files import new_folder, write_whole
 from selhn.base.sealed import CHECKSUMS_FILE, FORMAT, digest_file, seal, verify
+from selhn.base.tensor_files import read_tensors
 from selhn.base.untrusted import read_json
 from selhn.runs.weights import save_weights
 
@@ -93,8 +94,8 @@ def _read(path: Path, log: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         content = read_json(path / CONTENT)
         verify(path, FILES, what_to_do, required=content.get("format") == FORMAT)
-        tensors = load_file(path / TENSORS)
-    except (OSError, ValueError, SafetensorError) as error:
+        tensors = read_tensors(path / TENSORS, what_to_do)
+    except (OSError, ValueError) as error:
         raise Damaged(f"the checkpoint {path} is damaged ({error})") from None
     of_log = content.get("log")
     if of_log is not None and log.exists() and of_log != [of_log[0], digest_file(log, int(of_log[0]))]:

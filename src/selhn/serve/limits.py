@@ -79,7 +79,7 @@ class Bounded:
             await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, body = Headers(scope=scope), bytearray()
+        headers, body, size = Headers(scope=scope), bytearray(), 0
         is_picture = headers.get("content-type", "").lower().startswith("image/")
         is_counted = scope["path"].startswith("/api/") and scope["path"] not in UNCOUNTED
         limit = self.limits.body if is_picture else self.limits.text_body
@@ -89,7 +89,8 @@ class Bounded:
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
                 if not await self._read(receive, body, limit):
                     return  # the client has gone
-                receive = _repeated(bytes(body), receive)
+                receive, size = _repeated(bytes(body), receive), len(body)
+                body.clear()  # no second copy while it waits
             async with self._pictures if is_picture and is_counted else nullcontext():  # in the order of arrival
                 self._check_busy(is_counted)
                 self.answering += is_counted
@@ -98,7 +99,7 @@ class Bounded:
                 finally:
                     self.answering -= is_counted
         finally:
-            self.held -= len(body)
+            self.held -= size or len(body)
 
     async def _read(self, receive: Receive, body: bytearray, limit: int) -> bool:
         """Receive the whole body; False if the client does not send it to its end."""

@@ -1,8 +1,10 @@
 """`selhn serve`: open an index or runs, and answer until stopped."""
 
+import ctypes
 import importlib.util
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,6 +85,7 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
     from selhn.serve.log import log_sparingly
 
     log_sparingly()
+    return_large_memory()
     gate = Listening(listening, limits.connections)
     settings = {"seconds": limits.head_seconds, "listening": gate}
     config = uvicorn.Config(
@@ -105,6 +108,16 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
         uvicorn.Server(config).run(sockets=[gate])
     except KeyboardInterrupt:
         print("\nStopped.")
+
+
+def return_large_memory() -> None:
+    """Give the memory of large bodies back to the system as soon as they are answered, where the C library can.
+
+    Otherwise glibc keeps it from the second one on, in pieces that later bodies may not fit into.
+    """
+    with suppress(OSError, AttributeError):  # not glibc
+        mmap_threshold = -3
+        ctypes.CDLL(None).mallopt(mmap_threshold, 4 * 2**20)
 
 
 def _greeting(name: str, host: str, port: int, with_token: bool) -> str:

@@ -40,6 +40,18 @@ def test_a_picture_is_only_that_of_an_item(library, tmp_path):
     assert library.picture(library.index.ids()[0]) is None
 
 
+def test_an_indexed_link_is_shown_as_long_as_it_leads_to_what_was_indexed(library, tmp_path):
+    outside = tmp_path / "elsewhere.png"
+    outside.write_bytes(encoded(photo(31), "PNG"))
+    link = tmp_path / "Pictures" / "link.png"
+    link.symlink_to(outside)
+    library.apply(library.plan(library.scan(tmp_path / "Pictures")), cache=tmp_path / "cache", quiet=True)
+    assert library.picture(str(link)) == outside
+    link.unlink()
+    link.symlink_to("/etc/hostname")
+    assert library.picture(str(link)) is None
+
+
 def test_adding_changing_deleting(library, tmp_path):
     content = encoded(photo(77))
     name = library.add(content, 10**6, ["a red dog"], {"own": 1})

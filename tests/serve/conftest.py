@@ -88,3 +88,42 @@ def start_server(tmp_path_factory):
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from page_driver import CHROMIUM, playwright
+
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Pages of their own; each must load nothing from elsewhere, and say no error."""
+    opened, wrong = [], []
+
+    def open_one(address, expect_errors=False, **settings):
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **settings}
+        )
+        context.set_default_timeout(20_000)
+        opened.append(context)
+        page = context.new_page()
+        host = address.split("/")[2].split("#")[0]
+        page.on(
+            "request",
+            lambda request: host in request.url or request.url.startswith("blob:") or wrong.append(request.url),
+        )
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        if not expect_errors:
+            page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
+        page.goto(address)
+        return page
+
+    yield open_one
+    for context in opened:
+        context.close()
+    assert not wrong

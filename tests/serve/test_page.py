@@ -1,18 +1,14 @@
-"""The page in a real browser: Debian's Chromium (`apt-get install chromium`), driven by Playwright."""
+"""The page in a real browser: asking, filters, keyboard, runs."""
 
 import json
-import os
 import re
-import shutil
 
 import pytest
+from page_driver import PHONE, ask, captions, drop, needs_chromium, playwright, until
 from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-playwright.expect.set_options(timeout=20_000)
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or CHROMIUM=PATH")
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -20,68 +16,11 @@ def server(start_server):
     return start_server()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser):
-    """Pages of their own; each must load nothing from elsewhere, and say no error."""
-    opened, wrong = [], []
-
-    def open_one(address, expect_errors=False, **settings):
-        context = browser.new_context(
-            **{"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **settings}
-        )
-        context.set_default_timeout(20_000)
-        opened.append(context)
-        page = context.new_page()
-        host = address.split("/")[2].split("#")[0]
-        page.on(
-            "request",
-            lambda request: host in request.url or request.url.startswith("blob:") or wrong.append(request.url),
-        )
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        if not expect_errors:
-            page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
-        page.goto(address)
-        return page
-
-    yield open_one
-    for context in opened:
-        context.close()
-    assert not wrong
-
-
 @pytest.fixture
 def page(open_page, server):
     page = open_page(server.address)
     page.wait_for_selector(".open")
     return page
-
-
-def until(page, expression):
-    """Wait for something to be true; the policy of the page forbids Playwright's own way, which is eval."""
-    for _ in range(400):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
-
-
-def captions(page):
-    return page.locator(".card .caption").all_inner_texts()
-
-
-def ask(page, text):
-    with page.expect_response(re.compile("/api/v1/search")) as answered:
-        page.fill("#text", text)
-        page.press("#text", "Enter")
-    return [hit["captions"][0] for hit in answered.value.json()["answers"]]
 
 
 def test_it_begins_with_what_there_is(page):
@@ -112,20 +51,6 @@ def test_what_is_typed_is_asked_without_enter(page):
     with page.expect_response(re.compile(r"/api/v1/search\?text=a\+red\+dog")):
         page.type("#text", "a red dog")
     playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
-
-
-def drop(page, content, kind="image/png"):
-    page.evaluate(
-        """async ([bytes, kind]) => {
-            const carried = new DataTransfer();
-            carried.items.add(new File([new Uint8Array(bytes)], "picture", { type: kind }));
-            const how = { dataTransfer: carried, bubbles: true, cancelable: true };
-            for (const name of ["dragenter", "dragover"]) document.body.dispatchEvent(new DragEvent(name, how));
-            window.zone = !document.getElementById("drop").hidden;
-            document.body.dispatchEvent(new DragEvent("drop", how));
-        }""",
-        [list(content), kind],
-    )
 
 
 def test_a_picture_that_is_dropped_finds_itself(page):
@@ -293,8 +218,7 @@ def test_names_that_look_like_markup_stay_names(open_page, server):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_on_a_phone(open_page, server, scheme):
-    phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "color_scheme": scheme}
-    page = open_page(server.address, **phone)
+    page = open_page(server.address, color_scheme=scheme, **PHONE)
     page.wait_for_selector(".open")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
     boxes = [page.locator(".card").nth(row).bounding_box() for row in (0, 1, 2)]

@@ -4,6 +4,7 @@ import contextlib
 import resource
 import sys
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from selhn.text import Vocabulary
 COLOURS = ("red", "green", "blue", "grey")
 WORDS = [f"a {colour} {thing} in the snow" for colour in COLOURS for thing in ("ball", "dog", "house")]
 NUMBER = 12
+SHAPES = ((60, 40), (40, 60), (50, 50), (90, 30))
 
 
 def small_model(name="rvse", **settings):
@@ -26,8 +28,12 @@ def small_model(name="rvse", **settings):
     return create_model(name, tokenizer=Vocabulary.build(WORDS, 1), feature_dim=4, dim=8, **settings).eval()
 
 
-def make_collection(folder, place=None):
-    """Twelve pictures in two folders, four of them with a licence, in an index as `selhn index` writes it."""
+def make_collection(folder, place=None, more=0):
+    """Twelve pictures in two folders, four of them with a licence, in an index as `selhn index` writes it.
+
+    Args:
+        more: pictures of several shapes without captions, five on every third day before 2024-03-02.
+    """
     root = folder / "Pictures"
     (root / "trip").mkdir(parents=True)
     extractor = Extractor(TinyBackbone())
@@ -46,6 +52,14 @@ def make_collection(folder, place=None):
                 "source": "https://example.org/1",
             }
         items.append(Item(str(path), extractor([image])[0], None, (WORDS[number], f"number {number}"), facts))
+    for number in range(more):
+        size = SHAPES[number % len(SHAPES)]
+        image = photo(NUMBER + number, size)
+        path = root / f"more{number:03}.png"
+        path.write_bytes(encoded(image, "PNG"))
+        taken = datetime(2024, 3, 1, 12) - timedelta(days=3 * (number // 5), minutes=number % 5)
+        facts = {"taken": str(taken), "width": size[0], "height": size[1], "camera": "Tiny One"}
+        items.append(Item(str(path), extractor([image])[0], None, (), picture_facts(path, root) | facts))
     index.add(items)
     return Collection(Library(index, extractor, [root], "Tiny pictures"))
 
@@ -70,12 +84,13 @@ def main():
     token = settings.pop("token", None)
     with_bug = settings.pop("bug", None) is not None
     slow = float(settings.pop("slow", 0))
+    more = int(settings.pop("more", 0))
     greedy = settings.pop("greedy", None) is not None
     if descriptors := int(settings.pop("descriptors", 0)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    service = Service(make_collection(folder), WatchedRuns(folder / "runs"), limits=limits, writable=True)
+    service = Service(make_collection(folder, more=more), WatchedRuns(folder / "runs"), limits=limits, writable=True)
     if with_bug:
         service.collection.fields = lambda: 1 // 0
     if slow:

@@ -28,7 +28,7 @@ from selhn.pictures.picture_files import Found, find_pictures, read_bytes
 from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
-from selhn.search import Index, Item, Query, is_milvus
+from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
@@ -227,7 +227,22 @@ class Library:
 
     def picture(self, name: str) -> Path | None:
         """The file of an item; None if it has none."""
-        return locate(self.folders, name) if name in self.index else None
+        found = self.index.store.get([name]).get(name)
+        return None if found is None else self.file_of(found.record)
+
+    def file_of(self, item: Record | Hit) -> Path | None:
+        """The file of an item, in one of the folders.
+
+        A link that was indexed may lead elsewhere, as long as size and time of the file are those that were indexed.
+        """
+        found, path = locate(self.folders, item.id), Path(item.id)
+        if found is not None or not path.is_symlink():
+            return found
+        for folder in self.folders:
+            if path.is_file() and path.parent.resolve().is_relative_to(folder):
+                now = picture_facts(path, folder)
+                return path.resolve() if now and now.items() <= item.metadata.items() else None
+        return None
 
     def add(
         self,

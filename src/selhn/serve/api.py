@@ -49,7 +49,7 @@ def api_routes(service: Service) -> APIRouter:
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
         records, total = await service.queries.run(collection.browse, asked.first, number, asked.where)
-        pictures = await service.read(collection.have_pictures, [record.id for record in records])
+        pictures = await service.read(collection.have_pictures, records)
         found = [messages.ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
         return messages.Items(items=found, total=total)
 
@@ -207,7 +207,7 @@ async def _answers(service: Service, asked: Search, content: bytes | None) -> me
         prepared = await service.decode(collection.library.prepare, content, limits.pixels, sent=True)
         regions = await service.extractions.ask(prepared)
     hits = await service.queries.ask(asked.query(regions))
-    pictures = await service.read(collection.have_pictures, [hit.id for hit in hits])
+    pictures = await service.read(collection.have_pictures, hits)
     return messages.Answers(answers=[messages.HitMessage.of(*pair) for pair in zip(hits, pictures)])
 
 

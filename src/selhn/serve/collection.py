@@ -12,7 +12,6 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
-from selhn.pictures.picture_folders import locate
 from selhn.search import Hit, Query, Record
 from selhn.serve.batching import Wanted
 
@@ -61,9 +60,9 @@ class Collection:
         assert self.extractor is not None
         return list(self.extractor.extract(pictures))
 
-    def have_pictures(self, names: Sequence[str]) -> list[bool]:
+    def have_pictures(self, items: Sequence[Record] | Sequence[Hit]) -> list[bool]:
         """Which items of the index have a file."""
-        return [locate(self.folders, name) is not None for name in names]
+        return [self.library.file_of(item) is not None for item in items]
 
     def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
         """A page of the items that match a filter, and the number of all that do."""

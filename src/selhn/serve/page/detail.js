@@ -17,11 +17,13 @@ let use, row = 0, many = 0, asking;
 export function startDetail(given) {
   use = given;
   const dialog = $("detail");
-  $("detail-close").addEventListener("click", () => dialog.close());
-  $("detail-like").addEventListener("click", () => { dialog.close(); use.like(use.at(row)); });
+  $("detail-close").addEventListener("click", leave);
+  $("detail-like").addEventListener("click", () => leave().then(() => use.like(use.at(row))));
   $("detail-before").addEventListener("click", () => turn(-1));
   $("detail-next").addEventListener("click", () => turn(1));
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) leave(); });
+  dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
+  if (history.state?.detail) history.replaceState(null, "");
   dialog.addEventListener("close", () => { asking?.abort(); use.turned(row); });
   dialog.addEventListener("keydown", (event) => {
     if (event.target.closest("#look-words") && event.key !== "Escape") return;
@@ -33,8 +35,23 @@ export function startDetail(given) {
 export function openDetail(which, number) {
   [row, many] = [which, number];
   draw(use.at(row));
+  history.pushState({ detail: true }, "");
   $("detail").showModal();
   $("detail-like").focus();
+}
+
+// An open picture is a step of the history, so that Back closes it, and closing it goes back.
+function leave() {
+  return new Promise((done) => {
+    addEventListener("popstate", () => setTimeout(done), { once: true });
+    history.back();
+  });
+}
+
+export function closeDetail() {
+  const open = $("detail").open;
+  $("detail").close();
+  return open;
 }
 
 function turn(step) {

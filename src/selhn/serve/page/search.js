@@ -1,5 +1,5 @@
 // The question and its answers: what is asked, from where, and what is shown meanwhile.
-import { openDetail, startDetail } from "./detail.js";
+import { closeDetail, openDetail, startDetail } from "./detail.js";
 import { $, count, el } from "./dom.js";
 import { addCards, focusCard, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
@@ -7,7 +7,7 @@ import { acceptPictures } from "./picture.js";
 
 const PAGE = 24;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
-const asked = { text: "", like: null, picture: null, filters: {} };
+const asked = { text: "", like: null, picture: null, filters: {}, where: "" };
 let about, running, timer, shown = [], total = 0;
 
 export function startSearch(told) {
@@ -25,7 +25,10 @@ export function startSearch(told) {
   $("text").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => typed(false), PAUSE); });
   $("more").addEventListener("click", () => load(shown.length));
   $("again").addEventListener("click", () => load(0));
-  addEventListener("popstate", () => { readAddress(); drawFilters(); load(0); });
+  addEventListener("popstate", () => {
+    if (closeDetail()) return; // Back closes the picture; the question stays
+    readAddress(); drawFilters(); load(0);
+  });
   addEventListener("keydown", keys);
   drawChips();
   load(0);
@@ -57,7 +60,7 @@ function moreLike(item) {
 
 // The address holds the question, but for a picture from this machine, which nobody else has.
 function writeAddress(typing) {
-  const pairs = [["text", asked.text], ["like", asked.like?.id ?? ""]];
+  const pairs = [["text", asked.text], ["like", asked.like?.id ?? ""], ["where", asked.where]];
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
   history[typing ? "replaceState" : "pushState"](null, "", words ? `?${words}` : location.pathname);
@@ -71,13 +74,13 @@ function readAddress() {
     if (!name.startsWith("is.") || !(name.slice(3) in about.fields)) continue;
     try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
   }
-  Object.assign(asked, { text: words.get("text") ?? "", like: like ? { id: like, picture: true } : null, filters });
+  Object.assign(asked, { text: words.get("text") ?? "", like: like ? { id: like, picture: true } : null, filters, where: words.get("where") ?? "" });
   $("text").value = asked.text;
   drawChips();
 }
 
-const where = () => Object.entries(asked.filters)
-  .map(([name, value]) => `${quoted(name)} = ${typeof value === "string" ? quoted(value) : value}`).join(" and ");
+const where = () => [...(asked.where ? [`(${asked.where})`] : []), ...Object.entries(asked.filters)
+  .map(([name, value]) => `${quoted(name)} = ${typeof value === "string" ? quoted(value) : value}`)].join(" and ");
 const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;
 
 async function load(first) {
@@ -99,7 +102,7 @@ async function load(first) {
     if (mine !== running) return;
     if (!first) { grid.replaceChildren(); shown = []; }
     const best = question ? found.find((hit) => hit.score > 0)?.score ?? 1 : null;
-    addCards(found.slice(first ? shown.length : 0), best, shown.length);
+    addCards(question && first ? found.slice(shown.length) : found, best, shown.length);
     shown = question ? found : [...shown, ...found];
     told(question);
   } catch (error) {
@@ -138,7 +141,7 @@ function told(question) {
   $("more").hidden = shown.length >= total;
   if (!shown.length) {
     $("status").textContent = "";
-    const filtered = Object.keys(asked.filters).length > 0;
+    const filtered = where() !== "";
     const hint = filtered ? "No picture passes these filters. Take one off." :
       about.items ? "Ask in other words." : "This index is empty. Add pictures with selhn index FOLDER.";
     $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), hint);
@@ -164,7 +167,9 @@ function suggestions() {
 }
 
 function drawFilters() {
-  $("filters").replaceChildren(...Object.entries(about.fields).map(([name, values]) => {
+  const own = asked.where ? [el("button", { type: "button", class: "set", "aria-label": `Remove the filter ${asked.where}`,
+    onclick: () => { change({ where: "" }); drawFilters(); } }, el("span", {}, asked.where), " ×")] : [];
+  $("filters").replaceChildren(...own, ...Object.entries(about.fields).map(([name, values]) => {
     const chosen = values.findIndex(({ value }) => value === asked.filters[name]);
     const options = values.map(({ value, count }, row) => el("option", { value: row, selected: row === chosen }, `${value}  (${count})`));
     const every = el("option", { value: "" }, `${name}: any`);
@@ -186,7 +191,7 @@ function drawChips() {
 }
 
 function chip(words, id, remove) {
-  const image = el("img", { alt: "" });
+  const image = el("img", { alt: "", onerror: () => image.remove() });
   if (id === null) image.src = asked.picture.address;
   else if (about.can.show_pictures) show(image, id, 160);
   const button = el("button", { type: "button", "aria-label": `Remove: ${words}`, onclick: () => { remove(); $("text").focus(); } }, "×");

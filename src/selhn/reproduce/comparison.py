@@ -85,7 +85,7 @@ def describe(data: str) -> str:
 class Line:
     """A row of a table: the paper's numbers, ours for every seed, and a note."""
 
-    def __init__(self, paper: PaperRow, ours: Sequence[Metrics], note: str):
+    def __init__(self, paper: PaperRow, ours: Sequence[Metrics], note: str, same_data: bool = True):
         self.paper, self.ours, self.note = paper, ours, note
         rsums = [one.rsum for one in ours]
         self.rsum = statistics.fmean(rsums) if rsums else None
@@ -96,8 +96,8 @@ class Line:
             mean = Metrics.mean(ours)
             self.recalls = [*mean.i2t.recalls.values(), *mean.t2i.recalls.values()]
         self.difference: float | None = None
-        """Ours less the paper's; None if its numbers are not a target."""
-        if self.rsum is not None and paper.rsum is not None and "no target" not in paper.note:
+        """Ours less the paper's; None if its numbers are not a target, or of other data."""
+        if same_data and self.rsum is not None and paper.rsum is not None and "no target" not in paper.note:
             self.difference = self.rsum - paper.rsum
 
 
@@ -116,7 +116,7 @@ def line(row: PaperRow, runs: PaperRuns) -> Line:
             folds = 1
         ours = runs.metrics(members, folds)
         notes += [f"{member.name}: {runs.failed[member]}" for member in members if member in runs.failed]
-    return Line(row, ours, "; ".join(note for note in notes if note))
+    return Line(row, ours, "; ".join(note for note in notes if note), _is_papers(runs))
 
 
 def write_table(name: str, runs: PaperRuns) -> Path:
@@ -156,7 +156,7 @@ def _made_from(runs: PaperRuns) -> str:
     if runs.small:
         notes += " Made with --tiny, to show that everything runs: neither the numbers nor their order say anything "
         notes += "about which loss is better. Instead of a BERT there is one layer with random weights."
-    elif runs.data_name not in ("f30k", "coco"):
+    elif not _is_papers(runs):
         notes += " The paper's numbers are of other data: compare the order of the rows, not the numbers."
     changed = f", {' '.join(runs.settings)}" if runs.settings else ""
     return (
@@ -164,6 +164,11 @@ def _made_from(runs: PaperRuns) -> str:
         f"{runs.data.test.num_images:,} to test, seeds {', '.join(map(str, runs.seeds))}{changed}; "
         f"{about['device']}, torch {about['torch']}, selhn {about['selhn']}.{notes}"
     )
+
+
+def _is_papers(runs: PaperRuns) -> bool:
+    """Whether the runs are of the paper's data, so that its numbers can be subtracted."""
+    return runs.data_name in ("f30k", "coco") and not runs.small
 
 
 def _cells(one: Line) -> tuple[str, ...]:

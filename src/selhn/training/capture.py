@@ -87,6 +87,8 @@ def recording_stream(device: torch.device) -> Iterator[None]:
         return
     stream = own_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-    torch.cuda.current_stream(device).wait_stream(stream)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:  # also after an error: what comes next may read or free what this stream still uses
+        torch.cuda.current_stream(device).wait_stream(stream)

@@ -31,6 +31,21 @@ def turned_jpeg(orientation=6):
     return encoded(photo(), exif=exif.tobytes(), quality=95)
 
 
+PARIS = {1: "N", 2: (48.0, 51.0, 29.6), 3: "E", 4: (2.0, 17.0, 40.2)}
+
+
+def exif_of(make="Apple", model="iPhone 12", taken="2019:06:14 15:03:22", place=PARIS, orientation=1, changed=None):
+    """What a phone writes."""
+    exif = Image.Exif()
+    for tag, value in ((0x010F, make), (0x0110, model), (0x0112, orientation), (0x0132, changed)):
+        if value is not None:
+            exif[tag] = value
+    if taken is not None:
+        exif.get_ifd(0x8769)[0x9003] = taken
+    exif.get_ifd(0x8825).update(place)
+    return exif
+
+
 def animated_gif():
     return encoded(photo(1), "GIF", save_all=True, append_images=[photo(2), photo(3)])
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, huge_png, photo
+from picture_cases import TinyBackbone, encoded, exif_of, huge_png, photo
 
 from selhn.base.errors import SelhnError
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
+from selhn.pictures.plans import make_plan
+from selhn.search import Index, Item
 from selhn.text import Vocabulary
 
 NUMBER = 3
@@ -136,3 +138,83 @@ def test_an_upload_that_was_interrupted(library, tmp_path, monkeypatch):
     os.utime(left, (1, 1))
     library.add(content)
     assert not left.exists()
+
+
+FACTS = {
+    **{"taken": "2019-06-14 15:03:22", "camera": "Apple iPhone 12", "width": 40, "height": 30},
+    **{"latitude": 48.858222, "longitude": 2.2945},
+}
+
+
+def facts_of(index, path):
+    metadata = index.get(str(path)).metadata
+    return {name: value for name, value in metadata.items() if name in FACTS}
+
+
+def index_again(library, tmp_path):
+    library.extractor.backbone.calls.clear()
+    done = index_pictures(tmp_path / "Pictures", library.index.path, quiet=True, cache=tmp_path / "cache")
+    library.index.refresh()
+    return done
+
+
+def test_what_pictures_say_is_in_the_index(library, tmp_path):
+    """Also of those whose features are known; of a file that has changed only what it says now."""
+    one, copy = tmp_path / "Pictures" / "one.jpg", tmp_path / "Pictures" / "copy.jpg"
+    one.write_bytes(encoded(photo(7), exif=exif_of().tobytes()))
+    assert index_again(library, tmp_path).added == 1
+    copy.write_bytes(one.read_bytes())
+    assert index_again(library, tmp_path).added == 1
+    assert not library.extractor.backbone.calls, "its features are those of the first"
+    assert facts_of(library.index, one) == facts_of(library.index, copy) == FACTS
+    found = library.index.search("a red dog", where='taken >= "2019-06" and taken < "2019-07" and latitude > 48')
+    assert {hit.id for hit in found} == {str(one), str(copy)}
+    library.change(str(one), None, {"stars": 5, "taken": "2019-06-15 15:03:22"})
+    assert facts_of(library.index, one) == {**FACTS, "taken": "2019-06-15 15:03:22"}, "people can correct them"
+    assert index_again(library, tmp_path).changed == 0
+    one.write_bytes(encoded(photo(7, (60, 20))))
+    assert index_again(library, tmp_path).changed == 1
+    assert facts_of(library.index, one) == {"width": 60, "height": 20}, "the place is not in the file any more"
+    assert library.index.get(str(one)).metadata["stars"] == 5
+
+
+def test_what_an_upload_says(library, tmp_path):
+    name = library.add(
+        encoded(photo(8), exif=exif_of(place={}).tobytes()), metadata={"camera": "mine", "latitude": 1.5}
+    )
+    assert facts_of(library.index, name) == {
+        **{"taken": FACTS["taken"], "camera": "mine", "width": 40, "height": 30, "latitude": 1.5}
+    }
+    assert index_again(library, tmp_path).changed == 0
+
+
+def test_an_index_made_before_pictures_were_asked(library, tmp_path):
+    """It gets the facts from the headers of the files; nothing is decoded or computed, and people's words stay."""
+    one = tmp_path / "Pictures" / "one.jpg"
+    one.write_bytes(encoded(photo(7), exif=exif_of().tobytes()))
+    index_again(library, tmp_path)
+    index = library.index
+    before = {record.id: record for record in index.records()}
+    index.update(
+        Item(name, None, None, ("a dog",), {k: v for k, v in record.metadata.items() if k not in FACTS})
+        for name, record in before.items()
+    )
+    (bare,) = (record for record in index.records() if record.id == str(one))
+    index.update([Item(bare.id, None, None, bare.captions, {**bare.metadata, "camera": "my first one"})])
+    plan = make_plan(library.scan(tmp_path / "Pictures"), index)
+    assert (len(plan.add), len(plan.replace), plan.unchanged, len(plan.describe)) == (0, 0, NUMBER + 1, NUMBER + 1)
+    assert "date, camera, size and place are read for 4 of the unchanged" in str(plan)
+    vectors = torch.cat([images for _, images, _ in index.embeddings()])
+    (tmp_path / "Pictures" / "0.png").write_bytes((tmp_path / "Pictures" / "0.png").read_bytes()[:60])
+    os.utime(tmp_path / "Pictures" / "0.png", ns=(1, 1))  # damaged since, but that is another matter
+    done = index_again(library, tmp_path)
+    assert not library.extractor.backbone.calls
+    assert (done.added, done.changed, done.removed, done.described) == (0, 0, 1, NUMBER)
+    assert "date, camera, size and place were read for 3 of the unchanged" in str(done)
+    index = Index.load(index.path)
+    assert facts_of(index, one) == {**FACTS, "camera": "my first one"}
+    assert index.get(str(one)).captions == ("a dog",)
+    assert facts_of(index, tmp_path / "Pictures" / "1.png") == {"width": 40, "height": 30}
+    after = torch.cat([images for _, images, _ in index.embeddings()])
+    assert {tuple(row) for row in after.tolist()} <= {tuple(row) for row in vectors.tolist()}
+    assert index_again(library, tmp_path).described == 0

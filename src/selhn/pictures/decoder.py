@@ -25,7 +25,7 @@ if __name__ == "__main__":  # packages are found where the process that started 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 # No format that calls another program (EPS), holds documents (PDF) or is decoded to know its size (ICO).
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "AVIF")
 MOST_SCANS = 100
 """Of a JPEG; each is a pass over the whole picture. Encoders write about ten. libtiff has this limit too."""
 ROWS = 512
@@ -35,7 +35,10 @@ DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, struct.error,
     zlib.error,
 )  # fmt: skip
-ORIENTATION = 0x0112
+ORIENTATION, MAKE, MODEL, CHANGED = 0x0112, 0x010F, 0x0110, 0x0132
+EXIF, TAKEN, DIGITIZED = 0x8769, 0x9003, 0x9004
+GPS, LATITUDE, LONGITUDE = 0x8825, (1, 2), (3, 4)
+WIDTH, HEIGHT = 0x0100, 0x0101
 # A marker that libjpeg acts on: not a stuffed zero, a restart, or one without a meaning between segments.
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 END_OF_IMAGE, START_OF_SCAN = 0xD9, 0xDA
@@ -45,15 +48,18 @@ class Refused(Exception):
     """Why a picture is not decoded, in words that follow its name."""
 
 
-def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image, dict[str, Any]]:
+def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None, dict[str, Any]]:
     """The picture in some bytes, and what to say about it.
 
     A request has limits (`most_pixels`, `seconds`, `seconds_per_megapixel`, `memory`), and perhaps `within`
-    (pixels of the longer side) or `resized` (width and height).
+    (pixels of the longer side) or `resized` (width and height). With `only_facts` nothing is decoded.
     """
     allow_seconds(request["seconds"])
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            facts = describe(opened, content)
+            if request.get("only_facts"):
+                return None, {"facts": facts}
             check(opened, content, request["most_pixels"])
             megapixels = opened.width * opened.height / 1e6
             allow_seconds(request["seconds"] + request["seconds_per_megapixel"] * megapixels)
@@ -71,7 +77,8 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image, dict[s
                 image.thumbnail((request["within"], request["within"]), Image.Resampling.LANCZOS)
             if request.get("resized"):
                 image = image.resize(tuple(request["resized"]), Image.Resampling.BICUBIC)
-            return image, {"size": image.size, "notes": notes + turned, "format": opened.format}
+            said = {"size": image.size, "notes": notes + turned, "format": opened.format, "facts": facts}
+            return image, said
     except Image.DecompressionBombError as error:
         most = request["most_pixels"]
         raise Refused(f"is too large ({error}): give a smaller copy, at most {most:,} pixels") from None
@@ -90,6 +97,49 @@ def check(opened: Image.Image, content: bytes, most_pixels: int) -> None:
         raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
     if opened.format in ("JPEG", "MPO") and jpeg_scans(content) > MOST_SCANS:
         raise Refused(f"is a JPEG with more than {MOST_SCANS} scans: save it again as an ordinary JPEG")
+
+
+def describe(opened: Image.Image, content: bytes) -> dict[str, Any]:
+    """What the header says: the size of the upright picture and entries of EXIF, not checked."""
+    if opened.format == "PNG" and "exif" not in opened.info and (late := exif_chunk(content)):
+        opened.info["exif"] = late  # Pillow finds it only once all is decoded
+    facts: dict[str, Any] = {"size": opened.size}
+    with suppress(MemoryError, *DECODER_ERRORS):
+        exif = Image.Image.getexif(opened)
+        if opened.format == "TIFF":  # some versions of Pillow turn its size
+            facts["size"] = exif[WIDTH], exif[HEIGHT]
+        if exif.get(ORIENTATION) in range(5, 9):
+            facts["size"] = facts["size"][::-1]
+        facts["camera"] = plain((exif.get(MAKE), exif.get(MODEL)))
+        facts["dates"] = [None, None, plain(exif.get(CHANGED))]
+        with suppress(MemoryError, *DECODER_ERRORS):
+            facts["dates"][:2] = plain(tuple(map(exif.get_ifd(EXIF).get, (TAKEN, DIGITIZED))))
+        with suppress(MemoryError, *DECODER_ERRORS):
+            place = exif.get_ifd(GPS)
+            facts["latitude"], facts["longitude"] = (plain(tuple(map(place.get, own))) for own in (LATITUDE, LONGITUDE))
+    return facts
+
+
+def plain(value: Any) -> Any:
+    """An entry of EXIF in a form that JSON has, and no longer than a sensible one."""
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value[:4]]
+    if isinstance(value, bytes):
+        value = value[:200].decode("latin-1")
+    if isinstance(value, str):
+        return value[:200]
+    return None if value is None else float(value)
+
+
+def exif_chunk(content: bytes) -> bytes:
+    """The EXIF data of a PNG, wherever they are."""
+    place = 8
+    while place + 8 <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, place)
+        if kind == b"eXIf":
+            return content[place + 8 : place + 8 + length]
+        place += length + 12
+    return b""
 
 
 def jpeg_scans(content: bytes) -> int:

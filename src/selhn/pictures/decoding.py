@@ -11,9 +11,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from subprocess import DEVNULL, PIPE
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from PIL import Image
 
 from selhn.base.errors import SelhnError
 from selhn.pictures import decoder
+from selhn.pictures.facts import checked_facts
 
 Value = TypeVar("Value")
 MOST_PIXELS = 50_000_000
@@ -53,6 +54,8 @@ class Picture:
     notes: tuple[str, ...] = ()
     format: str = ""
     """Of its file, as Pillow names it."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What its file says about it; see `selhn.pictures.facts`."""
 
 
 def decode_picture(
@@ -69,16 +72,27 @@ def decode_picture(
         within: reduce it to so many pixels on its longer side; a JPEG is then decoded faster.
         resized: resize it to this width and height, bicubic.
     """
+    said, pixels = _ask(content, name, {"most_pixels": most_pixels, "within": within, "resized": resized})
+    image = Image.frombytes("RGB", tuple(said["size"]), pixels)
+    return Picture(image, tuple(said["notes"]), said["format"], checked_facts(said["facts"]))
+
+
+def header_facts(content: bytes, name: str) -> dict[str, Any]:
+    """What a picture says about itself, see `selhn.pictures.facts`; only its header is read. Empty if that fails."""
+    with suppress(SelhnError):
+        return checked_facts(_ask(content, name, {"only_facts": True})[0]["facts"])
+    return {}
+
+
+def _ask(content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     if not content:
         raise SelhnError(f"{name} is empty: copy it again")
-    request = {"most_pixels": most_pixels, "within": within, "resized": resized, **LIMITS}
-    said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(content, name, request)
+    said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(content, name, {**request, **LIMITS})
     if "bug" in said:
         raise RuntimeError(f"decoding {name} failed:\n{said['bug']}")
     if "refused" in said:
         raise SelhnError(f"{name} {said['refused']}")
-    image = Image.frombytes("RGB", tuple(said["size"]), pixels)
-    return Picture(image, tuple(said["notes"]), said["format"])
+    return said, pixels
 
 
 class Decoding:

@@ -2,11 +2,12 @@
 
 import json
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,6 +16,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
+from selhn.pictures.decoding import header_facts
 from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import read_bytes, writable
 
@@ -74,6 +76,7 @@ class PictureRegions:
     """As they are stored."""
     notes: tuple[str, ...] = ()
     refused: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -129,9 +132,10 @@ class Extraction:
             key = content_key(content)
             regions = self.store.find(key)
             if regions is not None:
-                return PictureRegions(path, key, regions=regions)
+                return PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))
             picture = self.extractor.decode(content, "this file")
-            return PictureRegions(path, key, self.extractor.prepare(picture.image), None, picture.notes)
+            prepared = self.extractor.prepare(picture.image)
+            return PictureRegions(path, key, prepared, None, picture.notes, facts=picture.facts)
         except SelhnError as error:
             return PictureRegions(path, refused=str(error))
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.files import write_whole
+from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
@@ -24,7 +26,8 @@ from selhn.pictures.cache import FeatureCache, content_key, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
 from selhn.pictures.extraction import Extraction
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
-from selhn.pictures.picture_files import Found, find_pictures, read_bytes
+from selhn.pictures.facts import FACTS
+from selhn.pictures.picture_files import Found, find_pictures, read_bytes, read_facts
 from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
@@ -37,6 +40,7 @@ PICTURES_AT_ONCE = 512
 UPLOADS = "uploads"
 """Folder below the first one, for pictures that are added by their content."""
 WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
+"""These show whether a file has changed, so nobody else can write them. `FACTS` can be corrected."""
 
 
 class Library:
@@ -178,9 +182,10 @@ class Library:
         with closing(store), closing(iter(reading)) as pictures, self.index.writing():
             try:
                 while block := list(islice(pictures, PICTURES_AT_ONCE)):
-                    items = [replace(fresh[str(one.path)], regions=one.regions) for one in block]
+                    items = [_described(fresh[str(one.path)], one.facts, one.regions) for one in block]
                     self.index.add(items, existing="replace")
                     used.update(item.id for item in items)
+                described = self._describe(plan.describe, workers, quiet)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
             unreadable = [item.id for item in plan.replace if item.id not in used]
@@ -190,7 +195,21 @@ class Library:
         folder.mkdir(parents=True, exist_ok=True)
         file = reading.report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
-        return Indexed(self.index, plan, new, len(used) - new, removed, reading.report, file)
+        return Indexed(self.index, plan, new, len(used) - new, removed, reading.report, file, described)
+
+    def _describe(self, items: Sequence[Item], workers: int, quiet: bool) -> int:
+        """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
+        told, progress = 0, Progress(max(1, len(items)), quiet=quiet)
+        with ThreadPoolExecutor(workers) as pool:
+            for first in range(0, len(items), PICTURES_AT_ONCE):
+                block = items[first : first + PICTURES_AT_ONCE]
+                facts = pool.map(lambda item: read_facts(Path(item.id)), block)
+                known = [_described(item, own) for item, own in zip(block, facts) if own]
+                self.index.update(known)
+                told += len(known)
+                progress.step("dates and places", len(block))
+        progress.clear()
+        return told
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
         """A question by a sentence, by a picture, or by both.
@@ -274,7 +293,7 @@ class Library:
                 write_whole(path, content, durable=True)
             regions = extractor.extract([prepared])[0]
             # As `selhn index` would name and describe it, so that it finds the picture unchanged.
-            facts = {**(metadata or {}), **picture_facts(path, root)}
+            facts = {**picture.facts, **(metadata or {}), **picture_facts(path, root)}
             self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
             self.know_ids()
         except BaseException:
@@ -286,10 +305,10 @@ class Library:
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
         now = self.index.get(name)
         own = now.captions if captions is None else tuple(captions)
-        # What indexing wrote shows whether a file has changed, so it cannot be overwritten.
-        kept = {field: now.metadata[field] for field in WRITTEN_BY_INDEXING if field in now.metadata}
-        facts = now.metadata if metadata is None else {**metadata, **kept}
-        self.index.update([Item(name, None, None, own, facts)])
+        before = now.metadata
+        facts, fixed = ({key: before[key] for key in names if key in before} for names in (FACTS, WRITTEN_BY_INDEXING))
+        told = before if metadata is None else {**facts, **metadata, **fixed}
+        self.index.update([Item(name, None, None, own, told)])
         self.know_ids()
 
     def delete(self, name: str) -> None:
@@ -312,6 +331,11 @@ class Library:
         if self.extractor is None:
             raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
         return self.extractor
+
+
+def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
+    """With what its file says; metadata that it already has are kept."""
+    return replace(item, regions=regions, metadata={**facts, **item.metadata})
 
 
 def _remove_parts(uploads: Path) -> None:

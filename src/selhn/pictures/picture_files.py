@@ -1,13 +1,17 @@
 """Picture files: found in a folder, read and opened within bounds."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
+from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture, header_facts
 
 MOST_BYTES = 256 * 2**20
+JPEG_HEADER = 2**18
+"""Bytes of a JPEG that almost always hold all of its header."""
 SUFFIXES = {
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
 }  # fmt: skip
@@ -29,6 +33,16 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SelhnError(f"{path} cannot be read ({error.strerror}): check its rights") from None
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What a picture file says about itself, see `selhn.pictures.facts`; nothing if it cannot be read."""
+    with suppress(SelhnError, OSError):
+        with path.open("rb") as file:
+            header = file.read(JPEG_HEADER)
+        is_jpeg = header.startswith(b"\xff\xd8")
+        return (is_jpeg and header_facts(header, str(path))) or header_facts(read_bytes(path), str(path))
+    return {}
 
 
 @dataclass(frozen=True)

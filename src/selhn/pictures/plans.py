@@ -12,6 +12,7 @@ from typing import Any
 from selhn.base.errors import NotFound
 from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.pictures.extraction import PictureReport, is_text
+from selhn.pictures.facts import FACTS
 from selhn.pictures.picture_files import Found
 from selhn.search import Index, Item
 
@@ -34,6 +35,8 @@ class Plan:
     """Folders that could not be listed and captions without a picture, and why."""
     others: Mapping[str, int]
     """Number of files that are not pictures, by extension."""
+    describe: Sequence[Item] = ()
+    """Those of the unchanged that were indexed before metadata were read from the files themselves."""
 
     def __str__(self) -> str:
         head = f"{len(self.add):,} pictures to add, {len(self.replace):,} to read again, "
@@ -48,6 +51,8 @@ class Plan:
         for kind, names in lists.items():
             lines += [f"  {kind}: {name}" for name in names[:SHOWN]]
             lines += [f"  {kind}: and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+        if self.describe:
+            lines.append(f"  date, camera, size and place are read for {len(self.describe):,} of the unchanged")
         return "\n".join([*lines, *_kinds(self.others)]).encode("utf-8", "backslashreplace").decode()
 
 
@@ -63,10 +68,14 @@ class Indexed:
     report: PictureReport
     """On the files that were read, that is, all but the unchanged ones."""
     report_file: Path
+    described: int = 0
+    """Unchanged pictures that got metadata from their files, see `Plan.describe`."""
 
     def __str__(self) -> str:
         head = f"{self.added:,} pictures added, {self.changed:,} changed, {self.removed:,} removed, "
         head += f"{self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
+        if self.described:
+            head += f"\n  date, camera, size and place were read for {self.described:,} of the unchanged"
         told = replace(self.report, notes=[]).describe(self.report_file).split("\n")[1:]
         return "\n".join([head, *told, *_kinds(self.plan.others)])
 
@@ -75,7 +84,8 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
     """Compare the pictures of a folder with an index, or with an empty one.
 
     A picture has changed if its size, its time of change or its captions in the file of `captions` have.
-    Captions and metadata that people wrote into the index are kept. Other folders are left alone.
+    Captions and metadata that people wrote into the index are kept; only the `FACTS` of a file that has changed
+    are what the file says. Other folders are left alone.
     """
     root = found.folder
     if not found.pictures:
@@ -84,7 +94,7 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
     texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
     below = {"id": {"like": glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"}}
     known = {} if index is None else {one.id: one for one in index.records(below)}
-    add, changed = [], []
+    add, changed, bare = [], [], []
     for path in found.pictures:
         record = known.get(str(path))
         own = texts.get(path.relative_to(root).as_posix())
@@ -92,9 +102,14 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
             add.append(Item(str(path), None, None, own.texts if own else (), picture_facts(path, root)))
             continue
         lines = record.captions if told is None else own.texts if own else ()
-        item = Item(record.id, None, None, lines, {**record.metadata, **picture_facts(path, root)})
+        now, before = picture_facts(path, root), dict(record.metadata)
+        if any(now.get(name) != before.get(name) for name in ("modified", "bytes")):
+            before = {name: value for name, value in before.items() if name not in FACTS}
+        item = Item(record.id, None, None, lines, {**before, **now})
         if (item.captions, item.metadata) != (record.captions, record.metadata):
             changed.append(item)
+        elif "width" not in item.metadata:  # which every picture has
+            bare.append(item)
     # Nothing below a folder that cannot be listed now is known to be gone.
     there, closed = set(map(str, found.pictures)), [path for path, _ in found.closed]
     gone = [name for name in known if name not in there and not any(map(Path(name).is_relative_to, closed))]
@@ -102,7 +117,7 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
     refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
     others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
     unchanged = len(found.pictures) - len(add) - len(changed)
-    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)))
+    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)), bare)
 
 
 def picture_facts(path: Path, root: Path) -> dict[str, Any]:

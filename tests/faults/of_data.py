@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.event_files import HEADER, scalar_event
 from faults.reader import Reader, of_data, of_split, small_data
 from model_cases import make_model
-from picture_cases import TinyBackbone, animated_gif, encoded, photo, turned_jpeg
+from picture_cases import TinyBackbone, animated_gif, encoded, exif_of, photo, turned_jpeg
 from run_cases import rows
 
 from selhn.data import load_data
@@ -22,7 +22,8 @@ from selhn.diagnose import diagnose
 from selhn.pictures import Extractor, Library
 from selhn.pictures.dataset import collect_region_files
 from selhn.pictures.extraction import extract_pictures
-from selhn.pictures.picture_files import open_picture
+from selhn.pictures.facts import FACTS
+from selhn.pictures.picture_files import open_picture, read_facts
 from selhn.pictures.picture_folders import locate, read_located
 from selhn.search import Index
 
@@ -30,11 +31,13 @@ PICTURES = {
     "jpg": lambda: encoded(photo(1)),
     "progressive.jpg": lambda: encoded(photo(2), progressive=True),
     "turned.jpg": turned_jpeg,
+    "phone.jpg": lambda: encoded(photo(1), exif=exif_of().tobytes()),
     "cmyk.jpg": lambda: encoded(photo(4, mode="CMYK")),
     "png": lambda: encoded(photo(2), "PNG"),
     "alpha.png": lambda: encoded(photo(3, mode="RGBA"), "PNG"),
     "palette.png": lambda: encoded(photo(8, mode="P"), "PNG"),
     "gif": animated_gif,
+    "avif": lambda: encoded(photo(5), "AVIF", exif=exif_of(orientation=6).tobytes()),
     "webp": lambda: encoded(photo(5), "WEBP"),
     "bmp": lambda: encoded(photo(6), "BMP"),
     "tiff": lambda: encoded(photo(7), "TIFF"),
@@ -159,7 +162,9 @@ def picture(name, content):
     def read(folder):
         found = open_picture(folder / f"photo.{name}")
         assert read_located(locate([folder.resolve()], f"photo.{name}"))
-        return found.image.size, found.image.tobytes(), found.notes
+        facts = read_facts(folder / f"photo.{name}")
+        assert set(facts) <= set(FACTS)
+        return found.image.size, found.image.tobytes(), found.notes, found.facts, facts
 
     return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)
 

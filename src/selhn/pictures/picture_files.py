@@ -14,6 +14,7 @@ JPEG_HEADER = 2**18
 """Bytes of a JPEG that almost always hold all of its header."""
 SUFFIXES = {
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
+    ".avif",
 }  # fmt: skip
 
 

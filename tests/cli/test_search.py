@@ -1,14 +1,15 @@
 import contextlib
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, photo
-from PIL import Image
+from PIL import Image, ImageFont
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.cli.index import index as index_command
 from selhn.cli.index import search
 from selhn.cli.search import (
@@ -16,6 +17,7 @@ from selhn.cli.search import (
     answer_tiles,
     answers,
     fill_index,
+    find_pictures,
     index_path,
 )
 from selhn.data import import_data, load_data
@@ -93,7 +95,7 @@ def test_what_is_missing(saved, tmp_path):
     with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
         ask(["a dog"], tmp_path / "none")
     with pytest.raises(ValueError, match="write `selhn search"):
-        ask(["a", "b", "c"], tmp_path / "none")
+        ask([], Index.create(load_model(saved), tmp_path / "made2").path)
     with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is not one"):
         fill_index("world", tmp_path / "none", saved, captions=tmp_path)
     with pytest.raises(ValueError, match="--dry-run is for a folder of pictures, and the data of a run is not one"):
@@ -133,11 +135,62 @@ def test_pictures_without_any_other_argument(pictures, tmp_path):
     lines = answers(hits).splitlines()
     assert [line.split()[2] for line in lines] == [f"Pictures/{Path(hit.id).name}" for hit in hits]
     assert json.loads(answers(hits, as_json=True))[0]["id"] == hits[0].id
-    with pytest.raises(SelhnError):
-        ask(["a red ball"], sheet=tmp_path / "sheet.xyz")
-    assert ask(["a red ball"], k=3, sheet=tmp_path / "sheets" / "a.png") == hits
-    with Image.open(tmp_path / "sheets" / "a.png") as sheet:
+    assert ask(["a red ball"], k=3, sheet=tmp_path / "a.png") == hits
+    with Image.open(tmp_path / "a.png") as sheet:
         assert sheet.width == 3 * 212 + 12
+
+
+def test_words_without_quotes_are_one_sentence(pictures, tmp_path, capsys):
+    fill_index("Pictures", None, None)
+    hits = ask(["a red ball"])
+    (tmp_path / "a").mkdir()
+    assert ask(["a", "red", "ball"]) == hits, "a folder that is no index is a word"
+    assert ask([str(default_index()), "a", "red", "ball"]) == hits
+    default_index().rename(tmp_path / "own")
+    assert [hit.id for hit in ask(["own", "a red ball"])] == [hit.id for hit in hits]
+    with pytest.raises(NotFound, match="photos/none does not exist"):
+        ask(["photos/none", "a red ball"])
+
+
+def test_lists_by_date(pictures, tmp_path):
+    for number in range(5):
+        os.utime(pictures / f"{number}.png", (1e9 + number * 86_400, 1e9 + number * 86_400))
+    fill_index("Pictures", None, None)
+    listed = find_pictures(Index.load(default_index()), None, 2, "image", None, "newest")
+    first, second = map(str.split, answers(listed).splitlines())
+    assert first == ["1", "2001-09-13", "01:46", "Pictures/4.png"]
+    assert second == ["2", "2001-09-12", "01:46", "Pictures/3.png"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        search([], order="oldest", k=1, as_json=True, where="modified >= 2001-09-10", sheet=tmp_path / "list.png")
+    assert [one["id"] for one in json.loads(said.getvalue())] == [str(pictures / "1.png")]
+    assert (tmp_path / "list.png").stat().st_size > 1_000
+    dated = ask(["a red ball"], order="oldest", k=5)
+    assert [Path(hit.id).stem for hit in dated] == [*"01234"]
+    assert sorted(hit.score for hit in dated) == sorted(hit.score for hit in ask(["a red ball"], k=5))
+    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(NotFound, match="did you mean 'modified'"):
+        search([], where="modifed = 2001")
+
+
+def test_a_sheet_is_refused_before_the_search(pictures, tmp_path, capsys):
+    fill_index("Pictures", None, None)
+    for sheet, kind in ((tmp_path / "sheet.xyz", SelhnError), (tmp_path / "none" / "a.png", NotFound)):
+        with pytest.raises(kind, match=f"--sheet {sheet}"):
+            search(["a red ball"], sheet=sheet)
+    assert not capsys.readouterr().out
+    assert not (tmp_path / "none").exists()
+
+
+def test_tiles_have_the_names_of_their_files(pictures):
+    fill_index("Pictures", None, None)
+    long = pictures / f"{'very ' * 20}long name.png"
+    (pictures / "0.png").rename(long)
+    fill_index("Pictures", None, None)
+    labels = [tile.label.split("\n")[1] for tile in answer_tiles(ask(["a red ball"], k=5))]
+    assert {"1.png", "2.png", "3.png", "4.png"} < set(labels)
+    (short,) = set(labels) - {"1.png", "2.png", "3.png", "4.png"}
+    assert short.startswith("very very")
+    assert short.endswith("name.png")
+    assert ImageFont.load_default(15).getlength(short) <= 200
 
 
 def test_asking_with_a_picture(pictures, tmp_path):

@@ -1,9 +1,12 @@
+from datetime import date, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.search.items import Record
-from selhn.search.where import Comparison, Not, Several, read_filter
+from selhn.search.where import Comparison, Not, Several, read_filter, require_fields
 
 RECORD = Record(
     "trip/a.jpg",
@@ -51,6 +54,73 @@ RECORD = Record(
 )
 def test_what_holds(where, holds):
     assert read_filter(where)(RECORD) is holds
+
+
+TAKEN = {"taken": "2019-06-14 15:03:22", "modified": "2019-07-01T10:00:00.250000", "folder": "2019-06-14"}
+
+
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("taken = 2019", True),
+        ("taken = '2019'", True),
+        ("taken = 2018", False),
+        ("taken != 2019", False),
+        ("taken = 2019-06", True),
+        ("taken = 2019-6", True),
+        ('taken = "2019-06-14"', True),
+        ("taken = 2019-06-15", False),
+        ("taken = 2019-06-14T15:03", True),
+        ('taken = "2019-06-14 15:03:22"', True),
+        ("taken >= 2019-06 and taken < 2019-09", True),
+        ("taken>=2019-07", False),
+        ("taken < 2019-06", False),
+        ("taken <= 2019-06", True),
+        ("taken > 2019-06", False),
+        ("taken > 2019", False),
+        ("taken >= 2019", True),
+        ("taken <= 2019-06-14", True),
+        ("taken > 2018", True),
+        ("taken in (2017, 2019-06)", True),
+        ("taken in (2017, 2018-06)", False),
+        ("not taken = 2019", False),
+        ("taken like 2019-*", True),
+        ("taken contains 06-14", True),
+        ("modified = 2019-07-01T10:00:00", True),
+        ("date = 2019-06", True),
+        ("date = 2019-07", False),
+        ("folder = 2019-06", False),
+        ("folder = 2019-06-14", True),
+        ("taken = june", False),
+        ({"taken": 2019}, True),
+        ({"taken": {">=": date(2019, 6, 14), "<": datetime(2019, 6, 14, 15, 3, 22)}}, False),
+        ({"taken": date(2019, 6, 14)}, True),
+        ({"taken": [date(2019, 6, 13), date(2019, 6, 14)]}, True),
+    ],
+)
+def test_a_date_is_a_whole_year_month_or_day(where, holds):
+    assert read_filter(where)(Record("a.jpg", (), TAKEN)) is holds
+
+
+@pytest.mark.parametrize("value", ["june", "06/2019", "14.6.2019", "2019-13", "2019-02-40", "tomorrow"])
+def test_a_date_is_not_compared_with_other_words(value):
+    with pytest.raises(SelhnError, match=r"taken has dates, .* write 2019, 2019-06, 2019-06-14"):
+        read_filter(f"taken >= {value}")(Record("a.jpg", (), TAKEN))
+
+
+def test_the_date_of_a_picture_that_no_camera_dated():
+    only = Record("a.jpg", (), {"modified": "2020-01-02 03:04:05"})
+    assert read_filter("date = 2020-01-02")(only)
+    assert not read_filter("taken = 2020")(only)
+    assert not read_filter("date = 2020")(Record("a.jpg", (), {"modified": ""}))
+    assert read_filter("date = x")(Record("a.jpg", (), {"date": "x", "taken": "2020-01-02 03:04:05"}))
+
+
+def test_an_unknown_field_names_those_that_there_are():
+    with pytest.raises(NotFound, match=r"no item has a field 'foldr': did you mean 'folder'\? there are id, date,"):
+        require_fields(read_filter("foldr = x"), [Record("a.jpg", (), TAKEN)])
+    with pytest.raises(NotFound, match="no item has a field 'xyz': there are id, date, taken, modified, folder"):
+        require_fields(read_filter("xyz = x"), [Record("a.jpg", (), TAKEN)])
 
 
 def test_or_binds_less_than_and():

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from selhn.base.errors import SelhnError
 from selhn.cli.train import stoppable
 
 URI_HELP = (
@@ -69,13 +68,16 @@ def index(
 def search(
     words: Annotated[
         list[str] | None,
-        Argument(help="A sentence to search for, optionally after the folder of a run or an index."),
+        Argument(help="A sentence to search for, if you like after the folder of an index or a run."),
     ] = None,
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[Path | None, Option(help="A run or a saved model, if the index has none.")] = None,
     k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
-    where: Annotated[str | None, Option(help='A filter such as: year >= 2020 and folder = "trip".')] = None,
+    where: Annotated[str | None, Option(help='A filter such as: taken >= 2019-06 and folder = "trip".')] = None,
+    order: Annotated[
+        str | None, Option(help="By date: newest or oldest first. Without a sentence, list the pictures.")
+    ] = None,
     like: Annotated[
         str | None, Option(help="A picture file or the id of an item; can be combined with a sentence.")
     ] = None,
@@ -87,36 +89,26 @@ def search(
     split: str = "test",
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
 ) -> None:
-    """Find pictures by a sentence, by a picture, or by both."""
-    from PIL import Image
+    """Find pictures by a sentence, by a picture, or by both; or list them by date."""
+    from selhn.cli.search import (
+        answer_tiles,
+        answers,
+        contact_sheet,
+        find_pictures,
+        index_path,
+        open_asked,
+        require_sheet,
+    )
 
-    from selhn.cli.search import answer_tiles, answers, contact_sheet, index_path
-    from selhn.models import load_model
-    from selhn.pictures import Library
-    from selhn.pictures.picture_folders import found_index
-    from selhn.search import Index
-    from selhn.training import open_run
-
-    path = index_path(folder, uri)
-    words = words or []
-    if len(words) > 2 or (not words and like is None):
-        raise SelhnError('write `selhn search "a dog in the snow"`; a run or an index may come before it')
-    path = Path(words[0]) if len(words) == 2 else found_index(path)
-    if len(words) == 2 and not Index.exists(path):
-        own_model, dataset = open_run(Path(words[0]), data)
-        library = Library(Index.build(own_model, dataset[split]))
-    else:
-        library = Library.open(path, None if model is None else load_model(model), extractor=extractor)
-    query = library.query(words[-1] if words else None, like, text_weight)
-    hits = library.index.search(query, k, find, where=where)  # type: ignore[arg-type]
-    typer.echo(answers(hits, as_json))
     if sheet is not None:
-        if sheet.suffix.lower() not in Image.registered_extensions():
-            kind = sheet.suffix or "that"
-            raise SelhnError(f"--sheet {sheet}: cannot write pictures as {kind}: use .png or .jpg")
-        sheet.parent.mkdir(parents=True, exist_ok=True)
-        title = " + ".join(filter(None, [*words[-1:], like and Path(like).name]))
-        contact_sheet([(title, answer_tiles(hits))]).save(sheet)
+        require_sheet(sheet)
+    library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
+    query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
+    found = find_pictures(library.index, query, k, find, where, order)  # type: ignore[arg-type]
+    typer.echo(answers(found, as_json))
+    if sheet is not None:
+        title = " + ".join(filter(None, [sentence, like and Path(like).name, where, order]))
+        contact_sheet([(title, answer_tiles(found))]).save(sheet)
 
 
 def serve(

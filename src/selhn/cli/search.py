@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -12,15 +13,18 @@ from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import load_model
-from selhn.pictures import index_pictures, open_picture
+from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
+from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.indexing import pictures_in
-from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index
+from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
-from selhn.search import Hit, Index, Item, is_milvus
-from selhn.search.items import split_ids, split_items
+from selhn.search import Hit, Index, Item, Query, Record, is_milvus
+from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
+from selhn.training import open_run
 from selhn.training.run import open_data
 
-SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 34
+SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 54
+LABEL_SIZE = 15
 FRAME = "#16a34a"
 
 
@@ -83,16 +87,61 @@ def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
     return uri
 
 
-def answers(hits: Sequence[Hit], as_json: bool = False) -> str:
-    """Hits as lines of rank, score, path or text, and a caption if one is known."""
+def open_asked(
+    words: Sequence[str],
+    path: Path | str | None,
+    model: Path | None = None,
+    data: str | None = None,
+    split: str = "test",
+    extractor: str | None = None,
+) -> tuple[Library, str | None]:
+    """The library that is searched, and the sentence: the words, but the first if it names an index or a run.
+
+    It does if it is one, or looks like a path and other words follow.
+    """
+    named = words[0] if len(words) > 1 and _is_place(words[0]) else None
+    path = found_index(path) if named is None else named if is_milvus(named) else Path(named).expanduser()
+    sentence = " ".join(words if named is None else words[1:]) or None
+    if named is None or is_milvus(named) or Index.exists(path):
+        return Library.open(path, None if model is None else load_model(model), extractor=extractor), sentence
+    own_model, dataset = open_run(Path(path), data)
+    return Library(Index.build(own_model, dataset[split])), sentence
+
+
+def _is_place(word: str) -> bool:
+    path = Path(word).expanduser()
+    is_run = any((path / name).exists() for name in (CONFIG_FILE, BEST_FOLDER, "checkpoints"))
+    return is_milvus(word) or len(Path(word).parts) > 1 or is_run or Index.exists(path)
+
+
+def find_pictures(
+    index: Index, query: Query | None, k: int, find: Kind, where: str | None, order: Order | None
+) -> Sequence[Hit | Record]:
+    """The answers to a query; without one, the first items in an order, newest first if only a filter is given."""
+    if query is not None:
+        hits = index.search(query, k, find, where=where)
+        return hits if order is None else by_date(((date_of(hit), hit.id, hit) for hit in hits), order)
+    if (order or where) is None or find != "image":
+        raise SelhnError(
+            'write `selhn search "a dog in the snow"`, or `selhn search --order newest` to list pictures by date'
+        )
+    return list(islice(index.records(where, order or "newest"), k))
+
+
+def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
+    """Lines of rank, score or date, path or text, and a caption if one is known."""
     if as_json:
-        return json.dumps([asdict(hit) for hit in hits], indent=1, ensure_ascii=False)
-    if not hits:
+        return json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False)
+    if not found:
         return "nothing found: the index is empty, or the filter leaves nothing"
     return "\n".join(
-        f"{rank:2}  {hit.score:6.3f}  {_shown(hit.name):24} {' '.join(hit.captions[:1])}".rstrip()
-        for rank, hit in enumerate(hits, 1)
+        f"{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {' '.join(one.captions[:1])}".rstrip()
+        for rank, one in enumerate(found, 1)
     )
+
+
+def _value(one: Hit | Record) -> str:
+    return f"{one.score:6.3f}" if isinstance(one, Hit) else f"{date_of(one)[:16]:16}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,20 +170,37 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
                 draw.rectangle((x - 5, y - 5, x + picture.width + 4, y + picture.height + 4), fill=FRAME)
             sheet.paste(picture, (x, y))
             below = left, top + TOP + SIDE + 8
-            draw.text(below, tile.label, fill="#444444", font=ImageFont.load_default(15))
+            draw.text(below, tile.label, fill="#444444", font=ImageFont.load_default(LABEL_SIZE))
     return sheet
 
 
-def answer_tiles(hits: Sequence[Hit]) -> list[Tile]:
-    """The pictures that were found with their scores."""
+def require_sheet(path: Path) -> None:
+    """Refuse a file that a contact sheet cannot be written to, before any work is done for it."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise SelhnError(f"--sheet {path}: cannot write pictures as {path.suffix or 'that'}: use .png or .jpg")
+    if not path.parent.is_dir():
+        raise NotFound(f"--sheet {path}: there is no folder {path.parent}: make it, or name another")
+
+
+def answer_tiles(found: Sequence[Hit | Record]) -> list[Tile]:
+    """The pictures that were found with their scores or dates, and their file names."""
     tiles = []
-    for rank, hit in enumerate(hits, 1):
-        label = f"{rank}.  {hit.score:.3f}"
+    for rank, one in enumerate(found, 1):
+        label, name = f"{rank}.  {_value(one).strip()}", f"\n{_shortened(Path(_shown(one.id)).name)}"
         try:
-            tiles.append(Tile(open_picture(hit.id).image, label))
+            tiles.append(Tile(open_picture(one.id).image, label + name))
         except SelhnError:  # deleted, or changed, since it was indexed
-            tiles.append(Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing)"))
+            tiles.append(Tile(Image.new("RGB", (1, 1), "#ddd"), f"{label}  (missing){name}"))
     return tiles
+
+
+def _shortened(name: str) -> str:
+    """A name that fits under a picture: its beginning and its end."""
+    font, shown, kept = ImageFont.load_default(LABEL_SIZE), name, len(name)
+    while font.getlength(shown) > SIDE and kept > 2:
+        kept -= 1
+        shown = f"{name[: (kept + 1) // 2]}…{name[len(name) - kept // 2 :]}"
+    return shown
 
 
 def _shown(name: str) -> str:

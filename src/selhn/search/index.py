@@ -14,17 +14,16 @@ from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor
 
-from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_CLASSES, NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model
-from selhn.search.encoding import digest_of, width_of
-from selhn.search.items import Hit, Item, Kind, Record, split_items
+from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Picture, Query, encode_queries
 from selhn.search.stores import SegmentStore, is_milvus, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
-from selhn.search.where import Where, read_filter, require_fields
+from selhn.search.where import Where, found_or_explained, read_filter
 
 QUERIES_AT_ONCE = 256
 
@@ -59,7 +58,7 @@ class Index:
             keep_model: whether the model is saved in the folder; Milvus never keeps it. Without it `load`
                 needs the model, unless `about` names one that `load_model` knows, {"model": "ready"}.
         """
-        identity = _identity(model, precision, about or {})
+        identity = Identity.of(model, precision, about or {})
         return cls(model, store_for(path).create(path, identity, model, keep_model))
 
     @classmethod
@@ -81,7 +80,7 @@ class Index:
             index = cls.create(model, path, precision=precision)
             index.add(split_items(items) if isinstance(items, Split) else items)
             return index
-        return cls(model, SegmentStore.build(path, _identity(model, precision, {}), model, items))
+        return cls(model, SegmentStore.build(path, Identity.of(model, precision, {}), model, items))
 
     @classmethod
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
@@ -97,14 +96,7 @@ class Index:
                     f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
                 )
             model = load_model(name)
-        if digest_of(model) != identity.model:
-            own = model.name or type(model).__name__
-            raise SelhnError(
-                f"{path} was written by another model ({identity.model_name}, {identity.model}), not by this "
-                f"one ({own}, {digest_of(model)}): build another index for it"
-            )
-        if width_of(model) != identity.width:
-            raise Damaged(f"{path} has vectors of {identity.width} numbers, and its model gives others: build it again")
+        identity.require(model, path)
         return cls(model, store)
 
     @staticmethod
@@ -167,12 +159,22 @@ class Index:
     def get(self, name: str) -> Record:
         return self._known([name])[0].record
 
-    def records(self, where: Where | None = None) -> Iterator[Record]:
-        """Captions and metadata of all items that match a filter."""
-        return self.store.scan(None if where is None else read_filter(where))
+    def records(self, where: Where | None = None, order: Order | None = None, *, first: int = 0) -> Iterator[Record]:
+        """Captions and metadata of all items that match a filter.
+
+        Args:
+            order: "newest" or "oldest" first, by the metadata `taken`, or `modified` if there is none; items
+                without either come last. By default, the order of `ids`. Milvus reads all records to sort them.
+            first: number of items to skip.
+        """
+        filter = None if where is None else read_filter(where)
+        return found_or_explained(self.store.scan(filter, order, first), filter, self.store.scan)
 
     def count(self, where: Where | None = None) -> int:
-        return self.store.count("image", None if where is None else read_filter(where))
+        number = self.store.count("image", None if where is None else read_filter(where))
+        if where is not None and not number:
+            next(self.records(where), None)  # an unknown field is an error
+        return number
 
     def search(
         self,
@@ -223,7 +225,7 @@ class Index:
                     for row, found in zip(some, self._answers([asked[row] for row in some])):
                         hits[row] = found
                 if (where := asked[rows[0]].where) is not None and not any(hits[row] for row in rows):
-                    require_fields(read_filter(where), self.store.scan())
+                    next(self.records(where), None)  # an unknown field is an error
         return hits
 
     def _opened(self, query: Query) -> Query:
@@ -340,10 +342,3 @@ class Index:
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:
         found = self._known(names, vectors=True)
         return torch.stack([stored.vector for stored in found if stored.vector is not None])
-
-
-def _identity(model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> Identity:
-    if precision not in get_args(StoredPrecision):
-        raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")
-    name = model.name or type(model).__name__
-    return Identity(digest_of(model), name, width_of(model), precision, dict(about))

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,8 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.data import Split
 
 Kind = Literal["image", "text"]
+Order = Literal["newest", "oldest"]
+T = TypeVar("T")
 PLURAL: Mapping[Kind, Literal["images", "texts"]] = {"image": "images", "text": "texts"}
 LONGEST_ID = 4096
 DEEPEST = 32
@@ -105,6 +108,20 @@ class Record:
         if not are_texts or not isinstance(metadata, dict):
             raise Damaged("an item is not what was written")
         return cls(name, captions, metadata)
+
+
+def date_of(found: Hit | Record) -> str:
+    """When a picture was taken, or else when its file was changed; "" if neither is known."""
+    return str(found.metadata.get("taken") or found.metadata.get("modified") or "")
+
+
+def by_date(dated: Iterable[tuple[str, str, T]], order: Order) -> list[T]:
+    """Things with their dates and ids, sorted by these; those without a date come last."""
+    if order not in get_args(Order):
+        raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
+    every = sorted(dated, key=itemgetter(0, 1))
+    known = [one for date, _, one in every if date]
+    return [*(known[::-1] if order == "newest" else known), *(one for date, _, one in every if not date)]
 
 
 def _is_deeper(value: Any, levels: int) -> bool:

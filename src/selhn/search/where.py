@@ -7,23 +7,34 @@
     sign        = "=" | "!=" | "<" | "<=" | ">" | ">=" | "contains" | "like"
     value       = "text" | 'text' | number | true | false | null | word
 
-`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own.
-A field that an item does not have compares as false, except with `!=`. Nothing is executed.
+`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own, and
+`date` is when it was taken, or else changed. A field that an item does not have compares as false, except
+with `!=`. Nothing is executed.
+
+A date is the whole of a year, month, day, hour or minute: a field with the time 2019-06-14 15:03:22 is = 2019,
+= 2019-06 and = 2019-06-14, <= 2019-06 and not > 2019-06. Dates need no quotes, unless they have a space.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import did_you_mean
-from selhn.search.items import Record
+from selhn.search.items import Record, date_of
 
 LONGEST, DEEPEST, LOOKED_AT = 10_000, 50, 20_000
 MISSING = object()
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", re.ASCII)
+_DATE = re.compile(
+    r"([12]\d{3})(?:-(0?[1-9]|1[0-2])(?:-(0?[1-9]|[12]\d|3[01])(?:[ T](\d\d(?::\d\d(?::\d\d(?:\.\d{1,6})?)?)?))?)?)?\Z",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,25 @@ class Comparison:
     value: Any
 
     def __call__(self, record: Record) -> bool:
-        return OPERATORS[self.operator](look_up(record, self.field), self.value)
+        found = look_up(record, self.field)
+        if isinstance(found, str) and self.operator in _OF_DATES and _TIME.match(found):
+            return self._of_time(found.replace("T", " ", 1))
+        return OPERATORS[self.operator](found, self.value)
+
+    def _of_time(self, found: str) -> bool:
+        """Compare a time with dates, each to its own precision."""
+        values = self.value if self.operator == "in" else (self.value,)
+        tests = []
+        for value in values:
+            known = read_date(value)
+            if known is None and self.operator in ("<", "<=", ">", ">="):
+                raise SelhnError(
+                    f"{self.field} has dates, and {value!r} is not one: write 2019, 2019-06, 2019-06-14 or "
+                    '"2019-06-14 15:03"'
+                )
+            operator = "=" if self.operator == "in" else self.operator
+            tests.append(OPERATORS[operator](found if known is None else found[: len(known)], known or value))
+        return any(tests)
 
 
 @dataclass(frozen=True)
@@ -96,12 +125,31 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
+_OF_DATES = {"=", "!=", "<", "<=", ">", ">=", "in"}
+
+
+def read_date(value: Any) -> str | None:
+    """A year, month, day or time in the form in which times are stored; None if the value is not a date."""
+    return _read_date(str(value)) if isinstance(value, str | int) else None
+
+
+@lru_cache(256)
+def _read_date(value: str) -> str | None:
+    found = _DATE.match(value)
+    if found is None:
+        return None
+    *day, time = found.groups()
+    return "-".join(part.zfill(2) for part in day if part) + (f" {time}" if time else "")
+
+
 def look_up(record: Record, field: str) -> Any:
     """The value of a field, `MISSING` where there is none."""
     if field in record.metadata:
         return record.metadata[field]
     if field == "id":
         return record.id
+    if field == "date":
+        return date_of(record) or MISSING
     found: Any = record.metadata
     for name in field.split("."):
         if not isinstance(found, Mapping) or name not in found:
@@ -119,6 +167,18 @@ def read_filter(where: Where) -> Filter:
     return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
 
 
+def found_or_explained(
+    found: Iterator[Record], filter: Filter | None, every: Callable[[], Iterable[Record]]
+) -> Iterator[Record]:
+    """What a filter found; if that is nothing, a field that none of all items has is an error."""
+    some = next(found, None)
+    if some is not None:
+        yield some
+        yield from found
+    elif filter is not None:
+        require_fields(filter, every())
+
+
 def require_fields(filter: Filter, records: Iterable[Record]) -> None:
     """Refuse a filter on a field that no item has; of a large index only the first items are looked at."""
     known: dict[str, None] = {}
@@ -131,8 +191,9 @@ def require_fields(filter: Filter, records: Iterable[Record]) -> None:
         if not unknown:
             return
     if known:
-        field = next(iter(unknown))
-        raise NotFound(f"nothing found, because no item has a field {field!r}: {did_you_mean(field, ['id', *known])}")
+        field, fields = next(iter(unknown)), ["id", "date", *known]
+        near = "".join(f"did you mean {name!r}? " for name in get_close_matches(field.lower(), fields, n=1))
+        raise NotFound(f"nothing found, because no item has a field {field!r}: {near}there are {', '.join(fields)}")
 
 
 def _fields(filter: Filter) -> Iterator[str]:
@@ -144,15 +205,17 @@ def _fields(filter: Filter) -> Iterator[str]:
 
 def _of_field(field: str, value: Any) -> Iterable[Filter]:
     if not isinstance(value, Mapping):
-        several = isinstance(value, list | tuple)
-        yield Comparison(field, "in" if several else "=", tuple(value) if several else value)
-        return
+        value = {"in" if isinstance(value, list | tuple) else "=": value}
     for operator, operand in value.items():
         if operator not in OPERATORS:
             raise SelhnError(f"{operator!r} for {field} is not an operator: use one of {' '.join(OPERATORS)}")
         if operator == "in" and not isinstance(operand, list | tuple):
             raise SelhnError(f"where: `in` takes a list of values for {field}, got {operand!r}")
-        yield Comparison(field, operator, tuple(operand) if operator == "in" else operand)
+        yield Comparison(field, operator, tuple(map(_plain, operand)) if operator == "in" else _plain(operand))
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, date) else value
 
 
 _TOKEN = re.compile(

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -57,17 +58,49 @@ def test_images_are_found_whether_or_not_there_are_captions(remote, exact, make_
 
 def test_filters(remote, exact, same_answers):
     for where in FILTERS:
-        for find in ("image", "text"):
-            if where == "missing = 3":
-                for index in (remote, exact):
+        if where == "missing = 3":
+            for index in (remote, exact):
+                for ask in (partial(index.search, "word3 word8"), index.records, index.count):
                     with pytest.raises(NotFound, match="no item has a field 'missing'"):
-                        index.search("word3 word8", where=where)
-                continue
+                        list(ask(where=where))
+            continue
+        for find in ("image", "text"):
             same_answers(remote, exact, "word3 word8", 30, find, where=where)
             same_answers(remote, exact, "word3 word8", 2, find, where=where)
         found = {record.id for record in remote.records(where)}
         assert found == {record.id for record in exact.records(where)}, where
         assert remote.count(where) == exact.count(where) == len(found)
+
+
+TIMES = [
+    {"taken": "2019-06-14 15:03:22", "modified": "2024-01-01 00:00:00"},
+    {"taken": "2019-06-30 23:59:59"},
+    {"taken": "2018-12-31T23:59:59+01:00"},
+    {"modified": "2019-07-01 00:00:00.500000", "taken": None},
+    {"modified": "2020-01-01 00:00:00", "folder": "2019-06"},
+    {"folder": "2019-06-14"},
+    {"year": 2019},
+]
+
+
+def test_dates_and_order(uri, model, make_item, same_answers, monkeypatch):
+    monkeypatch.setattr("selhn.search.stores.milvus.SORTED_AT_ONCE", 2)
+    remote, exact = Index.create(model, uri), Index.create(model)
+    for index in (remote, exact):
+        index.add(make_item(number, metadata=times) for number, times in enumerate(TIMES))
+    for field in ("taken", "date", "folder"):
+        for value in ("2019", "2019-6", "'2019-06-14 15:03:22'"):
+            for operator in ("=", "!=", "<", "<=", ">", ">="):
+                same_answers(remote, exact, "word3", where=f"{field} {operator} {value}")
+            same_answers(remote, exact, "word3", where=f"{field} in (2018, {value})")
+    for order, ids in (("newest", "4310265"), ("oldest", "2013456")):
+        for index in (remote, exact):
+            found = [record.id.removeprefix("item") for record in index.records(order=order)]
+            assert "".join(found[:5]) == ids[:5]
+            assert set(found[5:]) == {"5", "6"}, "those without a date are last"
+            assert [record.id for record in index.records("date = 2019", order, first=1)] == [
+                f"item{number}" for number in ids if number in "013"
+            ][1:]
 
 
 def test_changes_of_both_give_the_same(remote, exact, make_item, same_answers):

@@ -42,7 +42,11 @@ META = 'record["metadata"]'
 @pytest.mark.parametrize(
     ("where", "expression"),
     [
-        ("year >= 2020", f'({META}["year"] >= 2020 or {META}["year"] >= 2020.0)'),
+        ("year >= 220", f'({META}["year"] >= 220 or {META}["year"] >= 220.0)'),
+        (
+            "year = 2020",
+            f'({META}["year"] == 2020 or {META}["year"] == 2020.0 or {META}["year"] like "2020%")',
+        ),
         ("year = 2020.5", f'{META}["year"] == 2020.5'),
         ("year > 2020.5", f'({META}["year"] > 2020 or {META}["year"] > 2020.5)'),
         ("year <= -2.5", f'({META}["year"] <= -2 or {META}["year"] <= -2.5)'),
@@ -58,6 +62,12 @@ META = 'record["metadata"]'
         ("not not a = x", f'{META}["a"] == "x"'),
         ("a = x and not b = 2", f'{META}["a"] == "x"'),
         ({"a": []}, 'key == ""'),
+        ("a = 2019-06", f'({META}["a"] == "2019-06" or {META}["a"] like "2019-06%")'),
+        ("a <= 2019-6", f'({META}["a"] <= "2019-6" or {META}["a"] < "2019-06" or {META}["a"] like "2019-06%")'),
+        (
+            "a > 2019-06-14T15",
+            f'({META}["a"] > "2019-06-14T15" or {META}["a"] > "2019-06-14" or {META}["a"] like "2019-06-14%")',
+        ),
         # What Milvus is not asked, for it would answer otherwise, or cannot be asked safely.
         ("a = 1 or not b = 2", ""),
         ("a != 1", ""),

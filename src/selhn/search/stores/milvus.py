@@ -18,7 +18,7 @@ from torch import Tensor
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.models import AbstractMatcher
-from selhn.search.items import PLURAL, Kind, Record
+from selhn.search.items import PLURAL, Kind, Order, Record, by_date, date_of
 from selhn.search.query import QueryVectors
 from selhn.search.stores.milvus_expression import milvus_expression
 from selhn.search.stores.milvus_rows import IDENTITY, MOST_HITS, MilvusRows, Row, Searching, is_server
@@ -27,6 +27,7 @@ from selhn.search.where import Filter
 
 VERSION = 1
 IDENTITY_FIELDS = ("model", "model_name", "width", "about")
+SORTED_AT_ONCE = 200
 SMALL = 50_000
 """Up to so many images `approximate("auto")` leaves search exact."""
 
@@ -107,8 +108,10 @@ class MilvusStore(Store):
         return number
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
-        found = self.rows.get("images", map(key_of, ids), vectors).values()
-        return {row.record["id"]: Stored(row.item, row.content, row.vector) for row in found}
+        keys = list(map(key_of, ids))
+        found = self.rows.get("images", keys, vectors)
+        rows = (found[key] for key in keys if key in found)
+        return {row.record["id"]: Stored(row.item, row.content, row.vector) for row in rows}
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove images, then their texts, which do not count without an image."""
@@ -117,10 +120,15 @@ class MilvusStore(Store):
         self.rows.remove_texts(keys)
         self.generation += len(keys)
 
-    def scan(self, filter: Filter | None = None) -> Iterator[Record]:
-        """Records in no order; of very many items this takes a while."""
-        records = (row.item for row in self.rows.scan("images", milvus_expression(filter)))
-        return (record for record in records if filter is None or filter(record))
+    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+        """Records in no order, or sorted here, for which all are read first; of very many this takes a while."""
+        every = (row.item for row in self.rows.scan("images", milvus_expression(filter)))
+        records = (record for record in every if filter is None or filter(record))
+        if order is None:
+            return islice(records, first, None)
+        ids = by_date(((date_of(record), record.id, record.id) for record in records), order)[first:]
+        parts = (self.get(ids[at : at + SORTED_AT_ONCE]) for at in range(0, len(ids), SORTED_AT_ONCE))
+        return (stored.record for part in parts for stored in part.values())
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images or captions; a filter reads the records, because Milvus filters only roughly."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from selhn.search.where import Comparison, Filter, Not
+from selhn.search.where import Comparison, Filter, Not, read_date
 
 NOTHING = 'key == ""'
 MOST_VALUES = 500
@@ -46,7 +46,8 @@ def _comparison(one: Comparison) -> str | None:
         return None
     if not values:
         return NOTHING
-    paths = [f'record["metadata"]["{one.field}"]', *(['record["id"]'] if one.field == "id" else [])]
+    fields = [one.field, *(["taken", "modified"] if one.field == "date" else [])]
+    paths = [f'record["metadata"]["{field}"]' for field in fields] + ['record["id"]'] * (one.field == "id")
     return _any_of(_WRITERS[one.operator](path, value) for value in values for path in paths)
 
 
@@ -63,7 +64,11 @@ def _joined(word: str, parts: Iterable[str | None]) -> str | None:
 
 
 def _compared(sign: str, path: str, value: Any) -> str | None:
-    return _any_of(f"{path} {sign} {one}" for one in _literals(sign, value))
+    parts = [f"{path} {sign} {one}" for one in _literals(sign, value)]
+    if (date := read_date(value)) is not None:  # with a space before the time of day, or a T
+        parts += [f'{path} {sign[0]} "{date[:10]}"'] if sign != "==" else []
+        parts += [f'{path} like "{date[:10]}%"']
+    return _any_of(parts)
 
 
 def _contains(path: str, value: Any) -> str | None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged
 from selhn.base.types import StoredPrecision
-from selhn.search.items import PLURAL, Kind, Record
+from selhn.search.items import PLURAL, Kind, Record, date_of
 from selhn.search.stores.checked_files import check_content, check_length, open_rows, write_file, write_rows
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import Vectors
@@ -59,9 +59,19 @@ class Lines:
     def __getitem__(self, row: int) -> Record:
         return Record.from_line(self.raw(row))
 
-    @cached_property
+    @property
     def ids(self) -> list[str]:
-        return [self[row].id for row in range(len(self))]
+        return self._heads[0]
+
+    @property
+    def dates(self) -> list[str]:
+        """Of each record, see `date_of`."""
+        return self._heads[1]
+
+    @cached_property
+    def _heads(self) -> tuple[list[str], list[str]]:
+        records = [(record.id, date_of(record)) for record in map(self.__getitem__, range(len(self)))]
+        return [name for name, _ in records], [date for _, date in records]
 
 
 @dataclass(frozen=True, eq=False)

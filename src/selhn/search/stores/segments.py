@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
-from selhn.search.items import Item, Kind, Record, digest_of_split, split_items
+from selhn.search.items import Item, Kind, Order, Record, digest_of_split, split_items
 from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
 from selhn.search.stores.faiss_candidates import FaissCandidates
@@ -119,8 +119,13 @@ class SegmentStore(Store):
                 found[name] = Stored(segment.lines[row], vector=vector)
         return found
 
-    def scan(self, filter: Filter | None = None) -> Iterator[Record]:
-        return (segment.lines[row] for segment in self.snapshot.segments for row in segment.rows(filter))
+    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+        snapshot = self.snapshot
+        places: Iterable[tuple[int, int]] = snapshot.places(order)
+        if filter is not None:
+            chosen = [segment.chosen(filter).tolist() for segment in snapshot.segments]
+            places = (place for place in places if chosen[place[0]][place[1]])
+        return (snapshot.segments[number].lines[row] for number, row in islice(places, first, None))
 
     def ids(self) -> list[str]:
         return list(self.snapshot.row_of_id)

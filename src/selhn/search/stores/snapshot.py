@@ -17,7 +17,7 @@ import torch
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.base.version import __version__
-from selhn.search.items import PLURAL, Hit, Kind
+from selhn.search.items import PLURAL, Hit, Kind, Order, by_date
 from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment
@@ -51,6 +51,7 @@ class Snapshot:
     model_kept: bool = False
     born: str = ""
     """Distinguishes the index from another that was built in its place, whose generations begin again."""
+    _sorted: dict[Order, list[tuple[int, int]]] = field(default_factory=dict, init=False)
 
     @classmethod
     def read(cls, folder: Path) -> "Snapshot":
@@ -110,6 +111,17 @@ class Snapshot:
             ids = segment.lines.ids
             found.update({ids[row]: (number, row) for row in segment.rows()})
         return found
+
+    def places(self, order: Order | None = None) -> list[tuple[int, int]]:
+        """Number of the segment, and row in it, of every item that is there, in an order or in that of adding."""
+        places = ((number, row) for number, segment in enumerate(self.segments) for row in segment.rows())
+        if order is None:
+            return list(places)
+        if order not in self._sorted:
+            lines = [segment.lines for segment in self.segments]
+            dated = ((lines[at].dates[row], lines[at].ids[row], (at, row)) for at, row in places)
+            self._sorted[order] = by_date(dated, order)
+        return self._sorted[order]
 
     @cached_property
     def first_rows(self) -> dict[Kind, list[int]]:

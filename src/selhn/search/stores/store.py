@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import Damaged, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
-from selhn.search.encoding import encode_items
-from selhn.search.items import Hit, Item, Kind, Record
+from selhn.search.encoding import digest_of, encode_items, width_of
+from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors
 from selhn.search.where import Filter
 
@@ -39,6 +39,24 @@ class Identity:
     precision: StoredPrecision = "float32"
     about: Mapping[str, Any] = field(default_factory=dict)
     """Notes of whoever made the index, such as how pictures become regions."""
+
+    @classmethod
+    def of(cls, model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
+        if precision not in get_args(StoredPrecision):
+            raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")
+        name = model.name or type(model).__name__
+        return cls(digest_of(model), name, width_of(model), precision, dict(about))
+
+    def require(self, model: AbstractMatcher, path: Path | str) -> None:
+        """Refuse a model that did not write the index at `path`."""
+        own = Identity.of(model, self.precision, {})
+        if own.model != self.model:
+            raise SelhnError(
+                f"{path} was written by another model ({self.model_name}, {self.model}), not by this one "
+                f"({own.model_name}, {own.model}): build another index for it"
+            )
+        if own.width != self.width:
+            raise Damaged(f"{path} has vectors of {self.width} numbers, and its model gives others: build it again")
 
 
 class Stored(NamedTuple):
@@ -118,15 +136,15 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
-        """Items by their ids; unknown ids are left out."""
+        """Items by their ids, in this order; unknown ids are left out."""
 
     @abstractmethod
     def delete(self, ids: Sequence[str]) -> None:
         """Remove items, all of which exist."""
 
     @abstractmethod
-    def scan(self, filter: Filter | None = None) -> Iterator[Record]:
-        """The records of all items that match a filter."""
+    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+        """The records of all items that match a filter, but so many of the first; see `Index.records`."""
 
     def ids(self) -> list[str]:
         """The ids of all items."""

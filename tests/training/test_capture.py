@@ -6,6 +6,8 @@ from selhn.losses import AOQ, NCR, MetaSPN, TripletHN, TripletSelHN, TripletWarm
 from selhn.models import create_model
 from selhn.runs import read_log
 from selhn.text import Vocabulary
+from selhn.training import loop
+from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.loop import train
@@ -44,6 +46,8 @@ def run(tmp_path, capture, loss, model="rvse", networks=1, **settings):
     vocabulary = Vocabulary.build(data.train.captions)
     torch.manual_seed(0)
     sizes = {"feature_dim": data.feature_dim, "dim": 64, "word_dim": 20}
+    if model == "saf":
+        sizes |= {"sim_dim": 32, "num_regions": 12}
     made = create_model(model, networks=networks, tokenizer=vocabulary, **sizes)
     out = tmp_path / f"{capture}-{len(list(tmp_path.iterdir()))}"
     done = train(made, data, loss, out=out, epochs=3, capture=capture, device="cuda", quiet=True, **settings)
@@ -120,6 +124,61 @@ def test_a_recorded_run_resumes(tmp_path):
     whole = go(tmp_path / "whole", 2, False)
     go(tmp_path / "cut", 1, False)
     assert torch.allclose(go(tmp_path / "cut", 2, True), whole, rtol=0.02)
+
+
+@pytest.mark.gpu
+def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monkeypatch):
+    followed = {}
+
+    class Watched(WeightAverage):
+        """The same average, computed on the host from copies of the weights."""
+
+        def update(self, step):
+            weights = {name: weight.detach().double().cpu() for name, weight in self.source.named_parameters()}
+            decay = min(0.95, step / (9 + step))
+            for name in weights.keys() & self.state().keys():
+                followed[name] = decay * followed[name] + (1 - decay) * weights[name]
+            super().update(step)
+
+        def __init__(self, model, decay):
+            super().__init__(model, decay)
+            self.source = model
+            followed.update({name: weight.detach().double().cpu() for name, weight in model.named_parameters()})
+            averages.append(self)
+
+    averages = []
+    monkeypatch.setattr(loop, "WeightAverage", Watched)
+    run(tmp_path, "always", TripletSelHN(), ema=0.95, precision="float32")
+    (average,) = averages
+    moved = 0
+    for name, tensor in average.state().items():
+        if name in followed:
+            torch.testing.assert_close(tensor.double().cpu(), followed[name], rtol=1e-4, atol=1e-5)
+            moved += 1
+    assert moved == sum(weight.requires_grad for weight in average.source.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("model", "networks"), [("rvse", 1), ("rvse", 2), ("saf", 1)])
+def test_the_teacher_is_recorded_with_the_step(tmp_path, precision, model, networks):
+    settings = {"networks": networks, "precision": precision, "ema": 0.9, "distil": 1.0}
+    plain, recorded = (run(tmp_path, how, TripletSelHN(), model, **settings)[1] for how in ("never", "always"))
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "float32" else 2e-2)
+    assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.1)
+    taught = [
+        [row["aux_distillation"] for row in read_log(path) if "loss" in row] for path in tmp_path.rglob("log.jsonl")
+    ]
+    assert all(sum(row[10:20]) > 0 for row in taught)
+    first, second = (torch.tensor(row) for row in taught)
+    assert torch.allclose(first[5:20].mean(), second[5:20].mean(), rtol=0.1)
+
+
+@pytest.mark.gpu
+def test_the_rate_changes_within_an_epoch_of_a_recorded_run(tmp_path):
+    settings = {"schedule": "cosine", "lr_warmup": 1.0, "lr": 2e-3, "precision": "float32"}
+    plain, recorded = (run(tmp_path, how, TripletSelHN(), **settings)[1] for how in ("never", "always"))
+    assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3)
 
 
 @pytest.mark.gpu

@@ -44,6 +44,9 @@ def test_overrides_reach_their_place():
         ("precision=fp8", "precision takes one of 'auto', 'float32', 'bfloat16', got 'fp8'"),
         ("feature_precision=fp8", "feature_precision takes one of 'auto'"),
         ("capture=alwyas", "capture takes one of 'auto', 'always', 'never'"),
+        ("schedule=linear", "schedule takes one of 'step', 'constant', 'cosine', got 'linear'"),
+        ("ema=often", "ema takes a number, got 'often'"),
+        ("distil=-1", "distil must be at least 0"),
         ("decay_by=nan", "decay_by must be at least 0, got nan"),
         ("clip=inf", "clip must be finite"),
         ("modell.dim=3", "unknown setting 'modell.dim'"),
@@ -68,6 +71,8 @@ def test_yaml_with_unknown_keys(text):
 
 def test_integers_become_floats_where_floats_are_meant():
     assert with_values(TrainConfig(), {"clip": 2}).clip == 2.0
+    assert [with_values(TrainConfig(), {"ema": value}).ema for value in (None, 0, 0.999)] == [0.0, 0.0, 0.999]
+    assert override(RunConfig(), ["ema=null"]).train.ema == 0.0
     assert key_values(["a=1", "b=x", "c=1e-3", "d=[1, 2]", "e=1e2"]) == {
         "a": 1,
         "b": "x",

@@ -1,20 +1,41 @@
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from model_cases import make_model
 
 from selhn.diagnose import parameter_norms, total_norm
 from selhn.training.config import TrainConfig
-from selhn.training.optim import clipped_step, make_optimizer, parameter_groups, set_learning_rate
+from selhn.training.optim import clipped_step, make_optimizer, parameter_groups, rate_factor, set_learning_rate
 
 
-def test_step_decay_is_a_function_of_the_epoch(tiny_model):
+def test_step_decay_is_a_function_of_the_step(tiny_model):
     config = TrainConfig(lr=1e-3, decay_at=(2, 4))
     optimizer = make_optimizer(tiny_model(), config, torch.device("cpu"))
     rates = []
     for epoch in (0, 1, 2, 3, 4, 5, 1):
-        set_learning_rate(optimizer, epoch, config)
+        factors = {rate_factor(config, step, 7) for step in range(7 * epoch, 7 * epoch + 7)}
+        assert len(factors) == 1, "all steps of an epoch have one rate"
+        set_learning_rate(optimizer, factors.pop())
         rates.append(optimizer.param_groups[0]["lr"])
-    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5, 1e-3])
+    assert rates == [1e-3, 1e-3, 1e-3 * 0.1, 1e-3 * 0.1, 1e-3 * 0.1**2, 1e-3 * 0.1**2, 1e-3]
+
+
+@pytest.mark.parametrize("schedule", ["step", "constant", "cosine"])
+def test_every_schedule_rises_first(schedule):
+    config = TrainConfig(epochs=4, schedule=schedule, decay_at=(3,), lr_warmup=0.5)
+    factors = [rate_factor(config, step, 10) for step in range(40)]
+    assert factors[:6] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1])
+    after = {
+        "step": [1.0] * 25 + [0.1] * 10,
+        "constant": [1.0] * 35,
+        "cosine": [0.5 + 0.5 * math.cos(math.pi * step / 35) for step in range(35)],
+    }
+    assert factors[5:] == pytest.approx(after[schedule])
+    plain = [rate_factor(replace(config, lr_warmup=0.0), step, 10) for step in range(40)]
+    assert plain[0] == 1
+    assert plain[-1] == pytest.approx({"step": 0.1, "constant": 1, "cosine": 0.00154}[schedule], rel=1e-2)
 
 
 def test_every_trainable_weight_is_in_one_group(tiny_model):

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder, load_weights
-from selhn.training.config import respelled
+from selhn.training.config import TrainConfig, respelled
 from selhn.training.optim import flatten_optimizer, unflatten_optimizer
 from selhn.training.protocols import Protocol
 
-LOSS, PROTOCOL = "loss.", "protocol."  # before the names of what a loss learns and a protocol keeps
+LOSS, PROTOCOL, AVERAGE = "loss.", "protocol.", "average."  # before the names of what each of them keeps
+DEFAULTS = {key: repr(value) for key, value in asdict(TrainConfig()).items()}
+"""What settings were before they existed: those that an older checkpoint does not have."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Checkpoints:
             tensors["rng.cuda"] = torch.cuda.get_rng_state()
         loss = self.protocol.loss
         of_loss = loss.state_dict() if isinstance(loss, nn.Module) else {}
-        for prefix, state in ((LOSS, of_loss), (PROTOCOL, self.protocol.state())):
+        averaged = {} if self.protocol.average is None else self.protocol.average.state()
+        for prefix, state in ((LOSS, of_loss), (PROTOCOL, self.protocol.state()), (AVERAGE, averaged)):
             tensors |= {prefix + name: tensor.contiguous() for name, tensor in state.items()}
         heard = None if self.alarm is None else asdict(self.alarm)
         content = {"position": asdict(position), "identity": self.identity, "groups": groups, "alarm": heard}
@@ -61,7 +64,7 @@ class Checkpoints:
         said = [f"{skipped}. Continuing from the checkpoint before, {latest.name}."] if skipped else []
         try:
             there, groups, heard = (content[key] for key in ("identity", "groups", "alarm"))
-            position, there = Position(**content["position"]), respelled(there)
+            position, there = Position(**content["position"]), {**DEFAULTS, **respelled(there)}
         except (KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
         changed = [
@@ -81,6 +84,8 @@ class Checkpoints:
             # Older checkpoints have what a loss learns among the tables of its protocol.
             self.protocol.loss.load_state_dict(_named(LOSS, {**tensors, **kept}), strict=False)
         self.protocol.load_state(kept)
+        if self.protocol.average is not None:
+            self.protocol.average.load_state(_named(AVERAGE, tensors))
         if self.alarm is not None:
             vars(self.alarm).update(heard or {})
         torch.set_rng_state(tensors["rng.cpu"])
@@ -90,7 +95,7 @@ class Checkpoints:
 
     def _with_best(self, position: Position, said: list[str]) -> Position:
         """See that the best model is what was written; else take it from a checkpoint of the end of its epoch."""
-        model, best = self.protocol.model, self.folder.file("best")
+        model, average, best = self.protocol.model, self.protocol.average, self.folder.file("best")
         if position.best_epoch < 0:
             return position
         try:
@@ -98,11 +103,13 @@ class Checkpoints:
             return position
         except (Damaged, NotFound) as wrong:
             reason = str(wrong)
-        for path, _, content, _ in self.folder.read_checkpoints():
+        for path, tensors, content, _ in self.folder.read_checkpoints():
             there = Position(**content["position"])
             if (there.epoch, there.step_in_epoch) == (position.best_epoch + 1, 0):
                 load_weights(model, path / "model.safetensors")
-                self.folder.keep_best(model)
+                if average is not None:
+                    average.load_state(_named(AVERAGE, tensors))
+                self.folder.keep_best(model if average is None else average.current())
                 said.append(f"{reason}. It was written again from the checkpoint {path.name}.")
                 return position
         if best.exists():

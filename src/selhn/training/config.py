@@ -31,9 +31,21 @@ class TrainConfig:
     batch_size: int = 128
     lr: float = 5e-4
     weight_decay: float = 0.01
+    """Of AdamW: what a weight loses in a step, as a share, is this times the learning rate."""
+    schedule: Literal["step", "constant", "cosine"] = "step"
+    """The learning rate: multiplied by `decay_by` at the epochs `decay_at`; constant; or half a cosine to 0."""
     decay_at: tuple[int, ...] = ()
-    """Epochs (from 0) at whose start the learning rate is multiplied by `decay_by`."""
+    """Epochs (from 0) at whose start `schedule=step` multiplies the learning rate by `decay_by`."""
     decay_by: float = 0.1
+    lr_warmup: float = 0.0
+    """Epochs in which the learning rate first rises to its value, in equal steps; 0.5 is half an epoch."""
+    ema: float = 0.0
+    """Decay of the moving average of the weights, such as 0.999; 0 for none. The averaged model is then what is
+    evaluated on dev, kept as the best and measured on test."""
+    distil: float = 0.0
+    """Weight of self-distillation: how much the averaged model teaches the one that is trained; needs `ema`."""
+    distil_temperature: float = 0.05
+    """What scores are divided by in self-distillation."""
     text_lr_factor: float = 0.1
     """A pre-trained text encoder learns at this share of the learning rate."""
     clip: float = 2.0
@@ -169,7 +181,7 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
 
 def _fit(name: str, value: Any, kind: Any) -> Any:
     """A value as the field has it, if nothing is lost by that."""
-    value = _number(value)
+    value = 0.0 if name == "ema" and value is None else _number(value)
     if get_origin(kind) is tuple:
         value = (value,) if isinstance(value, int) else tuple(value) if isinstance(value, list) else value
     require_kind(name, value, kind)

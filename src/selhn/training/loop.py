@@ -24,11 +24,12 @@ from selhn.losses import LOSSES, AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
 from selhn.runs import Results, RunFolder
+from selhn.training.average import WeightAverage
 from selhn.training.capture import recording_stream
 from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.config import RunConfig, TrainConfig, describe_objects, with_values
 from selhn.training.log import Meter
-from selhn.training.optim import make_optimizer, set_learning_rate
+from selhn.training.optim import make_optimizer, rate_factor, set_learning_rate
 from selhn.training.protocols import protocol_of
 from selhn.training.step import make_batches, make_stepper, on_device
 
@@ -111,7 +112,8 @@ def train_in(
     batches = make_batches(model, data, config, device)
     loss = loss.to(device) if isinstance(loss, nn.Module) else loss
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
-    protocol = protocol_of(type(loss))(model, loss, data, batches, config)
+    average = WeightAverage(model, config.ema) if config.ema else None
+    protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average)
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
     identity = _identity(model, loss, data, config)
@@ -130,8 +132,8 @@ def train_in(
         log = None if folder.path is None else folder.log_path
         meter = Meter(log, position.log_position, alarm, progress.say)
         with meter, interruptible() as interrupted, recording_stream(device):
+            rate = None
             for epoch in range(position.epoch, config.epochs):
-                set_learning_rate(optimizer, epoch, config)
                 if isinstance(loss, Scheduled):
                     loss.set_epoch(epoch)
                 if alarm is not None and isinstance(loss, AbstractLoss):
@@ -141,21 +143,27 @@ def train_in(
                     protocol.begin_epoch(epoch)
                 model.train()
                 for step in batches.steps(epoch, start=position.step_in_epoch):
+                    wanted = rate_factor(config, position.step, len(batches))
+                    if wanted != rate:
+                        set_learning_rate(optimizer, rate := wanted)
                     numbers = stepper(step, loss.phase if isinstance(loss, Scheduled) else None)
                     done = position.step_in_epoch + 1
                     position = replace(position, step=position.step + 1, step_in_epoch=done)
+                    if average is not None:
+                        average.update(position.step)
                     meter.add(position.step, epoch, numbers, read=done == len(batches))
                     progress.step(meter.summary)
                     if (config.checkpoint_every and position.step % config.checkpoint_every == 0) or interrupted():
                         checkpoints.save(replace(position, log_position=meter.flush()))
                     if number := interrupted():
                         raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
-                dev, probed = evaluate(model, data.dev), probe_split(model, data.dev)
+                judged = model if average is None else average.current()
+                dev, probed = evaluate(judged, data.dev), probe_split(judged, data.dev)
                 meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
                 progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
                 if dev.rsum > position.best_rsum:
                     position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
-                    folder.keep_best(model)
+                    folder.keep_best(judged)
                 position = replace(position, epoch=epoch + 1, step_in_epoch=0)
                 checkpoints.save(replace(position, log_position=meter.flush()))
                 if number := interrupted():

@@ -1,5 +1,6 @@
 """The optimiser: how it is made, its learning rate, its update, and its state in a checkpoint."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,9 +47,23 @@ def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -
     return [group for group in groups if group["params"]]
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, epoch: int, config: TrainConfig) -> None:
-    """Step decay: a function of the epoch alone, so that a resumed run cannot miss a step."""
-    factor = config.decay_by ** sum(epoch >= at for at in config.decay_at)
+def rate_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """What the learning rate is multiplied by in a step (from 0): a function of its number alone.
+
+    A resumed run cannot miss a change of it. If it is resumed for more epochs, a cosine is that of the longer run.
+    """
+    rising = config.lr_warmup * steps_per_epoch
+    factor = min(1.0, (step + 1) / rising) if rising else 1.0
+    if config.schedule == "step":
+        factor *= config.decay_by ** sum(step // steps_per_epoch >= at for at in config.decay_at)
+    elif config.schedule == "cosine":
+        done = max(0.0, step - rising) / max(1.0, config.epochs * steps_per_epoch - rising)
+        factor *= (1 + math.cos(math.pi * min(1.0, done))) / 2
+    return factor
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """The rate of every group as it began, times a factor."""
     for group in optimizer.param_groups:
         rate = group["initial_lr"] * factor
         if isinstance(group["lr"], Tensor):

@@ -17,7 +17,7 @@ SETTINGS = {"ncr": ["loss.warmup_epochs=1"], "aoq": ["loss.depth=30"], "meta_spn
 
 
 def tiny_run(recipe, name):
-    return override(get_recipe(recipe), [f"loss={name}", *TINY, *SETTINGS[name]])
+    return override(get_recipe(recipe), [f"loss={name}", *TINY, *SETTINGS.get(name, [])])
 
 
 def final_state(out):
@@ -90,10 +90,16 @@ def test_what_does_not_go_together(name, settings, message):
         run_config(config, quiet=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, ["ema=0.9"]) for name in NAMES),
+        ("infonce", ["loss.learn=true", "ema=0.9", "distil=1", "schedule=cosine", "lr_warmup=0.5"]),
+    ],
+)
+def test_a_run_that_died_ends_as_if_nothing_had_happened(name, settings, tmp_path, monkeypatch):
     small = ["data.images=16", "batch_size=12", "model.word_dim=8"]
-    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4", *small])
+    config = override(tiny_run("rvse_selhn_world", name), ["checkpoint_every=4", *small, *settings])
     whole = run_config(config, tmp_path / "whole", quiet=True)
     step, count = steps.training_step, [0]
 
@@ -107,16 +113,19 @@ def test_a_run_that_died_ends_as_if_nothing_had_happened(name, tmp_path, monkeyp
     with pytest.raises(MemoryError, match="killed"):
         run_config(config, tmp_path / "died", quiet=True)
     died = final_state(tmp_path / "died")
-    assert any(key.startswith("protocol.") for key in died)
+    assert any(key.startswith("protocol.") for key in died) == (name in NAMES)
+    assert any(key.startswith("average.") for key in died)
     monkeypatch.setattr(steps, "training_step", step)
     again = resume_run(tmp_path / "died", quiet=True)
     assert again.test == whole.test
     expected, actual = final_state(tmp_path / "whole"), final_state(tmp_path / "died")
+    best = [(tmp_path / out / "best" / "checksums.json").read_bytes() for out in ("whole", "died")]
+    assert best[0] == best[1]
     assert expected.keys() == actual.keys()
     assert all(torch.equal(expected[key], actual[key]) for key in expected)
     assert (tmp_path / "died" / "log.jsonl").read_text() == (tmp_path / "whole" / "log.jsonl").read_text()
 
 
-def test_an_ordinary_checkpoint_holds_nothing_of_a_protocol(tmp_path):
+def test_an_ordinary_checkpoint_holds_nothing_of_a_protocol_or_an_average(tmp_path):
     run_config(override(get_recipe("vse_fc_hn_world"), [*TINY, "epochs=1"]), tmp_path, quiet=True)
-    assert not any(key.startswith("protocol.") for key in final_state(tmp_path))
+    assert not any(key.startswith(("protocol.", "average.")) for key in final_state(tmp_path))

@@ -22,6 +22,7 @@ from selhn.kernels import MAXIMA, STATISTICS, Terms
 from selhn.layers import Fragments
 from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
+from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
 
 
@@ -46,6 +47,8 @@ class Protocol:
     batches: Batches
     """The pairs of a step are rows of `data.train`; the generator is seeded for every step."""
     config: TrainConfig
+    average: WeightAverage | None = None
+    """Of the weights of the model, if the settings ask for it (`ema`); the loop keeps it."""
     tables: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:

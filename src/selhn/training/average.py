@@ -1,0 +1,74 @@
+"""The average of a model's weights over the steps of a run: steadier than the weights of any one step."""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from selhn.base.errors import Damaged, SelhnError
+from selhn.models import AbstractMatcher
+
+
+class WeightAverage:
+    """A copy of a model whose weights follow those of the model slowly (an exponential moving average, EMA).
+
+        a_t = d_t a_(t-1) + (1 - d_t) w_t,      d_t = min(decay, t / (t + 9)),      t = 1, 2, ...
+
+    `t / (t + 9)` is the warm-up: the random weights of the start are forgotten within the first steps. What is
+    averaged are the weights that are trained, and the running statistics of batch norms: the mean of a linear
+    layer's output is linear in its weights, so that the average of the means is the mean under the averaged
+    weights, and the average of the variances is close to theirs. (The statistics of the last step belong to other
+    weights.) Frozen weights are shared with the model, and counters copied from it.
+
+    The update is one fused pass over the weights beside the step, recorded or not: it depends on nothing but `t`,
+    so that a resumed run needs no counter. `model` is a copy of its own, so that nothing is exchanged in the model
+    that is trained, whose addresses a recorded step remembers.
+
+    Args:
+        model: what is trained, on its device.
+        decay: how much of the average is kept in a step: 0.999 averages over about the last 1,000 steps.
+    """
+
+    def __init__(self, model: AbstractMatcher, decay: float):
+        if not 0 < decay < 1:
+            raise SelhnError(f"ema={decay:g} keeps that share of the average in a step: give 0.999 or so, 0 for none")
+        self.decay = decay
+        frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+        shared = {id(part): part for part in (model.tokenizer, *frozen)}
+        self.model = copy.deepcopy(model, shared).eval().requires_grad_(False)
+        """The averaged model; `current` brings what is not averaged up to date."""
+        copies = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        followed = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        copied = dict(model.named_buffers())
+        for name, buffer in copied.copy().items():  # infinities, as in a mask, have no average
+            if buffer.is_floating_point() and buffer.isfinite().all():
+                followed[name] = copied.pop(name)
+        self._followed, self._averages = list(followed.values()), {name: copies[name] for name in followed}
+        self._copied = [(copies[name], buffer) for name, buffer in copied.items()]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Follow the model, whose step number `step`, counted from 1, is done."""
+        decay = min(self.decay, step / (step + 9))
+        torch._foreach_lerp_(list(self._averages.values()), self._followed, 1 - decay)
+
+    @torch.no_grad()
+    def current(self) -> AbstractMatcher:
+        """The averaged model, to be evaluated and saved; what is not averaged is as the model has it now."""
+        for own, buffer in self._copied:
+            own.copy_(buffer)
+        return self.model
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+        return dict(self._averages)
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`, in place; what does not fit is refused."""
+        shapes = {name: tensor.shape for name, tensor in state.items()}
+        if shapes != {name: average.shape for name, average in self._averages.items()}:
+            raise Damaged("the checkpoint's averaged weights do not fit the model: start the run again")
+        for name, average in self._averages.items():
+            average.copy_(state[name])

@@ -1,0 +1,55 @@
+"""Self-distillation: the average of the model's own weights as its teacher (`distil=1 ema=0.999`)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import SelhnError
+from selhn.base.types import Batch, Match
+from selhn.data import Pairs
+from selhn.training.protocols.base import Protocol
+
+
+class SelfDistillation(Protocol):
+    """Any loss of the ordinary way, and beside it the divergence from what the averaged model says of the batch.
+
+    With s the scores of the model, a those of the averaged model (no dropout, running statistics) for the same B
+    pairs as the model sees them, and softmax over the texts of an image or over the images of a text:
+
+        loss + distil / 2B  sum over the 2B anchors of  KL( softmax(a / temperature) || softmax(s / temperature) )
+
+    The gradient does not reach the teacher. It has no state of its own: the averages are checkpointed anyway.
+
+    References:
+        Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017. Li et al., ALBEF, NeurIPS 2021,
+        who distil the matches of images and texts from a momentum model in this way.
+    """
+
+    def __post_init__(self) -> None:
+        if self.average is None:
+            raise SelhnError("distil learns from the average of the weights, and there is none: set ema=0.999 too")
+        if self.config.two_pass:
+            raise SelhnError("distil has gradients for all pairs of a batch: leave two_pass=false, or distil=0")
+        if not self.config.distil_temperature > 0:
+            raise SelhnError("distil_temperature=0 divides scores by 0: give 0.05 or so")
+
+    def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, None]:
+        match, _ = super().match(pairs, batch)
+        assert self.average is not None
+        # Without no_grad, for the kernels of training: none of the teacher's weights takes a gradient.
+        teacher = self.average.model(batch).scores.detach()
+        distance = divergence(teacher, match.scores, self.config.distil_temperature)
+        return Match(match.scores, {**match.aux, "distillation": self.config.distil * distance}), None
+
+
+def divergence(
+    teacher: Float[Tensor, "*K B B"], scores: Float[Tensor, "*K B B"], temperature: float
+) -> Float[Tensor, ""]:
+    """Mean over the 2B anchors of KL(softmax(teacher / t) || softmax(scores / t)), in at least float32."""
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    means = []
+    for axis in (-1, -2):
+        target = (teacher.to(wide) / temperature).log_softmax(axis)
+        log_ratio = target - (scores.to(wide) / temperature).log_softmax(axis)
+        means.append((target.exp() * log_ratio).sum(axis).mean())
+    return (means[0] + means[1]) / 2

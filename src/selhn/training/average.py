@@ -15,14 +15,14 @@ class WeightAverage:
 
         a_t = d_t a_(t-1) + (1 - d_t) w_t,      d_t = min(decay, t / (t + 9)),      t = 1, 2, ...
 
-    `t / (t + 9)` is the warm-up: the random weights of the start are forgotten within the first steps. What is
-    averaged are the weights that are trained, and the running statistics of batch norms: the mean of a linear
-    layer's output is linear in its weights, so that the average of the means is the mean under the averaged
-    weights, and the average of the variances is close to theirs. (The statistics of the last step belong to other
-    weights.) Frozen weights are shared with the model, and counters copied from it.
+    `t / (t + 9)` is the warm-up: the random weights of the start are forgotten within the first steps.
+    Averaged are the weights that are trained, and the running statistics of batch norms: the mean of a linear
+    layer's output is linear in its weights, so the average of the means is the mean under the averaged
+    weights, and that of the variances is close to theirs. The statistics of the last step belong to other
+    weights. Frozen weights are shared with the model, and counters are copied from it.
 
-    The update is one fused pass over the weights beside the step, recorded or not: it depends on nothing but `t`,
-    so that a resumed run needs no counter. `model` is a copy of its own, so that nothing is exchanged in the model
+    The update is one fused pass over the weights beside the step, recorded or not. It depends on nothing but
+    `t`, so a resumed run needs no counter. `model` is a copy of its own: nothing is exchanged in the model
     that is trained, whose addresses a recorded step remembers.
 
     Args:
@@ -32,7 +32,9 @@ class WeightAverage:
 
     def __init__(self, model: AbstractMatcher, decay: float):
         if not 0 < decay < 1:
-            raise SelhnError(f"ema={decay:g} keeps that share of the average in a step: give 0.999 or so, 0 for none")
+            raise SelhnError(
+                f"ema={decay:g} must be below 1, such as 0.999: the share of the average that a step keeps"
+            )
         self.decay = decay
         frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         shared = {id(part): part for part in (model.tokenizer, *frozen)}

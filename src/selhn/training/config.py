@@ -33,17 +33,17 @@ class TrainConfig:
     weight_decay: float = 0.01
     """Of AdamW: what a weight loses in a step, as a share, is this times the learning rate."""
     schedule: Literal["step", "constant", "cosine"] = "step"
-    """The learning rate: multiplied by `decay_by` at the epochs `decay_at`; constant; or half a cosine to 0."""
+    """The learning rate: times `decay_by` at the epochs `decay_at`; constant; or half a cosine down to 0."""
     decay_at: tuple[int, ...] = ()
     """Epochs (from 0) at whose start `schedule=step` multiplies the learning rate by `decay_by`."""
     decay_by: float = 0.1
     lr_warmup: float = 0.0
     """Epochs in which the learning rate first rises to its value, in equal steps; 0.5 is half an epoch."""
     ema: float = 0.0
-    """Decay of the moving average of the weights, such as 0.999; 0 for none. The averaged model is then what is
+    """Decay of the moving average of the weights, such as 0.999; 0 for none. The averaged model is then
     evaluated on dev, kept as the best and measured on test."""
     distil: float = 0.0
-    """Weight of self-distillation: how much the averaged model teaches the one that is trained; needs `ema`."""
+    """Weight of self-distillation: how much the averaged model teaches the trained one; needs `ema`."""
     distil_temperature: float = 0.05
     """What scores are divided by in self-distillation."""
     text_lr_factor: float = 0.1

@@ -50,7 +50,7 @@ def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -
 def rate_factor(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
     """What the learning rate is multiplied by in a step (from 0): a function of its number alone.
 
-    A resumed run cannot miss a change of it. If it is resumed for more epochs, a cosine is that of the longer run.
+    A resumed run cannot miss a change of it. Resumed for more epochs, a cosine is that of the longer run.
     """
     rising = config.lr_warmup * steps_per_epoch
     factor = min(1.0, (step + 1) / rising) if rising else 1.0

@@ -11,18 +11,19 @@ from selhn.training.protocols.base import Protocol
 
 
 class SelfDistillation(Protocol):
-    """Any loss of the ordinary way, and beside it the divergence from what the averaged model says of the batch.
+    """An ordinary loss, and beside it the divergence from what the averaged model says of the batch.
 
-    With s the scores of the model, a those of the averaged model (no dropout, running statistics) for the same B
-    pairs as the model sees them, and softmax over the texts of an image or over the images of a text:
+    With s the scores of the model, a those of the averaged model (no dropout, running statistics) for the
+    same B pairs as the model sees them, t = `distil_temperature`, and softmax over the texts of an image or
+    over the images of a text:
 
-        loss + distil / 2B  sum over the 2B anchors of  KL( softmax(a / temperature) || softmax(s / temperature) )
+        loss + distil / 2B  sum over the 2B anchors of  KL( softmax(a / t) || softmax(s / t) )
 
     The gradient does not reach the teacher. It has no state of its own: the averages are checkpointed anyway.
 
     References:
-        Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017. Li et al., ALBEF, NeurIPS 2021,
-        who distil the matches of images and texts from a momentum model in this way.
+        Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017.
+        Li et al., Align before Fuse, NeurIPS 2021: matches of images and texts from a momentum model.
     """
 
     def __post_init__(self) -> None:

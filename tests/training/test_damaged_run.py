@@ -120,3 +120,13 @@ def test_all_checkpoints_are_damaged(run, tiny_data):
         (path / "training.safetensors").write_bytes(b"")
     with pytest.raises(Damaged, match="training.safetensors is not what was written"):
         go(tiny_data, run, resume=True)
+
+
+def test_what_killed_processes_left_is_removed(whole, run, tiny_data):
+    shutil.copytree(newest(run), run / "checkpoints" / "step_00000001_epoch_0000")
+    (run / "checkpoints" / ".step_00000002_epoch_0000.partial").mkdir()
+    (run / "checkpoints" / ".latest.partial").write_text("step")
+    go(tiny_data, run, epochs=2, resume=True)  # it was finished: nothing more is written
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == sorted(
+        path.name for path in (whole / "two" / "checkpoints").iterdir()
+    )

@@ -68,6 +68,7 @@ def write_checkpoint(
 
 def remove_others(folder: Path, kept: set[Path]) -> None:
     """Remove all checkpoints but these, and what killed processes left of others."""
+    (folder / ".latest.partial").unlink(missing_ok=True)
     for path in (*folder.glob("step_*"), *folder.glob(".step_*")):
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)

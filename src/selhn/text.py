@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.names import require_kind
 from selhn.base.untrusted import read_json, read_lines
 
@@ -209,7 +209,7 @@ class WordPiece:
         try:
             import tokenizers
         except ImportError as error:
-            raise MissingExtra("word pieces need the tokenizers library: pip install 'selhn[text]'") from error
+            raise MissingExtra(f"word pieces need the tokenizers library: {pip_install('text')}") from error
         folder = Path(path)
         length = None
         if (folder / PIECES_FILE).exists():

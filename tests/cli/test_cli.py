@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.version import __version__
 from selhn.cli import app, main
 
 RUNNER = CliRunner()
@@ -43,6 +44,7 @@ def test_help_answers_at_once_and_without_torch():
 
 
 def test_the_tables():
+    assert say("--version").output == f"selhn {__version__}\n"
     assert "rvsepp" in say("models").output
     assert "vse_fc" in say("models", "vse_*").output
     assert "saf" not in say("models", "vse_*").output

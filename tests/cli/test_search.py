@@ -88,8 +88,9 @@ def test_indexing_that_was_stopped_continues(saved, world, tmp_path):
 
 
 def test_what_is_missing(saved, tmp_path):
-    with pytest.raises(ValueError, match="nothing to index: name a folder of pictures, a data set"):
-        fill_index(None, Index.create(load_model(saved), tmp_path / "made").path, None)
+    for path in (Index.create(load_model(saved), tmp_path / "made").path, tmp_path / "none"):
+        with pytest.raises(ValueError, match="nothing to index: name a folder of pictures"):
+            fill_index(None, path, None)
     with pytest.raises(ValueError, match="there is no index .* yet: name a run"):
         fill_index("world", tmp_path / "none", None)
     with pytest.raises(ValueError, match="there is no index .*: make one with `selhn index ~/Pictures`"):
@@ -191,6 +192,47 @@ def test_tiles_have_the_names_of_their_files(pictures):
     assert short.startswith("very very")
     assert short.endswith("name.png")
     assert ImageFont.load_default(15).getlength(short) <= 200
+
+
+def test_what_is_not_a_folder_of_pictures(pictures, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "a.mov").touch()
+    wrong = {
+        "typo": "there is no folder .*typo",
+        "empty": "empty holds no pictures: name a folder",
+        "films": r"films holds no pictures \(but 1 .mov\): name a folder",
+        "Pictures/1.png": "1.png is one picture: name the folder that it is in: selhn index Pictures",
+        "films/a.mov": "a.mov is a file",
+    }
+    for made in (False, True):
+        for source, sentence in wrong.items():
+            for dry_run in (False, True):
+                with pytest.raises(SelhnError, match=sentence):
+                    fill_index(source, None, None, dry_run=dry_run)
+        if not made:
+            assert not default_index().exists()
+            fill_index("Pictures", None, None)
+
+
+def test_a_disk_that_is_not_mounted_takes_nothing_away(pictures, tmp_path):
+    fill_index("Pictures", None, None)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "7.png").write_bytes(encoded(photo(7), "PNG"))
+    fill_index("more", None, None)
+    for path in pictures.iterdir():
+        path.unlink()
+    with pytest.raises(NotFound, match="holds no pictures now, and the index has 5 from it.* add --remove-missing"):
+        fill_index("Pictures", None, None)
+    assert fill_index("Pictures", None, None, dry_run=True, remove_missing=True).startswith("0 pictures to add, 0 to")
+    pictures.rmdir()
+    with pytest.raises(NotFound, match="there is no folder"):
+        fill_index("Pictures", None, None)
+    assert len(Index.load(default_index())) == 6
+    assert "5 removed" in fill_index("Pictures", None, None, remove_missing=True)
+    assert Index.load(default_index()).ids() == [str(tmp_path / "more" / "7.png")]
+    with pytest.raises(NotFound, match="Pictures holds no pictures: "):
+        fill_index("Pictures", None, None, remove_missing=True)
 
 
 def test_asking_with_a_picture(pictures, tmp_path):

@@ -4,6 +4,7 @@ Every message says what is wrong, where, and what to do. The command line prints
 service maps each class to an HTTP status. Nobody matches on message text.
 """
 
+import json
 import sys
 import warnings
 
@@ -28,6 +29,25 @@ class Locked(SelhnError):
 
 class MissingExtra(SelhnError, ImportError):
     """An optional dependency that is not installed; the message has the `pip install` line."""
+
+
+def pip_install(extra: str) -> str:
+    """The line that installs an extra. selhn is on no package index: it names where this one came from."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("selhn").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin and url.startswith("file://"):
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {editable}'{url2pathname(url.removeprefix('file://'))}[{extra}]'"
+    if url:
+        kind = origin.get("vcs_info", {}).get("vcs")
+        return f"pip install 'selhn[{extra}] @ {f'{kind}+' if kind else ''}{url}'"
+    return f"pip install '.[{extra}]' in a checkout of selhn"
 
 
 class SelhnWarning(UserWarning):

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.base.names import load_plugins
+from selhn.base.version import __version__
 from selhn.cli import index, show, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app
@@ -21,7 +22,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.callback()(load_plugins)
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"selhn {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def prepare(
+    version: Annotated[
+        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run before every command."""
+    load_plugins()
+
+
 app.add_typer(data_app, name="data")
 app.add_typer(show.show_app, name="show")
 app.add_typer(export_app, name="export")

@@ -33,6 +33,9 @@ def index(
     device: Annotated[str, Option(help="For pictures: cpu or cuda.")] = "cpu",
     delete: Annotated[list[str] | None, Option(help="Remove an item; may be given several times.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="For pictures: only say what would change.")] = False,
+    remove_missing: Annotated[
+        bool, Option("--remove-missing", help="Remove all pictures of a folder that is empty or gone.")
+    ] = False,
     compact: Annotated[bool, Option("--compact", help="Free the space of removed items.")] = False,
     check: Annotated[bool, Option("--check", help="Read every file and compare checksums.")] = False,
     approximate: Annotated[
@@ -47,9 +50,19 @@ def index(
     path = index_path(folder, uri)
     changes = bool(delete or compact or check or approximate)
     if source is not None or model is not None or not changes:
-        pictures = {"captions": captions, "extractor": extractor, "device": device, "dry_run": dry_run}
         with stoppable():
-            done = fill_index(source, path, model, split, precision, **pictures)  # type: ignore[arg-type]
+            done = fill_index(
+                source,
+                path,
+                model,
+                split,
+                precision,  # type: ignore[arg-type]
+                captions=captions,
+                extractor=extractor,
+                device=device,
+                dry_run=dry_run,
+                remove_missing=remove_missing,
+            )
             typer.echo(done)
     if changes:
         changed = Index.load(found_index(path))

@@ -11,16 +11,17 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
-from selhn.data import Split
+from selhn.data import FORMATS, Split
 from selhn.models import load_model
 from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
 from selhn.pictures import Library, index_pictures, open_picture
-from selhn.pictures.indexing import pictures_in
+from selhn.pictures.picture_files import SUFFIXES, Found
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
 from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
 from selhn.training import open_run
+from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
 
 SIDE, GAP, TOP, BOTTOM = 200, 12, 44, 54
@@ -39,16 +40,22 @@ def fill_index(
     extractor: str | None = None,
     device: str = "cpu",
     dry_run: bool = False,
+    remove_missing: bool = False,
 ) -> str:
     """Put pictures or a split of a data set into an index, which is created if needed; says what it holds.
 
     A folder of pictures needs no model and no path. What is in the index already is left alone, so that the
     same command continues after it was stopped. With `dry_run`, only say what would be done to pictures.
     """
-    found = None if source is None else pictures_in(source)
+    if source is None and model is None:
+        raise SelhnError(
+            "nothing to index: name a folder of pictures, `selhn index ~/Pictures`, or a data set or a run with --model"
+        )
+    found = None if source is None else _pictures_of(source, remove_missing)
     opened = None if model is None else load_model(model)
     if found is None:
-        for name, value in (("captions", captions), ("extractor", extractor), ("dry-run", dry_run or None)):
+        options = {"captions": captions, "extractor": extractor, "dry-run": dry_run or None}
+        for name, value in {**options, "remove-missing": remove_missing or None}.items():
             if value is not None:
                 raise SelhnError(
                     f"--{name} is for a folder of pictures, and {source or 'the data of a run'} is not one"
@@ -56,10 +63,10 @@ def fill_index(
         path = path or DEFAULT_INDEX
         index = Index.load(path, opened) if Index.exists(path) else None
         if index is None and opened is None:
-            reason = "" if source is None else f"{source} is not a folder of pictures, and "
-            raise NotFound(f"{reason}there is no index {path} yet: name a run or a saved model with --model")
-        if source is None and model is None:
-            raise SelhnError("nothing to index: name a folder of pictures, a data set, or a run with --model")
+            raise NotFound(
+                f"{source} is a data set, not a folder of pictures, and there is no index {path} yet: "
+                "name a run or a saved model with --model"
+            )
         items = open_data(model or Path(path), source)[split]
         if index is None:
             assert opened is not None
@@ -68,12 +75,33 @@ def fill_index(
         return str(index)
     if dry_run:
         path = path or default_index()
-        return str(make_plan(found, Index.load(path, opened) if Index.exists(path) else None, captions))
+        index = Index.load(path, opened) if Index.exists(path) else None
+        return str(make_plan(found, index, captions, remove_missing))
     done = index_pictures(
-        found, path, model=opened, extractor=extractor, captions=captions, precision=precision, device=device
+        found,
+        path,
+        model=opened,
+        extractor=extractor,
+        captions=captions,
+        precision=precision,
+        device=device,
+        remove_missing=remove_missing,
     )
     here = "" if path is None else f" --{'uri' if is_milvus(path) else 'index'} {path}"
     return f'{done}\n{done.index}\nSearch it: selhn search "children playing in the snow"{here}'
+
+
+def _pictures_of(source: str, remove_missing: bool) -> Found | None:
+    """The pictures of a folder, perhaps none; None if the source is a data set."""
+    path = Path(source).expanduser()
+    if source in DATASETS or (path.exists() and any(known.looks_like(path) for known in FORMATS.values())):
+        return None
+    if not path.exists() and remove_missing:
+        return Found(path.resolve(), [], [], [])
+    if path.is_file():
+        what = "one picture" if path.suffix.lower() in SUFFIXES else "a file"
+        raise SelhnError(f"{source} is {what}: name the folder that it is in: selhn index {path.parent}")
+    return Library.scan(path)
 
 
 def index_path(folder: Path | None, uri: str | None) -> Path | str | None:

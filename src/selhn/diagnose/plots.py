@@ -10,7 +10,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.types import Attention
 from selhn.diagnose.logs import Log
 from selhn.diagnose.verdict import Verdict
@@ -195,7 +195,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise MissingExtra("figures need matplotlib: pip install 'selhn[plot]'") from None
+        raise MissingExtra(f"figures need matplotlib: {pip_install('plot')}") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

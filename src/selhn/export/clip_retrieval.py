@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import new_folder
 from selhn.data import Split
 from selhn.eval import encode_split
@@ -143,5 +143,5 @@ def _imported() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtra("metadata in Parquet need pyarrow: pip install 'selhn[export]'") from None
+        raise MissingExtra(f"metadata in Parquet need pyarrow: {pip_install('export')}") from None
     return pyarrow

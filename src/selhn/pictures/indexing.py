@@ -39,6 +39,7 @@ def index_pictures(
     device: torch.device | str = "cpu",
     cache: Path | None = None,
     quiet: bool = False,
+    remove_missing: bool = False,
 ) -> Indexed:
     """Bring an index up to date with the pictures below a folder; it is created if it does not exist.
 
@@ -51,6 +52,7 @@ def index_pictures(
             asked for every time.
         captions: a file that `read_picture_texts` reads.
         cache: folder of the features, see `Library.apply`.
+        remove_missing: whether all items of a folder without any picture are removed, instead of an error.
     """
     found = folder if isinstance(folder, Found) else Library.scan(folder)
     path = path or default_index()
@@ -60,7 +62,7 @@ def index_pictures(
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
         raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path")
-    plan = make_plan(found, None if library is None else library.index, captions)
+    plan = make_plan(found, None if library is None else library.index, captions, remove_missing)
     if library is None:
         library = Library.create(path, model, extractor or READY, precision, device)
     return library.apply(plan, cache=cache, quiet=quiet)

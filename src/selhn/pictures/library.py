@@ -159,9 +159,9 @@ class Library:
         """Walk a folder once and list its pictures."""
         return find_pictures(Path(folder).expanduser().resolve())
 
-    def plan(self, found: Found, captions: Path | str | None = None) -> Plan:
+    def plan(self, found: Found, captions: Path | str | None = None, remove_missing: bool = False) -> Plan:
         """How the index has to change to agree with a folder, see `make_plan`; nothing is changed yet."""
-        return make_plan(found, self.index, captions)
+        return make_plan(found, self.index, captions, remove_missing)
 
     def apply(
         self,

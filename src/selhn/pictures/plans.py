@@ -80,20 +80,24 @@ class Indexed:
         return "\n".join([head, *told, *_kinds(self.plan.others)])
 
 
-def make_plan(found: Found, index: Index | None, captions: Path | str | None = None) -> Plan:
+def make_plan(
+    found: Found, index: Index | None, captions: Path | str | None = None, remove_missing: bool = False
+) -> Plan:
     """Compare the pictures of a folder with an index, or with an empty one.
 
     A picture has changed if its size, its time of change or its captions in the file of `captions` have.
     Captions and metadata that people wrote into the index are kept; only the `FACTS` of a file that has changed
-    are what the file says. Other folders are left alone.
+    are what the file says. Other folders are left alone. A folder without any picture, whose disk may not be
+    mounted, is an error unless `remove_missing`.
     """
     root = found.folder
-    if not found.pictures:
-        raise NotFound(f"{root} holds no pictures: give a folder with JPEG or PNG files")
-    told = None if captions is None else read_picture_texts(captions)
-    texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
     below = {"id": {"like": glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"}}
     known = {} if index is None else {one.id: one for one in index.records(below)}
+    others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
+    if not found.pictures and not (known and remove_missing):
+        raise NotFound(_no_pictures(root, len(known), others))
+    told = None if captions is None else read_picture_texts(captions)
+    texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
     add, changed, bare = [], [], []
     for path in found.pictures:
         record = known.get(str(path))
@@ -115,9 +119,18 @@ def make_plan(found: Found, index: Index | None, captions: Path | str | None = N
     gone = [name for name in known if name not in there and not any(map(Path(name).is_relative_to, closed))]
     refused = [(str(path), why) for path, why in found.closed]
     refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
-    others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
     unchanged = len(found.pictures) - len(add) - len(changed)
     return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)), bare)
+
+
+def _no_pictures(root: Path, known: int, others: Counter[str]) -> str:
+    if known:
+        return (
+            f"{root} holds no pictures now, and the index has {known:,} from it. If its disk is not mounted, "
+            "mount it; if they are gone for good, add --remove-missing, which removes them from the index"
+        )
+    kinds = ", ".join(f"{number:,} {suffix or 'without extension'}" for suffix, number in others.most_common(SHOWN))
+    return f"{root} holds no pictures{f' (but {kinds})' if kinds else ''}: name a folder with .jpg or .png files"
 
 
 def picture_facts(path: Path, root: Path) -> dict[str, Any]:

@@ -284,7 +284,7 @@ class Index:
         return len(names)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
-        """Score only candidates from now on; in a folder FAISS proposes them (`pip install 'selhn[faiss]'`).
+        """Score only candidates from now on; in a folder FAISS proposes them (extra `faiss`).
 
         Args:
             kind: "hnsw", "ivf", "ivf_int8" (the last two not in Milvus), "exact" for none, or "auto", which

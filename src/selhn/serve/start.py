@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 
 if TYPE_CHECKING:
     from selhn.serve.limits import Limits
@@ -33,7 +33,7 @@ def serve(
     """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra(f"the service needs {' and '.join(missing)}: pip install 'selhn[serve]'")
+        raise MissingExtra(f"the service needs {' and '.join(missing)}: {pip_install('serve')}")
     from selhn.serve.app import create_app
     from selhn.serve.guard import is_loopback
     from selhn.serve.service import Service

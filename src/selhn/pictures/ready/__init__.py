@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.tensor_files import check_fits, read_tensors
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
@@ -30,7 +30,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
     if missing:
-        raise MissingExtra(f"the ready model needs {' and '.join(missing)}: pip install 'selhn[search]'")
+        raise MissingExtra(f"the ready model needs {' and '.join(missing)}: {pip_install('search')}")
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.base.errors import Damaged, MissingExtra, SelhnError, pip_install
 from selhn.search.items import Kind
 from selhn.search.stores.checked_files import check_content, write_file
 from selhn.search.stores.segment import Segment
@@ -153,5 +153,5 @@ def require_faiss() -> Any:
     try:
         import faiss
     except ImportError:
-        raise MissingExtra("approximate search needs FAISS: pip install 'selhn[faiss]'") from None
+        raise MissingExtra(f"approximate search needs FAISS: {pip_install('faiss')}") from None
     return faiss

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError
+from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.search.items import Record
 
 DEFAULT_NAME, IDENTITY = "selhn", "identity"
@@ -83,7 +83,7 @@ class MilvusRows:
             import grpc
             import pymilvus
         except ImportError:
-            raise MissingExtra("Milvus needs pymilvus: pip install 'selhn[milvus]'") from None
+            raise MissingExtra(f"Milvus needs pymilvus: {pip_install('milvus')}") from None
         for logger in ("pymilvus", "milvus_lite"):  # what goes wrong is said once, in one sentence
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
@@ -102,7 +102,7 @@ class MilvusRows:
             ) from None
         except ImportError:  # a file, and no Milvus Lite
             raise MissingExtra(
-                "a Milvus Lite file needs Milvus Lite: pip install 'selhn[milvus]', or name a server"
+                f"a Milvus Lite file needs Milvus Lite: {pip_install('milvus')}, or name a server"
             ) from None
 
     def about(self) -> dict[str, Any] | None:

@@ -43,6 +43,8 @@ class Job:
     log: Path | None = None
     log_epochs: int = 5
     scores: Path | None = None
+    test: bool = True
+    """Whether test is read, once, at the end."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -114,7 +116,7 @@ class WarmRunner:
     tokenizers: dict[object, Any] = field(default_factory=dict)
 
     def run(self, job: Job) -> dict[str, object]:
-        """Train, choose the epoch on dev, read test once; the row of the run."""
+        """Train, choose the epoch on dev, read test once if the job says so; the row of the run."""
         start = time.perf_counter()
         config = job.config()
         device = choose_device(config.train.device)
@@ -148,7 +150,8 @@ class WarmRunner:
             # They lie there already, in the precision asked for: no second copy for this run.
             settings = replace(settings, feature_precision="auto", feature_bytes=1)
         with watched() as seen:
-            run = train(model, data, make_loss(config), config=settings, quiet=True)
+            read = data if job.test else replace(data, test=data.dev)
+            run = train(model, read, make_loss(config), config=settings, quiet=True)
         if job.log is not None:
             write_log(job.log, seen.rows, job.log_epochs)
         if job.scores is not None:
@@ -161,7 +164,8 @@ class WarmRunner:
             "name": job.name,
             "dataset": job.dataset,
             "seed": job.seed,
-            **recalls(run.test),
+            **(recalls(run.test) if job.test else {}),
+            "dev": [round(row["dev"]["rsum"], 2) for row in seen.rows if "dev" in row],
             "dev_rsum": f"{run.dev.rsum:.2f}",
             "best_epoch": run.best_epoch + 1,
             "stalled": run.stalled is not None,
@@ -179,9 +183,10 @@ def recalls(metrics: Metrics) -> dict[str, str]:
 
 def learning_rate(settings: TrainConfig) -> str:
     """How the rate goes, in words."""
-    if not settings.decay_at:
-        return "constant"
-    return f"x{settings.decay_by:g} at epoch {' and '.join(map(str, settings.decay_at))}"
+    rising = f", rising for {settings.lr_warmup:g} epochs" if settings.lr_warmup else ""
+    if settings.schedule != "step" or not settings.decay_at:
+        return f"{'cosine' if settings.schedule == 'cosine' else 'constant'}{rising}"
+    return f"x{settings.decay_by:g} at epoch {' and '.join(map(str, settings.decay_at))}{rising}"
 
 
 @dataclass

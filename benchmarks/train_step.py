@@ -13,7 +13,9 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 from report import environment, save, table
@@ -24,10 +26,11 @@ from selhn.data import Data, DenseFeatures, Split
 from selhn.losses import TripletSelHN
 from selhn.models import AbstractMatcher, create_model
 from selhn.text import Vocabulary
+from selhn.training.average import WeightAverage
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
-from selhn.training.protocols import Protocol
+from selhn.training.protocols import protocol_of
 from selhn.training.step import make_batches, make_stepper, on_device
 
 BERT_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -141,13 +144,21 @@ def plain_step(data: Data, dim: int, config: TrainConfig, device: torch.device) 
 
 
 def our_step(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Callable[[], object]:
-    """A step of the library's own loop."""
+    """A step of the library's own loop, with the average of the weights if there is one."""
     model = model.to(device)
     batches = make_batches(model, data, config, device)
     loss = TripletSelHN()
-    stepper = make_stepper(Protocol(model, loss, data, batches, config), make_optimizer(model, config, device))
-    steps = endless(batches)
-    return lambda: stepper(next(steps))
+    average = WeightAverage(model, config.ema) if config.ema else None
+    protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average)
+    stepper = make_stepper(protocol, make_optimizer(model, config, device))
+    steps, numbers = endless(batches), count(1)
+
+    def step() -> None:
+        stepper(next(steps))
+        if average is not None:
+            average.update(next(numbers))
+
+    return step
 
 
 def endless(batches):
@@ -212,12 +223,16 @@ def main() -> None:
     data = on_device(make_data(images, regions, width), config, device)
     rows = []
     for name in arguments.models:
-        kinds = {"as written": "never", **({"recorded": "always"} if on_gpu else {})}
+        kinds: dict[str, dict[str, Any]] = {"as written": {"capture": "never"}}
+        last = {"capture": "always"} if on_gpu else {"capture": "never"}
+        if on_gpu:
+            kinds["recorded"] = last
+        kinds |= {"and ema": {**last, "ema": 0.999}, "and distil": {**last, "ema": 0.999, "distil": 1.0}}
         steps: dict[str, Callable[[], Callable[[], object]]] = {
-            kind: lambda capture=capture, name=name: our_step(
-                make_model(name, data, dim, not on_gpu), data, replace(config, capture=capture), device
+            kind: lambda settings=settings, name=name: our_step(
+                make_model(name, data, dim, not on_gpu), data, replace(config, **settings), device
             )
-            for kind, capture in kinds.items()
+            for kind, settings in kinds.items()
         }
         if name == "rvse":
             steps = {"plain": lambda: plain_step(data, dim, config, device), **steps}

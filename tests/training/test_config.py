@@ -6,6 +6,7 @@ import yaml
 from selhn.base.errors import NotFound, SelhnError
 from selhn.losses import LOSSES, TripletHN, create_loss
 from selhn.training.config import RunConfig, TrainConfig, describe_objects, key_values, override, with_values
+from selhn.training.recipes import get_recipe
 
 
 def test_overrides_reach_their_place():
@@ -56,6 +57,19 @@ def test_overrides_reach_their_place():
 def test_wrong_settings(setting, message):
     with pytest.raises(ValueError, match=message):
         override(RunConfig(), [setting])
+
+
+def test_another_loss_or_model_keeps_the_settings_that_it_has():
+    strong = get_recipe("rvse_strong_f8k")
+    assert override(strong, ["loss=selhn"]).loss_settings == {"margin": 0.2}
+    assert override(strong, ["loss.epsilon=0.02", "loss=selhn"]).loss_settings == {"margin": 0.2, "epsilon": 0.02}
+    assert override(strong, ["loss=infonce"]).loss_settings == {"temperature": 0.05}
+    assert override(strong, ["model=rvsepp"]).model_settings == {"dim": 2048}
+    assert override(strong, ["model=rvse"]).model_settings == strong.model_settings
+    assert override(strong, ["loss=tall"]).loss_settings == strong.loss_settings, "and it is unknown later"
+    summed = get_recipe("saf_hn_f30k")
+    assert override(summed, ["loss=ncr"]).loss_settings == {"reduction": "sum"}
+    assert override(summed, ["model=rvse"]).model_settings == {}, "it has no number of regions"
 
 
 def test_yaml_round_trip():

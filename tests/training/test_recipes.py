@@ -1,8 +1,20 @@
 import pytest
 
+from selhn.base.names import require_settings
 from selhn.losses import create_loss
 from selhn.models import MODELS, create_model
-from selhn.training.recipes import RECIPES, SYSTEMS, describe_recipes, find_data, get_recipe, list_recipes
+from selhn.training.config import RunConfig, TrainConfig
+from selhn.training.recipes import (
+    DATASETS,
+    RECIPES,
+    STRONG,
+    SYSTEMS,
+    describe_recipes,
+    find_data,
+    get_recipe,
+    list_recipes,
+)
+from selhn.training.run import make_loss
 
 CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -11,10 +23,10 @@ def test_every_row_of_table_1_is_there():
     rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
     systems = {f"{model}_{loss}" for model in CROSS_ATTENTION for loss in ("hn", "selhn")}
     assert set(RECIPES) == rows | {"rvsepp_selhn"} | systems
-    assert len(list_recipes()) == 4 * len(RECIPES)
+    assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG))
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", [f"{recipe}_{data}" for recipe in RECIPES for data in DATASETS])
 def test_recipes(name):
     config = get_recipe(name)
     recipe, _, data = name.rpartition("_")
@@ -58,6 +70,21 @@ def test_what_the_authors_set_by_data_set():
     assert get_recipe("scan_i2t_lse_hn_coco").model_settings == {"lambda_lse": 20.0}
     assert get_recipe("scan_i2t_lse_hn_coco").loss_settings == {"reduction": "sum"}
     assert get_recipe("scan_i2t_lse_selhn_coco").loss_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "lr"),
+    [("rvse_strong", {"dim": 2048, "word_dropout": 0.2}, 2e-3), ("rvsepp_strong", {}, 1e-3)],
+)
+def test_recipes_of_our_own(name, model, lr):
+    config = get_recipe(f"{name}_coco")
+    assert (config.data, config.loss, config.model_settings) == ("coco", "tal", model)
+    assert (make_loss(config).margin, make_loss(config).temperature) == (0.2, 0.05)
+    expected = TrainConfig(epochs=20, lr=lr, schedule="constant", ema=0.999, weight_decay=0.1)
+    assert config.train == expected
+    assert RunConfig.from_dict(config.to_dict()) == config
+    assert f"{name}_DATA" in describe_recipes()
+    require_settings(config.model, MODELS[config.model].build, config.model_settings)
 
 
 def test_rvsepp_decays():

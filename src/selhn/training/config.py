@@ -1,10 +1,11 @@
 """The settings of a run: frozen dataclasses, and `key=value` to change them."""
 
 import dataclasses
+import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -14,7 +15,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import did_you_mean, require_kind
 from selhn.data import Data
 from selhn.losses import LOSSES, AbstractLoss, loss_settings
-from selhn.models import AbstractMatcher
+from selhn.models import MODELS, AbstractMatcher
 from selhn.runs import OWN
 
 NAMED = ("model", "loss", "data")
@@ -141,9 +142,11 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """The configuration with `key=value` settings applied.
 
     `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`,
-    `loss.epsilon=0.02`, `data.images=2000` for the settings of each.
+    `loss.epsilon=0.02`, `data.images=2000` for the settings of each. Another model or loss keeps those settings
+    of the configuration that it has too.
     """
-    for key, value in key_values(settings).items():
+    values = key_values(settings)
+    for key, value in sorted(values.items(), key=lambda item: item[0] not in NAMED):  # names before their settings
         owner, dot, name = key.partition(".")
         changed: dict[str, Any] = {key: value}
         if dot and owner in NAMED and name:
@@ -151,8 +154,18 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
             changed = {slot: {**getattr(config, slot), name: value}}
         elif key not in NAMED:
             changed = {"train": with_values(config.train, {key.removeprefix("train."): value})}
+        elif (makes := _makes(key, value)) is not None:
+            kept = {name: of for name, of in getattr(config, f"{key}_settings").items() if name in makes}
+            changed[f"{key}_settings"] = kept
         config = dataclasses.replace(config, **changed)
     return config
+
+
+def _makes(kind: str, name: str) -> Collection[str] | None:
+    """The settings of a model or a loss of the tables; None for data, and for a name that is in no table."""
+    if kind == "model" and name in MODELS:
+        return inspect.signature(MODELS[name].build).parameters
+    return inspect.signature(LOSSES[name].loss).parameters if kind == "loss" and name in LOSSES else None
 
 
 def key_values(settings: Sequence[str]) -> dict[str, Any]:

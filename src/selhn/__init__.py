@@ -11,6 +11,7 @@ from selhn.base.version import __version__
 
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"
+NAMED_CLASSES["thumbnail"] = "selhn.pictures.picture_files:thumbnail"
 
 _HOME = {
     "Index": "selhn.search",

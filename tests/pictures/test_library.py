@@ -1,7 +1,9 @@
 """A folder of pictures and its index, with a vision model and a text model that need no weights."""
 
+import io
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64decode
 from collections import Counter
 
 import pytest
@@ -26,6 +29,7 @@ from selhn.pictures.extraction import REPORT_FILE
 from selhn.pictures.picture_folders import default_index, picture_id
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item
+from selhn.search.hits import Hits
 from selhn.serve.collection import Collection
 from selhn.text import Vocabulary
 
@@ -267,6 +271,51 @@ def test_places_without_pictures(ready, folder, tmp_path):
     with pytest.raises(SelhnError, match="holds no pictures"):
         index_pictures(folder)
     assert len(Index.load(default_index())) == 6, "a disk that is not there takes nothing away"
+
+
+def test_asking_in_python_with_a_file_a_path_or_a_picture(ready, folder, tmp_path, monkeypatch):
+    index = index_pictures(folder, quiet=True).index
+    monkeypatch.chdir(folder)
+    with Image.open("0.png") as opened:
+        asked = ["0.png", str(folder / "0.png"), folder / "0.png", opened.copy()]
+    expected = [hit.id for hit in index.search(image=folder / "0.png")]
+    assert expected[0] == str(folder / "0.png")
+    assert [[hit.id for hit in index.search(one)] for one in asked] == [expected] * 4
+    assert [[hit.id for hit in hits] for hits in index.search_many(asked)] == [expected] * 4
+    for name in ("9.png", "nowhere/dog.JPG"):
+        with pytest.raises(NotFound, match=f"there is no file {name}: .* text="):
+            index.search(name)
+    (folder / "a red ball").touch()
+    (folder / "red.ball").touch()
+    for words in ("a red ball", "a red ball in 0.png", "a red ball.", "red " * 2_000):
+        assert index.search(words) == index.search(text=words), words
+    (folder / "ball.png").write_bytes(b"not a picture")
+    with pytest.raises(SelhnError, match="cannot be read as a picture"):
+        index.search("ball.png")
+
+
+def test_answers_show_themselves_in_a_notebook(ready, folder):
+    name = folder / "<b>\"&'.png"
+    name.write_bytes((folder / "0.png").read_bytes())
+    (folder / "big.png").write_bytes(encoded(photo(1, (900, 300)), "PNG"))
+    index = index_pictures(folder, quiet=True).index
+    index.update([Item(str(name), captions=("<script>alert(1)</script>",), metadata=index.get(str(name)).metadata)])
+    hits = index.search("a red ball", k=50)
+    assert isinstance(hits, list)
+    assert hits == list(hits) == pickle.loads(pickle.dumps(hits))
+    (folder / "trip" / "1.png").unlink()
+    page = hits._repr_html_()
+    assert page.count("<figure") == 8
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "&lt;b&gt;&quot;&amp;&#x27;.png" in page
+    pictures = [b64decode(part.split('"')[0]) for part in page.split("data:image/jpeg;base64,")[1:]]
+    assert len(pictures) == 7, "one is gone"
+    assert max(max(Image.open(io.BytesIO(one)).size) for one in pictures) == 160
+    assert Hits(list(hits) * 10)._repr_html_().count("<figure") == 24
+    assert "and 56 more" in Hits(list(hits) * 10)._repr_html_()
+    assert "nothing found" in Hits()._repr_html_()
+    assert "images" in repr(index)
 
 
 def test_regions_to_ask_with(ready, folder):

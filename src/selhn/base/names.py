@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import UnionType
@@ -18,7 +19,14 @@ NAMED_MODELS: dict[str, str] = {}
 """
 
 NAMED_CLASSES: dict[str, str] = {}
-"""Classes of higher rooms, in the same form; "pictures" turns a picture into regions for an index."""
+"""Classes and functions of higher rooms, in the same form: "pictures" turns a picture into regions for an index,
+"thumbnail" draws an item."""
+
+
+def named_object(place: str) -> Any:
+    """What "module:name" names."""
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
 
 
 @cache

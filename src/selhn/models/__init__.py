@@ -4,14 +4,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.names import NAMED_MODELS, did_you_mean, require_settings
+from selhn.base.names import NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
 from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.cross_attention import CrossAttention
@@ -121,8 +120,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
         path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the shipped model.
     """
     if str(path) in NAMED_MODELS and not Path(path).exists():
-        module, function = NAMED_MODELS[str(path)].split(":")
-        return getattr(import_module(module), function)()
+        return named_object(NAMED_MODELS[str(path)])()
     folder = find_folder(Path(path))
     config = read_config(folder)
     if config["name"] not in MODELS:

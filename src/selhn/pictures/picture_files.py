@@ -1,5 +1,6 @@
 """Picture files: found in a folder, read and opened within bounds."""
 
+import io
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +45,21 @@ def read_facts(path: Path) -> dict[str, Any]:
         is_jpeg = header.startswith(b"\xff\xd8")
         return (is_jpeg and header_facts(header, str(path))) or header_facts(read_bytes(path), str(path))
     return {}
+
+
+def drawn(content: bytes, name: str, size: int) -> bytes:
+    """A JPEG of a picture, upright, with nothing but its pixels."""
+    file = io.BytesIO()
+    decode_picture(content, name, within=size).image.save(file, "JPEG", quality=82, optimize=True)
+    return file.getvalue()
+
+
+def thumbnail(path: str, size: int) -> bytes | None:
+    """A JPEG of a picture file, at most `size` pixels long; None if it cannot be read."""
+    try:
+        return drawn(read_bytes(Path(path)), path, size)
+    except SelhnError:
+        return None
 
 
 @dataclass(frozen=True)

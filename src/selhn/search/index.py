@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -15,10 +14,11 @@ from PIL.Image import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import NAMED_CLASSES, NAMED_MODELS
+from selhn.base.names import NAMED_CLASSES, NAMED_MODELS, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model
+from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Picture, Query, encode_queries
 from selhn.search.stores import SegmentStore, is_milvus, store_for
@@ -190,6 +190,7 @@ class Index:
     ) -> list[Hit]:
         """The k best images for a text, an image, an item (`like`), or several of these at once.
 
+        By position, a string that is the path of a file, "dog.jpg", is a picture; `text=` is always a text.
         With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
         arguments; k is 5 unless given here or in the query.
         """
@@ -217,16 +218,16 @@ class Index:
         groups: dict[tuple[Kind, str], list[int]] = {}
         for row, query in enumerate(asked):
             groups.setdefault((query.find, repr(query.where)), []).append(row)
-        hits: list[list[Hit]] = [[] for _ in asked]
+        hits = [Hits() for _ in asked]
         with in_eval_mode(self.model):
             for rows in groups.values():
                 for first in range(0, len(rows), QUERIES_AT_ONCE):
                     some = rows[first : first + QUERIES_AT_ONCE]
                     for row, found in zip(some, self._answers([asked[row] for row in some])):
-                        hits[row] = found
+                        hits[row] = Hits(found, self._thumbnail)
                 if (where := asked[rows[0]].where) is not None and not any(hits[row] for row in rows):
                     next(self.records(where), None)  # an unknown field is an error
-        return hits
+        return hits  # type: ignore[return-value]
 
     def _opened(self, query: Query) -> Query:
         """The query with the regions of its picture."""
@@ -236,8 +237,11 @@ class Index:
 
     @cached_property
     def _library(self) -> Any:
-        module, name = NAMED_CLASSES["pictures"].split(":")
-        return getattr(import_module(module), name)(self, device=self.store.device)
+        return named_object(NAMED_CLASSES["pictures"])(self, device=self.store.device)
+
+    def _thumbnail(self, name: str, size: int) -> bytes | None:
+        of_pictures = "extractor" in self.about
+        return named_object(NAMED_CLASSES["thumbnail"])(name, size) if of_pictures else None
 
     def _answers(self, queries: Sequence[Query]) -> Iterator[list[Hit]]:
         """The answers to queries that find the same kind of thing by the same filter."""

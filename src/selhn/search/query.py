@@ -1,6 +1,8 @@
 """A question to an index, and the vectors by which it is answered."""
 
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,7 +14,7 @@ from jaxtyping import Float
 from PIL.Image import Image
 from torch import Tensor
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_kind
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import encode_queries_of_images, encode_queries_of_text
@@ -21,6 +23,7 @@ from selhn.search.where import Where
 
 Picture: TypeAlias = Float[Tensor, "M F"] | str | Path | Image
 """The regions of an image, or a picture by its file or as PIL opens it, if the index knows its extractor."""
+_PICTURE_NAME = re.compile(r"\S+\.(?:jpe?g|png|gif|webp|tiff?|bmp|heic|avif)", re.IGNORECASE)
 MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image"}
 
 
@@ -61,9 +64,12 @@ class Query:
         find: Kind | None = None,
         where: Where | None = None,
     ) -> "Query":
-        """A query from a text, from an image, or from another, with `k`, `find` and `where` if given."""
+        """A query from a text, from an image, or from another, with `k`, `find` and `where` if given.
+
+        A string is a picture if it is the path of a file; give texts of strangers as `Query(text=...)`.
+        """
         if not isinstance(query, Query):
-            query = cls(text=query) if isinstance(query, str) else cls(image=query)
+            query = cls(text=query) if isinstance(query, str) and not names_file(query) else cls(image=query)
         given: dict[str, Any] = {"k": k, "find": find, "where": where}
         return replace(query, **{name: value for name, value in given.items() if value is not None})
 
@@ -83,6 +89,16 @@ class Query:
         if not math.isfinite(total) or total == 0:
             raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
         return {part: weight / total for part, weight in weights.items()}
+
+
+def names_file(words: str) -> bool:
+    """Whether a string is the path of a picture; one word that could only be that and is not there is an error."""
+    path = Path(words).expanduser() if words.startswith("~") else Path(words)
+    if path.suffix and os.path.isfile(path):
+        return True
+    if _PICTURE_NAME.fullmatch(words):
+        raise NotFound(f"there is no file {words}: check the path, or say text={words!r} if it is a sentence")
+    return False
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ class Reranker:
         first_share: float = FIRST_SHARE,
     ) -> list[Hit]:  # fmt: skip
         """The k best images for a text: the `depth` best of an index, ordered by `rerank`."""
-        return self.rerank(text, index.search(text, max(k, depth), "image", where=where), first_share)[:k]
+        return self.rerank(text, index.search(None, max(k, depth), "image", text=text, where=where), first_share)[:k]
 
     def rerank(self, text: str, hits: Sequence[Hit], first_share: float = FIRST_SHARE) -> list[Hit]:
         """The images that a text found, in the order of `blend`; scores are on the scale of this model."""

@@ -1,12 +1,11 @@
 """Small copies of indexed pictures, from the indexed folders only and without EXIF."""
 
-import io
 from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
 from selhn.base.errors import SelhnError
-from selhn.pictures.decoding import decode_picture
+from selhn.pictures.picture_files import drawn
 from selhn.pictures.picture_folders import read_located
 
 SIZES = (160, 320, 640, 1280)
@@ -39,10 +38,3 @@ class Thumbnails:
             while self.bytes > self.most_bytes:
                 self.bytes -= len(self._kept.popitem(last=False)[1])
         return made, tag
-
-
-def drawn(content: bytes, name: str, size: int) -> bytes:
-    """A JPEG of a picture, upright, with nothing but its pixels."""
-    file = io.BytesIO()
-    decode_picture(content, name, within=size).image.save(file, "JPEG", quality=82, optimize=True)
-    return file.getvalue()

@@ -23,7 +23,7 @@ from selhn.pictures import Extractor, Library
 from selhn.pictures.dataset import collect_region_files
 from selhn.pictures.extraction import extract_pictures
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import open_picture, read_facts
+from selhn.pictures.picture_files import open_picture, read_facts, thumbnail
 from selhn.pictures.picture_folders import locate, read_located
 from selhn.search import Index
 
@@ -164,7 +164,8 @@ def picture(name, content):
         assert read_located(locate([folder.resolve()], f"photo.{name}"))
         facts = read_facts(folder / f"photo.{name}")
         assert set(facts) <= set(FACTS)
-        return found.image.size, found.image.tobytes(), found.notes, found.facts, facts
+        small = thumbnail(str(folder / f"photo.{name}"), 8)
+        return found.image.size, found.image.tobytes(), found.notes, found.facts, facts, small
 
     return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)
 

@@ -2,12 +2,15 @@
 
 import io
 import json
+from urllib.parse import quote
 
 import pytest
+import torch
 from picture_cases import encoded, huge_png, photo
 from PIL import Image
 from tiny import NUMBER, WORDS
 
+from selhn.search import Item
 from selhn.serve.limits import Limits
 from selhn.serve.service import Service
 
@@ -126,6 +129,41 @@ def test_pictures(client, collection):
     assert "choose 160" in reason(client.get("/api/v1/picture", params={**asked, "size": 5}), 400)
 
 
+def test_originals(client, collection):
+    path = collection.library.picture(collection.index.ids()[0])
+    for address in ("/api/v1/original", f"/api/v1/items/{quote(str(path), safe='')}/original"):
+        answer = client.get(address, params={"id": str(path)} if address.endswith("v1/original") else {})
+        assert answer.content == path.read_bytes()
+        assert answer.headers["content-type"] == "image/png"
+        assert answer.headers["content-disposition"] == "inline; filename*=UTF-8''00.png"
+        assert "sandbox" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    answer = client.get("/api/v1/original", params={"id": str(path), "download": True})
+    assert answer.headers["content-disposition"].startswith("attachment;")
+
+
+def test_an_original_that_browsers_cannot_show_is_a_download(client, collection):
+    """Whatever the file contains: its name alone must not make a browser show it as a page."""
+    path = collection.library.folders[0] / "page.html"
+    path.write_text("<script>alert(1)</script>")
+    collection.index.add([Item(str(path), torch.rand(3, 4), None, (), {})])
+    answer = client.get("/api/v1/original", params={"id": str(path)})
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment;")
+
+
+def test_the_timeline(client):
+    found = client.get("/api/v1/timeline").json()
+    assert found["total"] == sum(one["count"] for one in found["months"]) == NUMBER
+    assert "shapes" in found
+    assert found["shapes"] is None
+    found = client.get("/api/v1/timeline", params={"layout": True, "where": 'colour = "red"'}).json()
+    assert found["shapes"] == [0, 0, 0]
+    page = client.get("/api/v1/items", params={"order": "newest"}).json()
+    assert page["version"] == found["version"]
+    reason(client.get("/api/v1/timeline", params={"order": "best"}), 422)
+
+
 def test_no_file_outside_the_folders_is_served(client, collection, tmp_path):
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(photo(5), "PNG"))
@@ -135,7 +173,8 @@ def test_no_file_outside_the_folders_is_served(client, collection, tmp_path):
     link.unlink()
     link.symlink_to(secret)
     for name in (str(secret), str(unknown), str(link), "../secret.png", "Pictures/../secret.png", "/etc/passwd", "\0"):
-        assert "there is no picture" in reason(client.get("/api/v1/picture", params={"id": name}), 404)
+        for route in ("picture", "original"):
+            assert "there is no picture" in reason(client.get(f"/api/v1/{route}", params={"id": name}), 404)
     for path in (
         "/../secret.png",
         "/%2e%2e/secret.png",

@@ -1,11 +1,14 @@
 """Browsing and the viewer in a real browser, with pictures of several shapes and days."""
 
 import pytest
-from page_driver import ask, drop, expect, needs_chromium
-from tiny import NUMBER, WORDS
+from page_driver import PHONE, ask, drop, expect, needs_chromium, until
+from tiny import NUMBER, SHAPES, WORDS
 
 pytestmark = needs_chromium
 MORE = 60
+SEEN = """() => [...document.querySelectorAll(".card[data-id]")].map((card) => {
+    const { width, height } = card.querySelector(".frame").getBoundingClientRect();
+    return [card.dataset.place, card.dataset.id.split("/").at(-1), width, height]; })"""
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +24,53 @@ def page(open_page, server):
 
 
 def test_browsing_ends_with_the_last_picture(page):
-    while page.locator("#more").is_visible():
-        before = page.locator(".open").count()
-        page.click("#more")
-        expect(page.locator(".open").nth(before)).to_be_visible()
-    assert page.locator(".open").count() == NUMBER + MORE
+    """Only what is near the view is in the document; rows keep the shapes of the pictures."""
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")
+    assert 0 < page.locator(".open").count() < NUMBER + MORE
+    until(
+        page,
+        f"({SEEN})().every(([place, , width, height]) => place >= {NUMBER} || Math.abs(width / height - 1.5) < 0.02)",
+    )
+    seen = {}
+    for _ in range(40):
+        for place, name, width, height in page.evaluate(SEEN):
+            seen[int(place)] = name, width / height
+        page.mouse.wheel(0, 400)
+        page.wait_for_timeout(60)
+    assert sorted(seen) == list(range(NUMBER + MORE))
+    assert [seen[place][0] for place in range(NUMBER, NUMBER + 3)] == ["more000.png", "more001.png", "more002.png"]
+    shapes = [seen[NUMBER + place][1] for place in range(4)]
+    assert shapes == pytest.approx([width / height for width, height in SHAPES], rel=0.02)
+    assert seen[0][1] == pytest.approx(1.5, rel=0.02), "without width and height, the shape of the picture that came"
+
+
+def test_headings_and_the_timeline(page):
+    expect(page.locator(".head h2").nth(1)).to_have_text("March 2024")
+    scrubber = page.get_by_role("slider", name="Timeline")
+    expect(scrubber).to_be_visible()
+    box = scrubber.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 2)
+    expect(page.locator("[data-place='71'] img.come")).to_be_visible()
+    expect(scrubber).to_have_attribute("aria-valuetext", "January 2024")
+    scrubber.focus()
+    page.keyboard.press("Home")
+    until(page, "scrollY < 300")
+    expect(page.locator("[data-place='0'] img.come")).to_be_visible()
+
+
+def test_dates_filter(open_page, page, server):
+    page.get_by_label("Dates: any date").click()
+    page.get_by_role("button", name="2024", exact=True).click()
+    expect(page.locator("#status")).to_contain_text(f"{MORE} pictures")
+    assert "from=2024" in page.url
+    page.get_by_label("From").fill("2024-02-24")
+    expect(page.locator("#status")).to_contain_text("15 pictures")
+    page.get_by_label("To", exact=True).fill("2024-02-27")
+    expect(page.locator("#status")).to_contain_text("10 pictures")
+    page.reload()
+    expect(page.locator("#status")).to_contain_text("10 pictures")
+    ask(page, WORDS[1])
+    expect(page.locator(".card .score")).to_have_count(10)
 
 
 def test_back_closes_the_picture_and_leaves_the_question(page):
@@ -50,7 +95,7 @@ def test_a_filter_in_the_address_counts(open_page, server):
     page = open_page(f"{server.address}/?where=colour+%3D+%22red%22")
     expect(page.locator(".open")).to_have_count(3)
     page.get_by_label("Remove the filter").click()
-    expect(page.locator(".open").nth(4)).to_be_visible()
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")
     assert "where" not in page.url
 
 
@@ -61,3 +106,71 @@ def test_a_broken_file_has_no_broken_picture(open_page, server):
     expect(page.locator("#reason")).to_contain_text("cannot be read as a picture")
     expect(page.locator(".chip")).to_contain_text("Your picture")
     expect(page.locator(".chip img")).to_have_count(0)
+
+
+def touch(page, *moves):
+    """Fingers that go down at the first places, move along the others, and leave."""
+    session = page.context.new_cdp_session(page)
+
+    def send(kind, points):
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
+
+    send("touchStart", moves[0])
+    for points in moves[1:]:
+        send("touchMove", points)
+    send("touchEnd", [])
+    session.detach()
+
+
+SCALE = "new DOMMatrix(getComputedStyle(document.getElementById('figure')).transform).a"
+
+
+def test_swiping_and_zooming_on_a_phone(open_page, server):
+    page = open_page(server.address, **PHONE)
+    page.wait_for_selector(".card[data-id] .open")
+    page.locator(".open").first.tap()
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER + MORE}")
+    across = [[(300 - 40 * step, 400)] for step in range(6)]
+    touch(page, *across)
+    expect(page.locator("#detail-place")).to_have_text(f"2 of {NUMBER + MORE}")
+    touch(page, *across[::-1])
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER + MORE}")
+    touch(page, *([(190 - 15 * step, 400), (200 + 15 * step, 400)] for step in range(6)))
+    assert page.evaluate(SCALE) > 3
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER + MORE}")
+    for _ in range(2):
+        touch(page, [(200, 400)])
+    until(page, f"{SCALE} === 1")
+    for _ in range(2):
+        touch(page, [(200, 400)])
+    until(page, f"{SCALE} > 2")
+    for _ in range(2):
+        touch(page, [(200, 400)])
+    until(page, f"{SCALE} === 1")
+    touch(page, *([(200, 300 + 40 * step)] for step in range(6)))
+    expect(page.locator("#detail")).to_be_hidden()
+
+
+def test_the_viewer(page):
+    ask(page, WORDS[0])
+    page.locator(".open[aria-label='more002.png']").click()
+    facts = page.locator("#detail-facts")
+    expect(facts).to_contain_text("Friday, 1 March 2024, 11:58")
+    expect(facts).to_contain_text("Tiny One")
+    expect(facts).to_contain_text("50 × 50")
+    page.mouse.move(400, 400)
+    page.mouse.wheel(0, -400)
+    until(page, f"{SCALE} > 1.5")
+    page.keyboard.press("0")
+    until(page, f"{SCALE} === 1")
+    with page.expect_download() as download:
+        page.click("#detail-download")
+    assert download.value.suggested_filename == "more002.png"
+    with page.context.expect_page() as opened:
+        page.click("#detail-open")
+    assert opened.value.url.endswith("more002.png")
+    opened.value.close()
+    page.keyboard.press("i")
+    expect(page.locator("#told")).to_be_hidden()
+    page.keyboard.press("i")
+    expect(page.locator("#told")).to_be_visible()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from picture_cases import encoded, photo
-from tiny import NUMBER, WORDS, small_model
+from tiny import NUMBER, WORDS, make_collection, small_model
 
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
@@ -62,13 +62,13 @@ def test_filters(collection):
     assert len(some) == 3
     assert "cannot be read" in str(wrong)
     assert len(one) == 1
-    records, total = collection.browse(1, 2, 'colour = "red"')
+    records, total, _ = collection.browse(1, 2, 'colour = "red"')
     assert total == 3
     assert [record.id for record in records] == collection.index.ids()[4:9:4]
 
 
 def test_browsing(collection):
-    records, total = collection.browse(10, 24)
+    records, total, _ = collection.browse(10, 24)
     assert total == NUMBER
     assert [record.id for record in records] == collection.index.ids()[10:]
 
@@ -125,5 +125,22 @@ def test_a_filter_that_nobody_waits_for_is_not_evaluated(collection, monkeypatch
 
 
 def test_browsing_past_the_end_reads_nothing(collection, monkeypatch):
-    monkeypatch.setattr(collection.index, "records", lambda where=None: pytest.fail("was read"))
-    assert collection.browse(10**9, 10) == ([], NUMBER)
+    monkeypatch.setattr(collection.index, "records", lambda where=None, order=None: pytest.fail("was read"))
+    assert collection.browse(10**9, 10)[:2] == ([], NUMBER)
+
+
+def test_the_timeline_is_read_once_for_each_change(tmp_path, monkeypatch):
+    collection = make_collection(tmp_path, more=12)
+    found = collection.timeline('camera = "Tiny One"')
+    assert found.days == [("2024-03-01", 5), ("2024-02-27", 5), ("2024-02-24", 2)]
+    assert found.months() == [("2024-03", 5), ("2024-02", 7)]
+    assert found.shapes == [150, 67, 100, 300, 150, *[67, 100, 300, 150, 67], *[100, 300]]
+    assert collection.timeline(order="oldest").shapes[:2] == [100, 300][::-1]
+    records, total, version = collection.browse(0, 3, 'camera = "Tiny One"', "newest")
+    assert [record.metadata["file"] for record in records] == ["more000.png", "more001.png", "more002.png"]
+    assert (total, version) == (12, found.version)
+    with monkeypatch.context() as patch:
+        patch.setattr(collection.index, "records", lambda where=None, order=None: pytest.fail("was read"))
+        assert collection.timeline('camera = "Tiny One"') is found
+    collection.index.delete([records[0].id])
+    assert collection.timeline('camera = "Tiny One"').days[0] == ("2024-03-01", 4)

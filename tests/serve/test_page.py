@@ -26,7 +26,7 @@ def page(open_page, server):
 def test_it_begins_with_what_there_is(page):
     assert page.title() == "Tiny pictures · selhn"
     assert page.locator("h1").inner_text() == "Tiny pictures"
-    assert captions(page) == WORDS[:NUMBER]
+    assert captions(page) == WORDS[:NUMBER][::-1], "the newest first"
     assert page.locator(".card .score").count() == 0
     playwright.expect(page.locator("#status")).to_contain_text("12 pictures")
     until(page, "[...document.querySelectorAll('.frame img')].slice(0, 4).every((one) => one.naturalWidth > 0)")
@@ -86,14 +86,25 @@ def test_a_picture_that_is_chosen_or_pasted(page):
     playwright.expect(page.locator(".card .caption").first).to_have_text(WORDS[3])
 
 
-def test_more_like_this(page):
-    page.locator(".card").nth(3).hover()
-    page.locator(".like").nth(3).click()
+def test_more_like_this_and_less(page):
+    page.locator(".open").nth(3).click()
+    like = page.locator("#detail-caption").inner_text()
+    playwright.expect(page.locator("#detail-less")).to_be_hidden()
+    page.locator("#detail-like").click()
     playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
-    assert WORDS[3] not in captions(page)
+    assert like not in captions(page)
     playwright.expect(page.locator(".chip")).to_contain_text("Like this")
     page.keyboard.press("Escape")
     playwright.expect(page.locator(".card .score")).to_have_count(0)
+    best = ask(page, WORDS[0])[0]
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    page.locator(".open").first.click()
+    with page.expect_response(lambda answer: "like_weight=-0" in answer.url):
+        page.locator("#detail-less").click()
+    playwright.expect(page.locator(".chip")).to_contain_text("Less like this")
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
+    assert best not in captions(page)
+    assert "unlike=" in page.url
 
 
 def test_filters(page):
@@ -117,14 +128,15 @@ def test_the_keyboard_is_enough(page):
     page.keyboard.press("ArrowRight")
     playwright.expect(page.locator(".open").nth(1)).to_be_focused()
     page.keyboard.press("ArrowDown")
-    columns = page.evaluate("getComputedStyle(document.getElementById('grid')).gridTemplateColumns.split(' ').length")
-    playwright.expect(page.locator(".open").nth(1 + columns)).to_be_focused()
+    below, first = (page.locator(name).bounding_box() for name in (".open:focus", ".open >> nth=1"))
+    assert below["y"] > first["y"]
+    assert abs(below["x"] - first["x"]) < first["width"] + below["width"]
     page.keyboard.press("End")
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
     playwright.expect(page.locator("#detail")).to_be_visible()
     page.keyboard.press("ArrowRight")
-    playwright.expect(page.locator("#detail-caption")).to_have_text(WORDS[1])
+    playwright.expect(page.locator("#detail-caption")).to_have_text(WORDS[NUMBER - 2])
     page.keyboard.press("Escape")
     playwright.expect(page.locator("#detail")).to_be_hidden()
     playwright.expect(page.locator(".open").nth(1)).to_be_focused()
@@ -226,10 +238,12 @@ def test_on_a_phone(open_page, server, scheme):
     page.locator(".open").first.tap()
     playwright.expect(page.locator("#detail")).to_be_visible()
     assert page.locator("#detail").bounding_box()["width"] == 390
-    page.locator("#detail-close").tap()
-    like = page.locator(".like").first
-    assert min(like.bounding_box()["width"], like.bounding_box()["height"]) >= 35
-    like.tap()
+    playwright.expect(page.locator("#told")).to_be_hidden()
+    for name in ("close", "info", "next", "download"):
+        box = page.locator(f"#detail-{name}").bounding_box()
+        assert min(box["width"], box["height"]) >= 35, name
+    page.locator("#detail-info").tap()
+    page.locator("#detail-like").tap()
     playwright.expect(page.locator(".card .score")).to_have_count(NUMBER - 1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
@@ -245,13 +259,11 @@ def test_text_is_readable(open_page, server, scheme):
     """A contrast of 4.5 at least, as WCAG AA asks for."""
     page = open_page(server.address, color_scheme=scheme)
     page.wait_for_selector(".open")
-    ask(page, "a red dog")
-    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
     pairs = page.evaluate("""() => {
         const behind = (one) => { for (; one; one = one.parentElement) {
             const colour = getComputedStyle(one).backgroundColor;
             if (!/, 0\\)$|transparent/.test(colour)) return colour; } };
-        return ["h1", ".caption", ".score", ".license", "#status", "#facts", ".foot a", "select", ".keys", "kbd"]
+        return ["h1", ".pill", ".head h2", ".head span", "#status", "#facts", ".foot a", "select", ".keys", "kbd"]
             .map((name) => [name, document.querySelector(name)])
             .map(([name, one]) => [name, getComputedStyle(one).color, behind(one)]); }""")
     for name, front, back in pairs:
@@ -293,7 +305,7 @@ def test_a_run_as_it_goes(open_page, server):
 
 def test_the_page_of_the_api(open_page, server):
     page = open_page(f"{server.address}/docs")
-    playwright.expect(page.locator("article")).to_have_count(15)
+    playwright.expect(page.locator("article")).to_have_count(18)
     playwright.expect(page.locator("article").first).to_contain_text("curl")
 
 

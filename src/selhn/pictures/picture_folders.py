@@ -3,8 +3,10 @@
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.pictures.picture_files import MOST_BYTES
@@ -28,24 +30,28 @@ def locate(folders: Sequence[Path], name: str) -> Path | None:
     return None
 
 
-def read_located(path: Path) -> bytes:
-    """The content of a located file; a link, a folder or a pipe that has replaced it since is not read."""
+@contextmanager
+def opened_located(path: Path) -> Iterator[BinaryIO]:
+    """A located file; a link, a folder or a pipe that has replaced it since is not opened."""
     try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as wrong:
         if wrong.errno == errno.ELOOP:
             raise NotFound(f"{path.name} has become a link") from None
         raise
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
-            raise NotFound(f"{path.name} is not a file any more")
-        if found.st_size > MOST_BYTES:
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise NotFound(f"{path.name} is not a file any more")
+    with os.fdopen(number, "rb") as file:
+        yield file
+
+
+def read_located(path: Path) -> bytes:
+    """The content of a located file, see `opened_located`."""
+    with opened_located(path) as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise SelhnError(f"{path.name} is larger than {MOST_BYTES // 2**20} MiB: give a smaller copy")
-        with os.fdopen(file, "rb", closefd=False) as opened:
-            return opened.read(MOST_BYTES)
-    finally:
-        os.close(file)
+        return file.read(MOST_BYTES)
 
 
 def indexed_folders(index: Index) -> list[Path]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
-from selhn.serve import messages
+from selhn.serve import messages, originals
 from selhn.serve.collection import Collection
 from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
@@ -21,6 +21,8 @@ PICTURE_BODY: dict[str, Any] = {
         "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
+
+FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"*/*": {}}, "description": "The file."}}
 
 Search = Annotated[messages.SearchRequest, Query()]
 TOLD_LIMITS = {"answers": "answers", "query": "query", "bytes": "body", "pixels": "pixels"}
@@ -44,14 +46,28 @@ def api_routes(service: Service) -> APIRouter:
 
     @router.get("/items", tags=["items"])
     async def items(asked: Annotated[messages.BrowseRequest, Query()]) -> messages.Items:
-        """List items in their order."""
+        """List items, by default in the order of adding."""
         collection = service.searched()
         _check_length(service, asked.where, "the filter")
         number = min(asked.number, service.limits.answers)
-        records, total = await service.queries.run(collection.browse, asked.first, number, asked.where)
+        page = asked.first, number, asked.where, asked.order
+        records, total, version = await service.queries.run(collection.browse, *page)
         pictures = await service.read(collection.have_pictures, records)
         found = [messages.ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
-        return messages.Items(items=found, total=total)
+        return messages.Items(items=found, total=total, version=version)
+
+    @router.get("/timeline", tags=["items"])
+    async def timeline(asked: Annotated[messages.TimelineRequest, Query()]) -> messages.TimelineMessage:
+        """Count the items of each month."""
+        _check_length(service, asked.where, "the filter")
+        found = await service.queries.run(service.searched().timeline, asked.where, asked.order)
+        return messages.TimelineMessage(
+            total=len(found.shapes),
+            months=[messages.MonthMessage(month=month, count=count) for month, count in found.months()],
+            version=found.version,
+            days=found.days if asked.layout else None,
+            shapes=found.shapes if asked.layout else None,
+        )
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> messages.ItemMessage:
@@ -65,12 +81,19 @@ def api_routes(service: Service) -> APIRouter:
         responses={200: {"content": {"image/jpeg": {}}, "description": "A JPEG without EXIF."}, 304: {}},
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
-        """The picture of an item, reduced to 160, 320, 640 or 1280 pixels."""
+        """The picture of an item, reduced to 160, 320, 640, 1280 or 2560 pixels."""
         path = await _located(service, id)
         assert service.thumbnails is not None
         content, tag = await service.decode(service.thumbnails.get, path, size)
         headers = {"Cache-Control": "private, max-age=600", "Vary": "Authorization"}
         return await tagged(request, content, tag, "image/jpeg", headers)
+
+    @router.get("/original", tags=["items"], response_class=Response, responses=FILE)
+    @router.get("/items/{id:path}/original", tags=["items"], response_class=Response, responses=FILE)
+    async def original(id: str, download: bool = False) -> Response:
+        """The file of a picture, unchanged; as a download if asked for, or if browsers cannot show its format."""
+        path = await _located(service, id)
+        return await service.read(originals.original, path, download)
 
     @router.get("/look", tags=["search"])
     async def look(id: str, text: str) -> messages.LookMessage:

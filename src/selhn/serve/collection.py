@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -13,12 +14,45 @@ from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
 from selhn.search import Hit, Query, Record
+from selhn.search.items import Order, date_of
 from selhn.serve.batching import Wanted
 
 LOOK_EVERY = 2.0
 """Seconds between two checks whether another process has changed the index."""
-COUNTED, MOST_VALUES = 20_000, 50
+COUNTED, MOST_VALUES, TIMELINES_KEPT = 20_000, 50, 8
+WIDEST = 1000
+"""Largest shape, in hundredths of the height."""
 Answered = list[Hit] | SelhnError
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a page needs to know of all items to lay them out, a few bytes for each."""
+
+    days: list[tuple[str, int]]
+    """2019-06-14, or nothing if there is no date, and the number of items; in their order."""
+    shapes: list[int]
+    """100 * width / height, 0 if unknown."""
+    version: int
+
+    @classmethod
+    def of(cls, records: Iterable[Record], version: int) -> "Timeline":
+        shapes: list[int] = []
+        days: dict[str, int] = {}
+        for record in records:
+            width, height = record.metadata.get("width"), record.metadata.get("height")
+            known = type(width) is int and type(height) is int and width > 0 and height > 0
+            shapes.append(max(1, min(WIDEST, round(100 * width / height))) if known else 0)
+            day = date_of(record)[:10]
+            days[day] = days.get(day, 0) + 1
+        return cls(list(days.items()), shapes, version)
+
+    def months(self) -> list[tuple[str, int]]:
+        """The same for months."""
+        counts: Counter[str] = Counter()
+        for day, number in self.days:
+            counts[day[:7]] += number
+        return list(counts.items())
 
 
 class Collection:
@@ -31,6 +65,7 @@ class Collection:
         self.stale = ""
         """Why the index on disk is no longer the one that is searched; empty if it is."""
         self._checked = 0.0
+        self._timelines: dict[tuple[int, str | None, Order], Timeline] = {}
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
         self.library.know_ids()
 
@@ -64,10 +99,24 @@ class Collection:
         """Which items of the index have a file."""
         return [self.library.file_of(item) is not None for item in items]
 
-    def browse(self, first: int, number: int, where: str | None = None) -> tuple[list[Record], int]:
-        """A page of the items that match a filter, and the number of all that do."""
-        total = self.index.count(where)
-        return list(islice(self.index.records(where), first, first + number)) if first < total else [], total
+    def browse(
+        self, first: int, number: int, where: str | None = None, order: Order | None = None
+    ) -> tuple[list[Record], int, int]:
+        """A page of the items that match a filter, the number of all that do, and the generation of the index."""
+        self._refresh()
+        total, generation = self.index.count(where), self.index.generation
+        found = islice(self.index.records(where, order, first=first), number) if first < total else ()
+        return list(found), total, generation
+
+    def timeline(self, where: str | None = None, order: Order = "newest") -> Timeline:
+        """Days and shapes of all items that match a filter; read once for each generation of the index."""
+        self._refresh()
+        asked = self.index.generation, where, order
+        if asked not in self._timelines:
+            if len(self._timelines) >= TIMELINES_KEPT:
+                self._timelines.pop(next(iter(self._timelines)))
+            self._timelines[asked] = Timeline.of(self.index.records(where, order), asked[0])
+        return self._timelines[asked]
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
         """The metadata fields with few values that many items share, and the counts of these values."""

@@ -65,8 +65,8 @@ class Guard:
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 out = MutableHeaders(scope=message)
-                out.update(SECURITY_HEADERS)
-                out.setdefault("Cache-Control", "no-store")
+                for header, value in {**SECURITY_HEADERS, "Cache-Control": "no-store"}.items():
+                    out.setdefault(header, value)
             await send(message)
 
         app = self._refusal(scope["method"], scope["path"], Headers(scope=scope)) or self.app

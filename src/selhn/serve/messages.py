@@ -8,6 +8,7 @@ from torch import Tensor
 
 from selhn.pictures.library import TEXT_WEIGHT
 from selhn.search import Hit, Query
+from selhn.search.items import Order
 
 
 class Filter(BaseModel):
@@ -40,8 +41,9 @@ class SearchRequest(Filter):
 
 
 class BrowseRequest(Filter):
-    """A page of the items in their order."""
+    """A page of the items, in the order of adding or by date."""
 
+    order: Annotated[Order | None, Field(description="By date; default is the order of adding.")] = None
     first: Annotated[int, Field(ge=0, le=10**9)] = 0
     number: Annotated[int, Field(ge=1)] = 24
 
@@ -80,6 +82,34 @@ class Items(BaseModel):
 
     items: list[ItemMessage]
     total: int
+    version: int
+    """Changes whenever the index does; positions of different versions do not belong together."""
+
+
+class TimelineRequest(Filter):
+    """The items of the timeline."""
+
+    order: Order = "newest"
+    layout: Annotated[bool, Field(description="Days and shapes too, for a page that draws all items.")] = False
+
+
+class MonthMessage(BaseModel):
+    """A month, 2019-06, or nothing for items without a date, and its number of items."""
+
+    month: str
+    count: int
+
+
+class TimelineMessage(BaseModel):
+    """Number of items per month."""
+
+    total: int
+    months: list[MonthMessage]
+    version: int
+    days: list[tuple[str, int]] | None = None
+    """With layout=true: the days in their order, 2019-06-14, each with its number of items."""
+    shapes: list[int] | None = None
+    """With layout=true: 100 * width / height of every item in order, 0 if unknown."""
 
 
 class Added(BaseModel):

@@ -8,7 +8,7 @@ from selhn.base.errors import SelhnError
 from selhn.pictures.picture_files import drawn
 from selhn.pictures.picture_folders import read_located
 
-SIZES = (160, 320, 640, 1280)
+SIZES = (160, 320, 640, 1280, 2560)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
 
 

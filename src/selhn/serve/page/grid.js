@@ -1,73 +1,201 @@
-// The results as cards: one stop of the Tab key, arrows within.
-import { $, el, number, svg } from "./dom.js";
+// The pictures in rows. Only rows near the view are in the document; one stop of the Tab key, arrows within.
+import { $, count, el, number } from "./dom.js";
 import { show } from "./http.js";
+import { lastWhere, layOut } from "./layout.js";
 
-let act;
+const NEAR = 700; // pixels above and below the view that are drawn too
+const FAST = 5; // screens per second beyond which nothing is asked for until the page stands
+const UNKNOWN = 4 / 3;
+const EMPTY = { rows: [], heads: [], lefts: [], widths: [], height: 0 };
+const cards = new Map(), heads = new Map();
+let act, source = null, plan = EMPTY, current = 0, frame = 0, waiting, learning, before = { y: 0, time: 0 };
 
 export function startGrid(actions) {
   act = actions;
-  $("grid").addEventListener("keydown", (event) => {
-    const cards = [...$("grid").querySelectorAll(".open")];
-    const here = cards.indexOf(event.target);
-    if (here < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
-    const columns = getComputedStyle($("grid")).gridTemplateColumns.split(" ").length;
-    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
-    if (event.key in steps) {
-      event.preventDefault();
-      const there = here + steps[event.key];
-      if (there < 0 && event.key === "ArrowUp") $("text").focus();
-      else focusCard(Math.min(Math.max(there, 0), cards.length - 1));
-    } else if (event.key === "Home" || event.key === "End") {
-      event.preventDefault();
-      focusCard(event.key === "Home" ? 0 : cards.length - 1);
-    }
-  });
+  addEventListener("scroll", () => { frame ||= requestAnimationFrame(draw); }, { passive: true });
+  new ResizeObserver(() => { if (source && width() !== plan.width) arrange(); }).observe($("grid"));
+  addEventListener("resize", () => { frame ||= requestAnimationFrame(draw); });
+  $("grid").addEventListener("keydown", keys);
 }
 
-export function focusCard(row) {
-  const cards = [...$("grid").querySelectorAll(".open")];
-  if (!cards[row]) return;
-  for (const card of cards) card.tabIndex = -1;
-  cards[row].tabIndex = 0;
-  cards[row].focus();
+export function setSource(shown) {
+  source = shown;
+  plan = EMPTY;
+  current = 0;
+  clear();
+  if (source) source.arrived = (first, last) => { for (const place of cards.keys()) if (place >= first && place < last) fill(place); };
+  arrange();
+}
+
+export const cardOf = (place) => cards.get(place);
+const width = () => Math.floor($("grid").clientWidth);
+const within = () => scrollY - ($("grid").getBoundingClientRect().top + scrollY);
+const rowOf = (place) => lastWhere(plan.rows, (row) => row.first <= place);
+
+function clear() {
+  for (const place of [...cards.keys()]) drop(place);
+  heads.clear();
+  $("grid").replaceChildren();
+}
+
+// Lay out everything; the first picture of the view stays where it is.
+function arrange() {
+  if (!source) {
+    $("grid").style.height = "";
+    return;
+  }
+  const small = innerWidth < 740, y = within();
+  const first = y > 0 && plan.rows.length ? plan.rows[lastWhere(plan.rows, (row) => row.top <= y)] : null;
+  const target = small ? 118 : Math.min(250, Math.max(170, width() / 6));
+  const lengths = { width: width(), target, gap: small ? 3 : 5, foot: source.foot ?? 0, head: small ? 44 : 52 };
+  plan = { ...layOut(source.sections, (place) => source.shape(place) || UNKNOWN, lengths), width: width() };
+  $("grid").style.height = `${Math.ceil(plan.height)}px`;
+  if (first) scrollBy(0, plan.rows[rowOf(first.first)].top - first.top);
+  for (const place of cards.keys()) put(place);
+  for (const [key, made] of heads) { made.remove(); heads.delete(key); }
+  draw();
+  act.arranged(plan);
+}
+
+function draw() {
+  frame = 0;
+  if (!source || $("search-view").hidden) return;
+  const y = within(), [from, to] = [y - NEAR, y + innerHeight + NEAR];
+  const near = plan.rows.length ? lastWhere(plan.rows, (row) => row.top <= from) : 0;
+  let last = near;
+  while (last < plan.rows.length && plan.rows[last].top < to) last += 1;
+  const [first, end] = last > near ? [plan.rows[near].first, plan.rows[last - 1].last] : [0, 0];
+  for (const [place, made] of cards) {
+    if ((place < first || place >= end) && !made.contains(document.activeElement)) drop(place);
+  }
+  const made = [];
+  for (let place = first; place < end; place++) if (!cards.has(place)) made.push(card(place));
+  $("grid").append(...made);
+  drawHeads(from, to);
+  const now = performance.now(), speed = Math.abs(y - before.y) / innerHeight / Math.max(0.004, (now - before.time) / 1000);
+  before = { y, time: now };
+  clearTimeout(waiting);
+  const ask = () => {
+    source?.want(first, end);
+    for (const place of cards.keys()) fill(place);
+  };
+  if (speed > FAST) waiting = setTimeout(ask, 100);
+  else ask();
+  act.moved(y);
+}
+
+function drawHeads(from, to) {
+  for (const [head, made] of heads) if (head.top < from - 100 || head.top > to) { made.remove(); heads.delete(head); }
+  for (let at = lastWhere(plan.heads, (head) => head.top <= from); at < plan.heads.length && plan.heads[at].top < to; at++) {
+    const head = plan.heads[at];
+    if (heads.has(head)) continue;
+    const made = el("li", { class: "head", role: "presentation" }, el("h2", {}, head.title), el("span", {}, count(head.count, "picture")));
+    made.style.transform = `translateY(${head.top.toFixed(1)}px)`;
+    heads.set(head, made);
+    $("grid").append(made);
+  }
+}
+
+function drop(place) {
+  const made = cards.get(place);
+  made.querySelector("img")?.removeAttribute("src"); // what is still loading is not needed any more
+  made.remove();
+  cards.delete(place);
+}
+
+function put(place) {
+  const made = cards.get(place), row = plan.rows[rowOf(place)];
+  made.style.transform = `translate(${plan.lefts[place].toFixed(1)}px, ${row.top.toFixed(1)}px)`;
+  made.style.width = `${plan.widths[place].toFixed(1)}px`;
+  made.style.setProperty("--height", `${row.height.toFixed(1)}px`);
+}
+
+function card(place) {
+  const open = el("button", { type: "button", class: "open", tabindex: place === current ? 0 : -1, onclick: (event) => act.open(place, event) },
+    el("span", { class: "frame" }));
+  const made = el("li", { class: "card", "data-place": place, "aria-posinset": place + 1, "aria-setsize": source.total }, open);
+  cards.set(place, made);
+  put(place);
+  return made;
 }
 
 export const headline = (item) => item.text ?? item.captions[0] ?? item.metadata.file ?? item.id.split(/[\\/]/).at(-1);
 
-export function addCards(items, best, first) {
-  $("grid").append(...items.map((item, row) => card(item, best, first + row)));
-}
-
-function card(item, best, row) {
-  const words = headline(item);
-  const frame = el("span", { class: item.picture ? "frame" : "frame none" });
-  if (item.picture) {
-    const image = el("img", { alt: "", loading: "lazy", decoding: "async", onerror: () => { frame.className = "frame none"; frame.replaceChildren("no picture"); } });
-    show(image, item.id, 320);
-    frame.append(image);
-  } else {
-    frame.append(item.captions[1] ?? words);
-  }
-  const caption = el("span", { class: "line" }, el("span", { class: "caption" }, words));
-  const open = el("button", { type: "button", class: "open", tabindex: row ? -1 : 0, onclick: () => act.open(row) }, frame, caption);
-  if (item.score !== undefined) {
-    caption.append(el("span", { class: "score", title: "score" }, number(item.score)));
+// What is known of a picture only when its page has come.
+function fill(place) {
+  const made = cards.get(place), item = source.item(place);
+  if (!item || made.dataset.id === item.id) return;
+  made.dataset.id = item.id;
+  const words = headline(item), open = made.querySelector(".open"), frame = open.firstChild;
+  open.setAttribute("aria-label", words);
+  if (item.picture) frame.append(picture(place, item, made, frame));
+  else none(frame, item.captions[1] ?? words);
+  open.append(el("span", { class: "line", "aria-hidden": "true" }, el("span", { class: "caption" }, words),
+    item.score === undefined ? null : el("span", { class: "score" }, number(item.score))));
+  if (item.fit !== undefined && item.fit !== null) {
     const share = el("i");
-    share.style.width = `${Math.max(0, Math.min(1, item.score / best)) * 100}%`;
-    open.append(el("span", { class: "fit", "aria-hidden": "true" }, share));
+    share.style.width = `${Math.max(0, Math.min(1, item.fit)) * 100}%`;
+    open.append(el("span", { class: "fit", title: `fits ${Math.round(item.fit * 100)} %` }, share));
   }
-  if (item.metadata.license) open.append(el("span", { class: "license" }, String(item.metadata.license)));
-  const like = el("button", { type: "button", class: "like", "aria-label": `More like: ${words}`, onclick: () => act.like(item) },
-    el("span", {}, "More like this"), alike());
-  return el("li", { class: "card" }, open, like);
 }
 
-// Two frames, one behind the other.
-function alike() {
-  const drawing = svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" });
-  drawing.append(svg("rect", { x: 8, y: 8, width: 12, height: 12, rx: 2 }), svg("path", { d: "M16 4.5H6A1.5 1.5 0 0 0 4.5 6v10" }));
-  return drawing;
+function none(frame, words) {
+  frame.classList.add("none");
+  frame.replaceChildren(words);
 }
 
-export const skeletons = (many) => Array.from({ length: many }, () =>
-  el("li", { class: "card skeleton", "aria-hidden": "true" }, el("span", { class: "frame" }), el("span", { class: "bone" })));
+function picture(place, item, made, frame) {
+  const image = el("img", { alt: "", decoding: "async", onerror: () => { if (made.isConnected) none(frame, "no picture"); }, onload: () => {
+    image.classList.add("come");
+    if (source?.item(place) !== item || source.shape(place)) return;
+    source.learn(place, image.naturalWidth / image.naturalHeight);
+    clearTimeout(learning);
+    learning = setTimeout(arrange, 150);
+  } });
+  const side = Math.max(plan.widths[place], plan.rows[rowOf(place)].height) * Math.min(devicePixelRatio, 2);
+  show(image, item.id, side > 400 ? 640 : 320);
+  return image;
+}
+
+export function focusCard(place) {
+  if (!source || place < 0 || place >= source.total) return;
+  cards.get(current)?.querySelector(".open").setAttribute("tabindex", -1);
+  current = place;
+  const row = plan.rows[rowOf(place)], y = within(), head = $("ask").offsetHeight;
+  if (row.top < y + head || row.top + row.height > y + innerHeight) {
+    scrollBy(0, row.top - y - (row.top < y + head ? head + 12 : innerHeight - row.height - 24));
+    draw();
+  }
+  const open = cards.get(place)?.querySelector(".open");
+  open?.setAttribute("tabindex", 0);
+  open?.focus({ preventScroll: true });
+}
+
+function keys(event) {
+  if (!event.target.matches(".open") || event.ctrlKey || event.metaKey || event.altKey) return;
+  const here = Number(event.target.closest(".card").dataset.place);
+  const ends = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: source.total - 1 };
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!(event.key in ends) && !step) return;
+  event.preventDefault();
+  if (!step) return focusCard(Math.min(Math.max(ends[event.key], 0), source.total - 1));
+  const row = plan.rows[rowOf(here) + step];
+  if (!row) return step < 0 ? $("text").focus() : undefined;
+  const middle = (place) => plan.lefts[place] + plan.widths[place] / 2;
+  let best = row.first;
+  for (let place = row.first; place < row.last; place++) {
+    if (Math.abs(middle(place) - middle(here)) < Math.abs(middle(best) - middle(here))) best = place;
+  }
+  focusCard(best);
+}
+
+// Grey pictures while the first ones are on their way.
+export function skeletons() {
+  setSource(null);
+  const shapes = [1.5, 0.75, 1.33, 1.78, 0.66, 1.33, 1.5, 1, 1.5, 0.75, 1.33, 1.5];
+  $("grid").append(...shapes.map((shape) => {
+    const made = el("li", { class: "skeleton", "aria-hidden": "true" });
+    made.style.aspectRatio = String(shape);
+    return made;
+  }));
+}

@@ -70,21 +70,36 @@ export const ask = async (parameters, picture, signal) =>
     method: "POST", body: picture, headers: { "Content-Type": picture.type || "image/jpeg" }, signal,
   })).json();
 
+export const write = async (method, path, parameters, body = null, kind = "application/json") =>
+  send(path + query(parameters), { method, body, headers: body === null ? {} : { "Content-Type": kind } });
+
 // An image element cannot send a token; with one, its bytes are fetched and shown from memory.
-export async function show(image, id, size) {
+export async function show(image, id, size, keep = false) {
   const path = `/picture${query({ id, size })}`;
   if (!token) {
     image.src = `/api/v1${path}`;
     return;
   }
   try {
-    const bytes = await (await send(path)).blob();
-    const address = URL.createObjectURL(bytes);
-    const free = () => URL.revokeObjectURL(address);
+    const address = URL.createObjectURL(await (await send(path)).blob());
+    const free = () => setTimeout(() => URL.revokeObjectURL(address), keep ? 20_000 : 0);
     image.addEventListener("load", free, { once: true });
     image.addEventListener("error", free, { once: true });
     image.src = address;
   } catch {
     image.dispatchEvent(new Event("error"));
   }
+}
+
+// The file itself, in a new tab or as a download: a link, or with a token a copy in memory.
+export function linkOriginal(link, item, download) {
+  const path = `/original${query({ id: item.id, download: download || "" })}`;
+  link.href = `/api/v1${path}`;
+  link.onclick = !token ? null : async (event) => {
+    if (link.href.startsWith("blob:")) return;
+    event.preventDefault();
+    link.href = URL.createObjectURL(await (await send(path)).blob());
+    if (download) link.download = item.metadata.file ?? "picture";
+    link.click();
+  };
 }

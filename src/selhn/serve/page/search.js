@@ -1,21 +1,27 @@
 // The question and its answers: what is asked, from where, and what is shown meanwhile.
-import { closeDetail, openDetail, startDetail } from "./detail.js";
+import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
-import { addCards, focusCard, skeletons, startGrid } from "./grid.js";
+import { drawFilters, whereOf } from "./filters.js";
+import { focusCard, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
 import { acceptPictures } from "./picture.js";
+import { Found, Listing } from "./source.js";
+import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
+import { closeViewer, openViewer, startViewer } from "./viewer.js";
 
-const PAGE = 24;
+const FEW = 24, STEP = 60;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
-const asked = { text: "", like: null, picture: null, filters: {}, where: "" };
-let about, running, timer, shown = [], total = 0;
+const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
+const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", from: "", to: "", order: "" };
+const asked = { ...NOTHING };
+let about, running, timer, shown = null, answers = [], fits = null, limit = STEP, timeline = null, years = [];
 
 export function startSearch(told) {
   about = told;
   readAddress();
-  drawFilters();
-  startGrid({ open: openAt, like: moreLike });
-  startDetail({ like: moreLike, text: () => asked.text, can: about.can, at: (row) => shown[row], turned: focusCard });
+  startGrid({ open: (place) => openViewer(shown, place), arranged, moved });
+  startTimeline();
+  startViewer({ like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard });
   if (about.can.ask_with_pictures) {
     $("choose").hidden = false;
     acceptPictures((picture) => change({ picture, like: null }));
@@ -23,15 +29,18 @@ export function startSearch(told) {
   $("text").maxLength = about.limits.query;
   $("ask").addEventListener("submit", (event) => { event.preventDefault(); typed(true); });
   $("text").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => typed(false), PAUSE); });
-  $("more").addEventListener("click", () => load(shown.length));
-  $("again").addEventListener("click", () => load(0));
+  $("more").addEventListener("click", () => { limit = fits === null ? limit + STEP : answers.length; present(); });
+  $("again").addEventListener("click", load);
   addEventListener("popstate", () => {
-    if (closeDetail()) return; // Back closes the picture; the question stays
-    readAddress(); drawFilters(); load(0);
+    if (closeViewer()) return; // Back closes the picture; the question stays
+    readAddress();
+    load();
   });
   addEventListener("keydown", keys);
-  drawChips();
-  load(0);
+  addEventListener("click", (event) => {
+    for (const open of document.querySelectorAll("details.dates[open]")) if (!event.composedPath().includes(open)) open.open = false;
+  });
+  load();
   if (!matchMedia("(hover: none)").matches) $("text").focus({ preventScroll: true });
 }
 
@@ -39,7 +48,7 @@ function typed(entered) {
   clearTimeout(timer);
   const text = $("text").value.trim();
   if (text !== asked.text) change({ text }, !entered);
-  else if (entered) load(0);
+  else if (entered) load();
   if (entered) $("text").blur();
 }
 
@@ -47,20 +56,22 @@ function change(parts, typing = false) {
   Object.assign(asked, parts);
   if (!typing) $("text").value = asked.text;
   writeAddress(typing);
-  drawChips();
-  load(0);
+  scrollTo({ top: 0 });
+  load();
 }
 
 function moreLike(item) {
   if (asked.picture) URL.revokeObjectURL(asked.picture.address);
-  change({ text: "", picture: null, like: { id: item.id, picture: item.picture } });
-  scrollTo({ top: 0 });
+  change({ text: "", picture: null, like: { id: item.id } });
   $("text").focus({ preventScroll: true });
 }
 
+const lessLike = (item) => change({ like: { id: item.id, less: true } });
+
 // The address holds the question, but for a picture from this machine, which nobody else has.
 function writeAddress(typing) {
-  const pairs = [["text", asked.text], ["like", asked.like?.id ?? ""], ["where", asked.where]];
+  const { text, like, where, from, to, order } = asked;
+  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, from, to, order });
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
   history[typing ? "replaceState" : "pushState"](null, "", words ? `?${words}` : location.pathname);
@@ -68,46 +79,38 @@ function writeAddress(typing) {
 
 function readAddress() {
   const words = new URLSearchParams(location.search);
-  const like = words.get("like");
+  const id = words.get("like") ?? words.get("unlike");
   const filters = {};
   for (const [name, value] of words) {
     if (!name.startsWith("is.") || !(name.slice(3) in about.fields)) continue;
     try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
   }
-  Object.assign(asked, { text: words.get("text") ?? "", like: like ? { id: like, picture: true } : null, filters, where: words.get("where") ?? "" });
+  const plain = ["text", "where", "from", "to", "order"].map((name) => [name, words.get(name) ?? ""]);
+  Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
   $("text").value = asked.text;
-  drawChips();
 }
 
-const where = () => [...(asked.where ? [`(${asked.where})`] : []), ...Object.entries(asked.filters)
-  .map(([name, value]) => `${quoted(name)} = ${typeof value === "string" ? quoted(value) : value}`)].join(" and ");
-const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;
+const isQuestion = () => Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
 
-async function load(first) {
+export async function load() {
   running?.abort();
   const mine = running = new AbortController();
-  const question = Boolean(asked.text || asked.like || asked.picture);
   const grid = $("grid");
+  drawChips();
+  drawFilters(asked, about.fields, years, change);
   grid.setAttribute("aria-busy", "true");
   $("problem").hidden = $("empty").hidden = true;
-  $("more").disabled = true;
   const waiting = setTimeout(() => {
-    if (first) return;
-    if (shown.length) grid.classList.add("stale");
-    else grid.replaceChildren(...skeletons(12));
+    if (shown?.total) grid.classList.add("stale");
+    else skeletons();
     $("status").textContent = "Looking …";
   }, 160);
   try {
-    const found = question ? await search(first, mine.signal) : await browse(first, mine.signal);
-    if (mine !== running) return;
-    if (!first) { grid.replaceChildren(); shown = []; }
-    const best = question ? found.find((hit) => hit.score > 0)?.score ?? 1 : null;
-    addCards(question && first ? found.slice(shown.length) : found, best, shown.length);
-    shown = question ? found : [...shown, ...found];
-    told(question);
+    await (isQuestion() ? search : browse)(mine.signal);
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
-    if (!first) { grid.replaceChildren(); shown = []; }
+    setShown(null);
+    hideTimeline();
     $("status").textContent = "";
     $("more").hidden = true;
     $("problem").hidden = false;
@@ -118,73 +121,91 @@ async function load(first) {
     if (mine === running) {
       grid.classList.remove("stale");
       grid.removeAttribute("aria-busy");
-      $("more").disabled = false;
     }
   }
 }
 
-async function search(first, signal) {
-  const k = Math.min(first + PAGE, about.limits.answers);
-  const parts = { text: asked.text, like: asked.like?.id, where: where(), k };
-  const { answers } = await ask(parts, asked.picture?.bytes ?? null, signal);
-  total = answers.length < k || k === about.limits.answers ? answers.length : Infinity;
-  return answers;
+async function search(signal) {
+  const less = asked.like?.less ? { text_weight: 1, like_weight: LESS } : {};
+  const parts = { text: asked.text, like: asked.like?.id, where: whereOf(asked), k: about.limits.answers, ...less };
+  const found = await ask(parts, asked.picture?.bytes ?? null, signal);
+  if (signal.aborted) return;
+  [answers, fits, timeline] = [found.answers, found.fits ?? null, null];
+  limit = fits === null ? STEP : fits || FEW;
+  hideTimeline();
+  present();
 }
 
-async function browse(first, signal) {
-  const answer = await get("/items", { first, number: PAGE, where: where() }, signal);
-  total = answer.total;
-  return answer.items;
+const dateOf = ({ metadata }) => String(metadata.taken ?? metadata.modified ?? "");
+
+// The answers up to the limit: those that are said to fit, or the nearest ones.
+function present() {
+  const best = answers.slice(0, limit);
+  if (asked.order === "newest") best.sort((one, other) => (dateOf(one) < dateOf(other) ? 1 : -1));
+  const next = new Found(best);
+  next.foot = best.some(({ fit }) => typeof fit === "number") ? 10 : 0;
+  setShown(next);
+  $("more").hidden = limit >= answers.length;
+  $("more").textContent = fits === null ? "Show more" : "Show weaker matches";
+  if (!answers.length) return nothing();
+  const what = [asked.text && `“${asked.text}”`, asked.like && (asked.like.less ? "less like that picture" : "that picture"),
+    asked.picture && "your picture"].filter(Boolean).join(" and ");
+  const order = asked.order === "newest" ? "newest first" : "best first";
+  $("status").textContent = fits === 0 ? "Nothing fits well. The nearest pictures:" :
+    fits !== null && limit === fits ? `${count(fits, "picture")} for ${what}, ${order}` :
+      `The ${count(best.length, "picture")} closest to ${what}, ${order}`;
 }
 
-function told(question) {
-  $("more").hidden = shown.length >= total;
-  if (!shown.length) {
-    $("status").textContent = "";
-    const filtered = where() !== "";
-    const hint = filtered ? "No picture passes these filters. Take one off." :
-      about.items ? "Ask in other words." : "This index is empty. Add pictures with selhn index FOLDER.";
-    $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), hint);
-    $("empty").hidden = false;
-  } else if (question) {
-    const what = [asked.text && `“${asked.text}”`, asked.like && "that picture", asked.picture && "your picture"]
-      .filter(Boolean).join(" and ");
-    $("status").textContent = `The ${count(shown.length, "picture")} closest to ${what}, best first`;
-  } else {
-    const words = suggestions();
-    $("status").replaceChildren(`${count(total, "picture")}.`, ...(words.length ? [" Try "] : []),
-      ...words.flatMap((text, row) => [row ? (row === words.length - 1 ? " or " : ", ") : "",
-        el("button", { class: "try", type: "button", onclick: () => change({ text }) }, text)]));
+async function browse(signal) {
+  const where = whereOf(asked), order = asked.order || "newest";
+  const found = await get("/timeline", { where, order, layout: true }, signal);
+  if (signal.aborted) return;
+  timeline = found;
+  if (!where) {
+    years = [...new Set(found.months.map(({ month }) => yearOf(month)).filter(Boolean))];
+    drawFilters(asked, about.fields, years, change);
   }
+  const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
+  setShown(new Listing(found, sections(found.days), page, load));
+  $("more").hidden = true;
+  if (!found.total) return nothing();
+  const mine = shown;
+  $("status").textContent = `${count(found.total, "picture")}.`;
+  if (!where) shown.load(0).then(() => { if (mine === shown) suggest(); }, () => {});
+}
+
+function setShown(next) {
+  shown = next;
+  setSource(next);
+}
+
+function arranged(plan) {
+  if (timeline && timeline.total) drawTimeline(timeline.days, plan);
+}
+
+function nothing() {
+  $("status").textContent = "";
+  const filtered = whereOf(asked) !== "";
+  const hint = filtered ? "No picture passes these filters. Take one off." :
+    about.items ? "Ask in other words." : "This index is empty. Add pictures with selhn index FOLDER.";
+  $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), hint);
+  $("empty").hidden = false;
 }
 
 // Short captions of pictures that are there make questions that have an answer.
-function suggestions() {
-  const short = shown.flatMap((item) => item.captions.slice(1)).map((text) => text.trim().replace(/[.!]+$/, ""))
+function suggest() {
+  const some = Array.from({ length: Math.min(24, shown.total) }, (_, place) => shown.item(place)).filter(Boolean);
+  const short = some.flatMap((item) => item.captions.slice(1)).map((text) => text.trim().replace(/[.!]+$/, ""))
     .filter((text) => text.length > 12 && text.length < 44 && text !== text.toUpperCase());
   const every = Math.max(1, Math.floor(short.length / 3));
-  return [0, 1, 2].map((row) => short[row * every]).filter(Boolean).map((text) => text.toLowerCase());
-}
-
-function drawFilters() {
-  const own = asked.where ? [el("button", { type: "button", class: "set", "aria-label": `Remove the filter ${asked.where}`,
-    onclick: () => { change({ where: "" }); drawFilters(); } }, el("span", {}, asked.where), " ×")] : [];
-  $("filters").replaceChildren(...own, ...Object.entries(about.fields).map(([name, values]) => {
-    const chosen = values.findIndex(({ value }) => value === asked.filters[name]);
-    const options = values.map(({ value, count }, row) => el("option", { value: row, selected: row === chosen }, `${value}  (${count})`));
-    const every = el("option", { value: "" }, `${name}: any`);
-    return el("select", { "aria-label": `Filter by ${name}`, class: chosen < 0 ? "" : "set", onchange: (event) => {
-      const row = event.target.value;
-      const { [name]: _, ...others } = asked.filters;
-      change({ filters: row === "" ? others : { ...others, [name]: values[row].value } });
-      event.target.classList.toggle("set", row !== "");
-    } }, every, ...options);
-  }));
+  const words = [0, 1, 2].map((row) => short[row * every]).filter(Boolean).map((text) => text.toLowerCase());
+  if (words.length) $("status").append(" Try ", ...words.flatMap((text, row) => [row ? (row === words.length - 1 ? " or " : ", ") : "",
+    el("button", { class: "try", type: "button", onclick: () => change({ text }) }, text)]));
 }
 
 function drawChips() {
   const chips = [];
-  if (asked.like) chips.push(chip("Like this", asked.like.id, () => change({ like: null })));
+  if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", asked.like.id, () => change({ like: null })));
   if (asked.picture) chips.push(chip("Your picture", null, () => change({ picture: null })));
   $("chips").replaceChildren(...chips);
   $("text").placeholder = chips.length ? "… and with words" : "Describe a picture";
@@ -196,10 +217,6 @@ function chip(words, id, remove) {
   else if (about.can.show_pictures) show(image, id, 160);
   const button = el("button", { type: "button", "aria-label": `Remove: ${words}`, onclick: () => { remove(); $("text").focus(); } }, "×");
   return el("span", { class: "chip" }, image, el("span", {}, words), button);
-}
-
-function openAt(row) {
-  openDetail(row, shown.length);
 }
 
 function keys(event) {

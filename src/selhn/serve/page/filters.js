@@ -1,0 +1,75 @@
+// Filters below the question: fields with few values, dates, a filter from the address, and the order.
+import { $, el } from "./dom.js";
+import { yearOf } from "./dates.js";
+
+const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude", "favourite"]);
+const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;
+
+// The filter of a question, in the language of the service.
+export function whereOf({ where, filters, from, to }) {
+  const parts = Object.entries(filters).map(([name, value]) => `${quoted(name)} = ${typeof value === "string" ? quoted(value) : value}`);
+  if (where) parts.unshift(`(${where})`);
+  if (from) parts.push(`date >= ${quoted(from)}`);
+  if (to) parts.push(`date <= ${quoted(to)}`);
+  return parts.join(" and ");
+}
+
+export function drawFilters(asked, fields, years, change) {
+  const made = [dates(asked, years, change)];
+  for (const [name, values] of Object.entries(fields)) if (!HIDDEN.has(name)) made.push(field(name, values, asked, change));
+  if (asked.where) made.unshift(el("button", { type: "button", class: "set", "aria-label": `Remove the filter ${asked.where}`,
+    onclick: () => change({ where: "" }) }, el("span", {}, asked.where), " ×"));
+  made.push(order(asked, change));
+  const kept = made.find((one) => one?.isConnected); // moved, it would lose the focus
+  for (const old of [...$("filters").children]) if (old !== kept) old.remove();
+  const there = made.filter(Boolean), at = there.indexOf(kept);
+  if (at < 0) $("filters").append(...there);
+  else { kept.before(...there.slice(0, at)); kept.after(...there.slice(at + 1)); }
+}
+
+function field(name, values, asked, change) {
+  const chosen = values.findIndex(({ value }) => value === asked.filters[name]);
+  const options = values.map(({ value, count }, row) => el("option", { value: row, selected: row === chosen }, `${value}  (${count})`));
+  return el("select", { "aria-label": `Filter by ${name}`, class: chosen < 0 ? "" : "set", onchange: (event) => {
+    const row = event.target.value;
+    const { [name]: _, ...others } = asked.filters;
+    change({ filters: row === "" ? others : { ...others, [name]: values[row].value } });
+  } }, el("option", { value: "" }, `${name}: any`), ...options);
+}
+
+function order(asked, change) {
+  const question = asked.text || asked.like || asked.picture;
+  const orders = question ? [["", "best first"], ["newest", "newest first"]] : [["", "newest first"], ["oldest", "oldest first"]];
+  return el("select", { "aria-label": "Order", onchange: (event) => change({ order: event.target.value }) },
+    ...orders.map(([value, words]) => el("option", { value, selected: value === asked.order }, words)));
+}
+
+// From and to, or a year with one click. While it is open it stays, so that nobody's typing is lost.
+function dates(asked, years, change) {
+  if (!years.length) return null;
+  const { from, to } = asked, set = Boolean(from || to), whole = (year) => from === year && to === year;
+  const words = !set ? "any date" : whole(from) && from.length === 4 ? from : [from && `from ${from}`, to && `to ${to}`].filter(Boolean).join(" ");
+  const input = (name, label) => el("label", {}, label, el("input", { type: "date", name, min: "1826-01-01", max: "2199-12-31",
+    onchange: (event) => change({ [name]: event.target.value }) }));
+  const made = $("filters").querySelector("details.dates[open]") ?? el("details", { class: "dates", onkeydown: closeOnEscape }, el("summary"),
+    el("div", { class: "sheet" }, el("div", { class: "years" }), el("div", { class: "span" }, input("from", "From"), input("to", "To")),
+      el("button", { type: "button", class: "any", onclick: () => change({ from: "", to: "" }) }, "Any date")));
+  const [summary, sheet] = made.children;
+  summary.textContent = words;
+  summary.className = set ? "pill set" : "pill";
+  summary.setAttribute("aria-label", `Dates: ${words}`);
+  sheet.querySelector(".years").replaceChildren(...years.map((year) => el("button", { type: "button", "aria-pressed": String(whole(year)),
+    onclick: () => change(whole(year) ? { from: "", to: "" } : { from: year, to: year }) }, year)));
+  for (const field of sheet.querySelectorAll("input")) if (field !== document.activeElement) field.value = full(asked[field.name], field.name);
+  sheet.querySelector(".any").hidden = !set;
+  return made;
+}
+
+function closeOnEscape(event) {
+  if (event.key !== "Escape") return;
+  event.stopPropagation();
+  event.currentTarget.open = false;
+  event.currentTarget.firstChild.focus();
+}
+
+const full = (date, name) => (date.length === 4 ? `${date}-${name === "from" ? "01-01" : "12-31"}` : date);

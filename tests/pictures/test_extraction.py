@@ -1,5 +1,6 @@
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -32,6 +33,33 @@ def test_batches_and_threads_change_nothing(tmp_path):
     direct = Extractor(TinyBackbone())([photo(n) for n in range(7)])
     for result in results:
         assert torch.allclose(result, direct, atol=1e-6)
+
+
+def test_on_a_cpu_every_worker_computes_on_one_core(tmp_path):
+    class OnCPU(TinyBackbone):
+        device = torch.device("cpu")
+
+        def maps(self, pixels):
+            self.cores = torch.get_num_threads()
+            return super().maps(pixels)
+
+    paths = write(tmp_path, **{f"{n}_png": encoded(photo(n % 5), "PNG") for n in range(9)})
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        extractor = Extractor(OnCPU())
+        how = {"precision": "float32", "batch_size": 2, "quiet": True}
+        found = extract_pictures(paths, extractor, cache=tmp_path / "c", **how)
+        assert torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 3, "new threads use all cores again"
+    finally:
+        torch.set_num_threads(before)
+    assert set(extractor.backbone.calls) == {1}
+    assert extractor.backbone.cores == 1
+    assert found.report.computed == 5
+    direct = Extractor(TinyBackbone())([photo(n % 5) for n in range(9)])
+    assert torch.allclose(found.features.gather(torch.arange(9))[0], direct, atol=1e-6)
 
 
 def test_only_new_content_is_computed(tmp_path):

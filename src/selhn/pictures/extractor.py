@@ -145,7 +145,8 @@ def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) ->
         )
     rows = _shares(boxes[..., 1], boxes[..., 3], maps.shape[2])
     columns = _shares(boxes[..., 0], boxes[..., 2], maps.shape[3])
-    return torch.einsum("bchw,bmh,bmw->bmc", maps, rows.to(maps.dtype), columns.to(maps.dtype))
+    shares = torch.einsum("bmh,bmw->bmhw", rows, columns).to(maps.dtype)
+    return shares.flatten(2) @ maps.flatten(2).transpose(1, 2)
 
 
 def _shares(low: Float[Tensor, "B M"], high: Float[Tensor, "B M"], cells: int) -> Float[Tensor, "B M cells"]:

@@ -169,7 +169,7 @@ class Library:
         *,
         cache: Path | None = None,
         batch_size: int = 16,
-        workers: int = 2,
+        workers: int | None = None,
         quiet: bool = False,
     ) -> Indexed:
         """Carry out a plan, see also `extract_pictures`. What is done before an interruption is kept."""
@@ -197,7 +197,7 @@ class Library:
         new = sum(item.id in used for item in plan.add)
         return Indexed(self.index, plan, new, len(used) - new, removed, reading.report, file, described)
 
-    def _describe(self, items: Sequence[Item], workers: int, quiet: bool) -> int:
+    def _describe(self, items: Sequence[Item], workers: int | None, quiet: bool) -> int:
         """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
         told, progress = 0, Progress(max(1, len(items)), quiet=quiet)
         with ThreadPoolExecutor(workers) as pool:

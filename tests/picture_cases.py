@@ -102,22 +102,77 @@ def scan_bomb(scans, width=800, height=600):
     return b"".join(parts) + b"\xff\xd9"
 
 
+def heic(image=None, exif=None, others=(), primary=0, **options):
+    """As a phone writes it."""
+    import pillow_heif
+
+    file, container = io.BytesIO(), pillow_heif.from_pillow(image or photo())
+    for other in others:
+        container.add_from_pillow(other)
+    container.save(file, exif=exif, primary_index=primary, **options)
+    return file.getvalue()
+
+
+def with_size(content, width, height):
+    """A HEIC or AVIF file whose header has another size."""
+    at = content.index(b"ispe")
+    return content[: at + 8] + struct.pack(">II", width, height) + content[at + 16 :]
+
+
+class Tiff:
+    """A TIFF file in parts; an entry is a type and its values: text, numbers of 8, 16 or 32 bits, or fractions."""
+
+    def __init__(self):
+        self.data = bytearray(b"II*\0" + bytes(4))
+
+    def put(self, content):
+        """Append some bytes; returns where they begin."""
+        self.data.extend(bytes(len(self.data) % 2) + content)
+        return len(self.data) - len(content)
+
+    def directory(self, entries):
+        table = b""
+        for tag, (kind, *values) in sorted(entries.items()):
+            packed = {
+                1: lambda values: bytes(values),
+                2: lambda values: values[0].encode() + b"\0",
+                3: lambda values: struct.pack(f"<{len(values)}H", *values),
+                4: lambda values: struct.pack(f"<{len(values)}I", *values),
+                5: lambda values: b"".join(struct.pack("<II", round(100 * value), 100) for value in values),
+            }[kind](values)
+            count = len(packed) if kind == 2 else len(values)
+            packed = packed.ljust(4, b"\0") if len(packed) <= 4 else struct.pack("<I", self.put(packed))
+            table += struct.pack("<HHI", tag, kind, count) + packed
+        return self.put(struct.pack("<H", len(entries)) + table + bytes(4))
+
+    def picture(self, kind, size, bits, compression, photometric, content):
+        """Entries of a picture in one strip."""
+        entries = {254: (4, kind), 256: (4, size[0]), 257: (4, size[1]), 258: (3, *bits), 259: (3, compression)}
+        entries |= {262: (3, photometric), 273: (4, self.put(content)), 277: (3, len(bits)), 278: (4, size[1])}
+        return entries | {279: (4, len(content))}
+
+
 def tiff_of_jpeg(jpeg, width, height):
     """A TIFF whose only strip is a JPEG."""
-    entries = [
-        (256, 4, 1, width),
-        (257, 4, 1, height),
-        (258, 3, 1, 8),
-        (259, 3, 1, 7),
-        (262, 3, 1, 6),
-        (273, 4, 1, 8),
-        (277, 3, 1, 3),
-        (278, 4, 1, height),
-        (279, 4, 1, len(jpeg)),
-    ]
-    table = b"".join(struct.pack("<HHII", *entry) for entry in entries)
-    jpeg += b"\0" * (len(jpeg) % 2)
-    return b"II*\0" + struct.pack("<I", 8 + len(jpeg)) + jpeg + struct.pack("<H", len(entries)) + table + b"\0" * 4
+    file = Tiff()
+    file.data[4:8] = struct.pack("<I", file.directory(file.picture(0, (width, height), [8, 8, 8], 7, 6, jpeg)))
+    return bytes(file.data)
+
+
+def dng(preview=b"", orientation=1, size=(64, 48), bitmap=None):
+    """Raw data of a camera, written by hand: a preview (JPEG or a picture), EXIF, and what the sensor saw."""
+    file, raw = Tiff(), np.random.default_rng(0).integers(0, 4000, size[::-1], dtype="<u2").tobytes()
+    first = file.picture(0, size, [16], 1, 32803, raw) | {33421: (3, 2, 2), 33422: (1, 0, 1, 1, 2)}
+    if preview or bitmap is not None:
+        kind, content = ((7, 6), preview) if preview else ((1, 2), bitmap.tobytes())
+        shown = bitmap or Image.open(io.BytesIO(preview))
+        first = file.picture(1, shown.size, [8, 8, 8], *kind, content) | {330: (4, file.directory(first))}
+    exif = file.directory({0x9003: (2, "2019:06:14 15:03:22")})
+    place = file.directory({1: (2, "N"), 2: (5, 48, 51, 29.6), 3: (2, "E"), 4: (5, 2, 17, 40.2)})
+    first |= {271: (2, "Apple"), 272: (2, "iPhone 12"), 274: (3, orientation), 34665: (4, exif), 34853: (4, place)}
+    first |= {50706: (1, 1, 4, 0, 0), 50708: (2, "Apple iPhone 12")}
+    file.data[4:8] = struct.pack("<I", file.directory(first))
+    return bytes(file.data)
 
 
 def slow_picture(width=4000, height=4000):

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.event_files import HEADER, scalar_event
 from faults.reader import Reader, of_data, of_split, small_data
 from model_cases import make_model
-from picture_cases import TinyBackbone, animated_gif, encoded, exif_of, photo, turned_jpeg
+from picture_cases import TinyBackbone, animated_gif, dng, encoded, exif_of, heic, photo, turned_jpeg
 from run_cases import rows
 
 from selhn.data import load_data
@@ -38,6 +38,10 @@ PICTURES = {
     "palette.png": lambda: encoded(photo(8, mode="P"), "PNG"),
     "gif": animated_gif,
     "avif": lambda: encoded(photo(5), "AVIF", exif=exif_of(orientation=6).tobytes()),
+    "heic": lambda: heic(photo(5, (64, 48)), exif_of(orientation=6).tobytes()),
+    "several.heic": lambda: heic(photo(5), others=[photo(6), photo(7)], primary=1),
+    "dng": lambda: dng(encoded(photo(5)), orientation=6),
+    "bitmap.dng": lambda: dng(bitmap=photo(5)),
     "webp": lambda: encoded(photo(5), "WEBP"),
     "bmp": lambda: encoded(photo(6), "BMP"),
     "tiff": lambda: encoded(photo(7), "TIFF"),
@@ -171,7 +175,7 @@ def picture(name, content):
 
 
 def make_pictures(folder):
-    for name in ("jpg", "alpha.png", "gif"):
+    for name in ("jpg", "alpha.png", "gif", "heic"):
         (folder / f"photo.{name}").write_bytes(PICTURES[name]())
 
 

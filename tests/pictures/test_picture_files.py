@@ -112,7 +112,7 @@ def test_a_picture_is_reduced_while_it_is_decoded():
     whole = decode_picture(content, "a.jpg").image.resize((26, 24), Image.Resampling.BICUBIC)
     assert np.array_equal(decode_picture(content, "a.jpg", resized=(26, 24)).image, whole)
     with pytest.raises(ValueError, match="too large"):
-        decode_picture(content, "a.jpg", 10**6, within=200)
+        decode_picture(encoded(photo(1, (1600, 1200)), "PNG"), "a.png", 10**6, within=200)
 
 
 def test_a_picture_that_is_decoded_before_its_size_is_known_is_none():

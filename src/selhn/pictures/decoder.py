@@ -1,51 +1,37 @@
 """The program of a decoder: a process of its own that turns the bytes of a picture into RGB, within limits.
 
 `selhn.pictures.decoding` starts it and talks to it through its standard input and output. It is run by its
-path and imports nothing of selhn, so that it is ready at once.
+path and imports nothing of selhn but the file beside it, so that it is ready at once.
 """
 
-import io
 import json
 import os
-import re
 import select
 import signal
 import struct
 import sys
 import threading
 import traceback
-import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if __name__ == "__main__":  # packages are found where the process that started this one finds them
-    sys.path[:] = json.loads(sys.argv[1])
+    sys.path[:] = [*json.loads(sys.argv[1]), os.path.dirname(os.path.abspath(__file__))]
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import AvifImagePlugin, Image, ImageOps, UnidentifiedImageError
 
-# No format that calls another program (EPS), holds documents (PDF) or is decoded to know its size (ICO).
-FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "AVIF")
-MOST_SCANS = 100
-"""Of a JPEG; each is a pass over the whole picture. Encoders write about ten. libtiff has this limit too."""
+if TYPE_CHECKING or __name__ != "__main__":
+    from selhn.pictures import picture_headers as headers
+    from selhn.pictures.picture_headers import DECODER_ERRORS, Missing, Refused
+else:
+    import picture_headers as headers
+    from picture_headers import DECODER_ERRORS, Missing, Refused
+
+SLOW = {"AVIF": 3, "HEIF": 3}
+"""Formats that take more time per pixel than the others."""
 ROWS = 512
 """Rows that are converted at a time, where a conversion needs several copies."""
-# What Pillow's decoders raise for bytes that are not what they should be.
-DECODER_ERRORS = (
-    OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, struct.error,
-    zlib.error,
-)  # fmt: skip
-ORIENTATION, MAKE, MODEL, CHANGED = 0x0112, 0x010F, 0x0110, 0x0132
-EXIF, TAKEN, DIGITIZED = 0x8769, 0x9003, 0x9004
-GPS, LATITUDE, LONGITUDE = 0x8825, (1, 2), (3, 4)
-WIDTH, HEIGHT = 0x0100, 0x0101
-# A marker that libjpeg acts on: not a stuffed zero, a restart, or one without a meaning between segments.
-MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
-END_OF_IMAGE, START_OF_SCAN = 0xD9, 0xDA
-
-
-class Refused(Exception):
-    """Why a picture is not decoded, in words that follow its name."""
 
 
 def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None, dict[str, Any]]:
@@ -56,108 +42,59 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None,
     """
     allow_seconds(request["seconds"])
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-            facts = describe(opened, content)
+        raw = headers.raw_kind(content)
+        content, of_raw = headers.preview(content) if raw else (content, {})
+        with headers.open_image(content) as opened:
+            facts = {**headers.describe(opened, content), **of_raw}
             if request.get("only_facts"):
                 return None, {"facts": facts}
-            check(opened, content, request["most_pixels"])
-            megapixels = opened.width * opened.height / 1e6
+            reduced = headers.check(opened, content, request["most_pixels"])
+            megapixels = opened.width * opened.height / 1e6 / reduced**2 * SLOW.get(opened.format or "", 1)
             allow_seconds(request["seconds"] + request["seconds_per_megapixel"] * megapixels)
-            moves = opened.format != "MPO" and getattr(opened, "is_animated", False)
-            notes = ["its first frame is used"] if moves else []
-            if opened.mode not in ("RGB", "L"):
-                notes.append(f"converted from {opened.mode}")
-            opened.seek(0)
-            if request.get("within"):
-                opened.draft(None, (request["within"], request["within"]))
+            notes = kind_notes(opened, raw, reduced)
+            if opened.format != "HEIF":  # which begins with its main picture
+                opened.seek(0)
+            promised, within = opened.width * opened.height, request.get("within") or max(opened.size)
+            if reduced > 1 or request.get("within"):
+                opened.draft(None, (min(within, opened.width // reduced), min(within, opened.height // reduced)))
             opened.load()
+            if opened.width * opened.height > promised:  # its header lied
+                raise headers.too_large(*opened.size, request["most_pixels"])
             image, turned = upright(opened)
             image = to_rgb(image)
             if request.get("within"):
-                image.thumbnail((request["within"], request["within"]), Image.Resampling.LANCZOS)
+                image.thumbnail((within, within), Image.Resampling.LANCZOS)
             if request.get("resized"):
                 image = image.resize(tuple(request["resized"]), Image.Resampling.BICUBIC)
-            said = {"size": image.size, "notes": notes + turned, "format": opened.format, "facts": facts}
-            return image, said
-    except Image.DecompressionBombError as error:
-        most = request["most_pixels"]
-        raise Refused(f"is too large ({error}): give a smaller copy, at most {most:,} pixels") from None
+            kind = raw or opened.format
+            return image, {"size": image.size, "notes": notes + turned, "format": kind, "facts": facts}
     except UnidentifiedImageError:
-        raise Refused("cannot be read as a picture: give a JPEG, PNG or WebP file") from None
+        raise headers.why_not(content, request["most_pixels"]) from None
     except MemoryError:
         raise Refused("does not fit into memory: give a smaller copy") from None
     except DECODER_ERRORS as broken:
-        reason = f"{type(broken).__name__}: {str(broken)[:120]}"
-        raise Refused(f"cannot be read as a picture ({reason}): copy or export it again") from None
+        why = headers.reason(broken)
+        raise Refused(f"cannot be read as a picture ({why}): copy or export it again") from None
 
 
-def check(opened: Image.Image, content: bytes, most_pixels: int) -> None:
-    """Refuse what is too large or too long to decode; only the header has been read so far."""
-    if opened.width * opened.height > most_pixels:
-        raise Image.DecompressionBombError(f"{opened.width} x {opened.height} pixels")
-    if opened.format in ("JPEG", "MPO") and jpeg_scans(content) > MOST_SCANS:
-        raise Refused(f"is a JPEG with more than {MOST_SCANS} scans: save it again as an ordinary JPEG")
-
-
-def describe(opened: Image.Image, content: bytes) -> dict[str, Any]:
-    """What the header says: the size of the upright picture and entries of EXIF, not checked."""
-    if opened.format == "PNG" and "exif" not in opened.info and (late := exif_chunk(content)):
-        opened.info["exif"] = late  # Pillow finds it only once all is decoded
-    facts: dict[str, Any] = {"size": opened.size}
-    with suppress(MemoryError, *DECODER_ERRORS):
-        exif = Image.Image.getexif(opened)
-        if opened.format == "TIFF":  # some versions of Pillow turn its size
-            facts["size"] = exif[WIDTH], exif[HEIGHT]
-        if exif.get(ORIENTATION) in range(5, 9):
-            facts["size"] = facts["size"][::-1]
-        facts["camera"] = plain((exif.get(MAKE), exif.get(MODEL)))
-        facts["dates"] = [None, None, plain(exif.get(CHANGED))]
-        with suppress(MemoryError, *DECODER_ERRORS):
-            facts["dates"][:2] = plain(tuple(map(exif.get_ifd(EXIF).get, (TAKEN, DIGITIZED))))
-        with suppress(MemoryError, *DECODER_ERRORS):
-            place = exif.get_ifd(GPS)
-            facts["latitude"], facts["longitude"] = (plain(tuple(map(place.get, own))) for own in (LATITUDE, LONGITUDE))
-    return facts
-
-
-def plain(value: Any) -> Any:
-    """An entry of EXIF in a form that JSON has, and no longer than a sensible one."""
-    if isinstance(value, tuple | list):
-        return [plain(one) for one in value[:4]]
-    if isinstance(value, bytes):
-        value = value[:200].decode("latin-1")
-    if isinstance(value, str):
-        return value[:200]
-    return None if value is None else float(value)
-
-
-def exif_chunk(content: bytes) -> bytes:
-    """The EXIF data of a PNG, wherever they are."""
-    place = 8
-    while place + 8 <= len(content):
-        length, kind = struct.unpack_from(">I4s", content, place)
-        if kind == b"eXIf":
-            return content[place + 8 : place + 8 + length]
-        place += length + 12
-    return b""
-
-
-def jpeg_scans(content: bytes) -> int:
-    """The scans of the first picture in a JPEG file, counted by its markers up to one more than allowed."""
-    place, scans = 2, 0
-    while scans <= MOST_SCANS and (marker := MARKER.search(content, place)):
-        place, kind = marker.end(), content[marker.end() - 1]
-        if kind == END_OF_IMAGE:
-            break
-        scans += kind == START_OF_SCAN
-        place += int.from_bytes(content[place : place + 2], "big")
-    return scans
+def kind_notes(opened: Image.Image, raw: str, reduced: int) -> list[str]:
+    """What is done to a picture because of its kind."""
+    notes = []
+    if raw:
+        notes.append("its preview is used")
+    if opened.format != "MPO" and getattr(opened, "is_animated", False):
+        notes.append("its main picture is used" if opened.format == "HEIF" else "its first frame is used")
+    if reduced > 1:
+        notes.append(f"read at 1/{reduced} of its width and height")
+    if opened.mode not in ("RGB", "L"):
+        notes.append(f"converted from {opened.mode}")
+    return notes
 
 
 def upright(image: Image.Image) -> tuple[Image.Image, list[str]]:
     """Turned as EXIF says; damaged EXIF data are ignored, since the picture itself may be whole."""
     try:
-        if image.getexif().get(ORIENTATION) not in range(2, 9):
+        if image.getexif().get(headers.ORIENTATION) not in range(2, 9):
             return image, []
         return ImageOps.exif_transpose(image), ["turned as its EXIF data say"]
     except DECODER_ERRORS:
@@ -236,11 +173,11 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
     try:
         image, said = decode(content, request)
     except Refused as why:
-        said = {"refused": str(why)}
+        said = {"refused": str(why), "missing": isinstance(why, Missing)}
     except Exception:  # a bug: its traceback is raised on the other side
         said = {"bug": traceback.format_exc()}
     allow_seconds(0)
-    told = json.dumps(said).encode()
+    told = json.dumps(said, default=headers.as_json).encode()
     give.write(struct.pack("<I", len(told)) + told)
     if image is not None:
         for _, band in bands(image):
@@ -256,6 +193,8 @@ def main() -> None:
     if hasattr(signal, "SIGPROF"):
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
     Image.init()
+    Image.MAX_IMAGE_PIXELS = None  # `check` knows better
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     threading.Thread(target=end_with_parent, daemon=True).start()
     take, give = sys.stdin.buffer, sys.stdout.buffer
     while answer(take, give):

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import MissingExtra, SelhnError
 from selhn.pictures import decoder
 from selhn.pictures.facts import checked_facts
 
@@ -31,6 +31,7 @@ DEADLINE = 30.0
 """Seconds by the clock, for systems without these limits."""
 SETTINGS = {
     "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
     # glibc keeps the memory of small pictures for the next ones; to return it after each costs a fifth more.
     "MALLOC_MMAP_THRESHOLD_": str(16 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
@@ -80,7 +81,7 @@ def decode_picture(
 def header_facts(content: bytes, name: str) -> dict[str, Any]:
     """What a picture says about itself, see `selhn.pictures.facts`; only its header is read. Empty if that fails."""
     with suppress(SelhnError):
-        return checked_facts(_ask(content, name, {"only_facts": True})[0]["facts"])
+        return checked_facts(_ask(content, name, {"only_facts": True, "most_pixels": MOST_PIXELS})[0]["facts"])
     return {}
 
 
@@ -91,7 +92,7 @@ def _ask(content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, 
     if "bug" in said:
         raise RuntimeError(f"decoding {name} failed:\n{said['bug']}")
     if "refused" in said:
-        raise SelhnError(f"{name} {said['refused']}")
+        raise (MissingExtra if said["missing"] else SelhnError)(f"{name} {said['refused']}")
     return said, pixels
 
 

@@ -2,8 +2,11 @@
 
 import io
 import os
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,11 @@ SUFFIXES = {
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
     ".avif",
 }  # fmt: skip
+PACKAGES = {
+    **dict.fromkeys((".heic", ".heif", ".hif"), "pi-heif"),
+    **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"), "rawpy"),
+}
+"""Suffixes of pictures that need a package, which may be missing."""
 
 
 def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
@@ -70,8 +78,23 @@ class Found:
     pictures: list[Path]
     """Files whose names end like those of pictures."""
     others: list[Path]
+    """All other files, and pictures that need a package which is missing."""
     closed: list[tuple[Path, str]]
     """Folders that could not be listed, and why: what they hold is unknown."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Number of linked folders, hidden folders and broken links, which are not followed."""
+
+
+def missing_packages() -> dict[str, str]:
+    """Suffixes of pictures that cannot be read now, and the package that each needs."""
+    missing = {name for name in set(PACKAGES.values()) if find_spec(name.replace("-", "_")) is None}
+    return {suffix: name for suffix, name in PACKAGES.items() if name in missing}
+
+
+def why_other(path: Path) -> str:
+    """Why a file is not among the pictures of a folder."""
+    package = missing_packages().get(path.suffix.lower())
+    return f"needs a package that is not installed: pip install {package}" if package else "is not a picture"
 
 
 def find_pictures(folder: Path | str) -> Found:
@@ -82,17 +105,26 @@ def find_pictures(folder: Path | str) -> Found:
     pictures: list[Path] = []
     others: list[Path] = []
     closed: list[tuple[Path, str]] = []
+    skipped: Counter[str] = Counter()
+    suffixes = (SUFFIXES | PACKAGES.keys()) - missing_packages().keys()
 
     def note(error: OSError) -> None:
         closed.append((Path(str(error.filename)), f"cannot be listed ({error.strerror})"))
 
     for parent, folders, files in os.walk(folder, onerror=note):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        hidden = [name for name in folders if name.startswith(".")]
+        folders[:] = sorted(set(folders).difference(hidden))
+        skipped["hidden folders"] += len(hidden)
+        skipped["linked folders"] += sum(os.path.islink(os.path.join(parent, name)) for name in folders)
         for name in sorted(files):
             path = Path(parent) / name
-            if not name.startswith(".") and path.is_file():
-                (pictures if path.suffix.lower() in SUFFIXES else others).append(path)
-    return Found(folder, sorted(pictures), sorted(others), closed)
+            if name.startswith("."):
+                continue
+            if path.is_file():
+                (pictures if path.suffix.lower() in suffixes else others).append(path)
+            elif path.is_symlink():
+                skipped["broken links"] += 1
+    return Found(folder, sorted(pictures), sorted(others), closed, {k: n for k, n in sorted(skipped.items()) if n})
 
 
 def writable(path: Path, root: Path | None = None) -> str:

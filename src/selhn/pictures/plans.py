@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from selhn.base.errors import NotFound
+from selhn.base.errors import MissingExtra, NotFound, SelhnError
 from selhn.data.formats.captions import match_texts, read_picture_texts
 from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import Found
+from selhn.pictures.picture_files import Found, missing_packages
 from selhn.search import Index, Item
 
 SHOWN = 10
@@ -35,6 +35,8 @@ class Plan:
     """Folders that could not be listed and captions without a picture, and why."""
     others: Mapping[str, int]
     """Number of files that are not pictures, by extension."""
+    skipped: Mapping[str, int]
+    """Folders and links that were not followed, see `Found.skipped`."""
     describe: Sequence[Item] = ()
     """Those of the unchanged that were indexed before metadata were read from the files themselves."""
 
@@ -53,7 +55,19 @@ class Plan:
             lines += [f"  {kind}: and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
         if self.describe:
             lines.append(f"  date, camera, size and place are read for {len(self.describe):,} of the unchanged")
-        return "\n".join([*lines, *_kinds(self.others)]).encode("utf-8", "backslashreplace").decode()
+        return "\n".join([*lines, *self.beside()]).encode("utf-8", "backslashreplace").decode()
+
+    def beside(self) -> list[str]:
+        """Lines on what is in the folder and not in the index."""
+        missing, unread, kinds = missing_packages(), [], []
+        for suffix, number in self.others.items():
+            if suffix in missing:
+                unread.append(f"{number:,} {suffix} (pip install {missing[suffix]})")
+            else:
+                kinds.append(f"{number:,} {suffix or 'without extension'}")
+        skipped = [f"{number:,} {what if number > 1 else what[:-1]}" for what, number in self.skipped.items()]
+        lines = {"pictures that need a package": unread, "not pictures, by extension": kinds, "not followed": skipped}
+        return [f"  {what}: {', '.join(own)}" for what, own in lines.items() if own]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +91,7 @@ class Indexed:
         if self.described:
             head += f"\n  date, camera, size and place were read for {self.described:,} of the unchanged"
         told = replace(self.report, notes=[]).describe(self.report_file).split("\n")[1:]
-        return "\n".join([head, *told, *_kinds(self.plan.others)])
+        return "\n".join([head, *told, *self.plan.beside()])
 
 
 def make_plan(
@@ -95,7 +109,7 @@ def make_plan(
     known = {} if index is None else {one.id: one for one in index.records(below)}
     others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
     if not found.pictures and not (known and remove_missing):
-        raise NotFound(_no_pictures(root, len(known), others))
+        raise _no_pictures(root, len(known), others)
     told = None if captions is None else read_picture_texts(captions)
     texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
     add, changed, bare = [], [], []
@@ -114,23 +128,29 @@ def make_plan(
             changed.append(item)
         elif "width" not in item.metadata:  # which every picture has
             bare.append(item)
-    # Nothing below a folder that cannot be listed now is known to be gone.
-    there, closed = set(map(str, found.pictures)), [path for path, _ in found.closed]
+    # Nothing below a folder that cannot be listed now is known to be gone,
+    # and a picture whose package is missing now is still there.
+    there = set(map(str, [*found.pictures, *found.others]))
+    closed = [path for path, _ in found.closed]
     gone = [name for name in known if name not in there and not any(map(Path(name).is_relative_to, closed))]
     refused = [(str(path), why) for path, why in found.closed]
     refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
     unchanged = len(found.pictures) - len(add) - len(changed)
-    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)), bare)
+    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)), found.skipped, bare)
 
 
-def _no_pictures(root: Path, known: int, others: Counter[str]) -> str:
+def _no_pictures(root: Path, known: int, others: Counter[str]) -> SelhnError:
+    missing = missing_packages()
+    if packages := sorted({missing[suffix] for suffix in others if suffix in missing}):
+        return MissingExtra(f"the pictures in {root} need more packages: pip install {' '.join(packages)}")
     if known:
-        return (
+        return NotFound(
             f"{root} holds no pictures now, and the index has {known:,} from it. If its disk is not mounted, "
             "mount it; if they are gone for good, add --remove-missing, which removes them from the index"
         )
     kinds = ", ".join(f"{number:,} {suffix or 'without extension'}" for suffix, number in others.most_common(SHOWN))
-    return f"{root} holds no pictures{f' (but {kinds})' if kinds else ''}: name a folder with .jpg or .png files"
+    but = f" (but {kinds})" if kinds else ""
+    return NotFound(f"{root} holds no pictures{but}: name a folder with .jpg, .png or .heic files")
 
 
 def picture_facts(path: Path, root: Path) -> dict[str, Any]:
@@ -145,8 +165,3 @@ def picture_facts(path: Path, root: Path) -> dict[str, Any]:
         modified = ""
     folder = path.parent.relative_to(root).as_posix()
     return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
-
-
-def _kinds(others: Mapping[str, int]) -> list[str]:
-    kinds = ", ".join(f"{number:,} {suffix or 'without extension'}" for suffix, number in others.items())
-    return [f"  not pictures, by extension: {kinds}"] if kinds else []

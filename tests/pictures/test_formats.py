@@ -1,0 +1,183 @@
+"""Pictures of phones and cameras: HEIC, AVIF and RAW, whole, damaged, forged, and without the packages they need."""
+
+import numpy as np
+import pytest
+from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, photo, with_size
+from PIL import Image
+
+from selhn.base.errors import MissingExtra, SelhnError
+from selhn.pictures import Extractor, decoding, index_pictures, picture_files
+from selhn.pictures import library as library_module
+from selhn.pictures.decoding import decode_picture, header_facts
+from selhn.pictures.indexing import pictures_in
+from selhn.pictures.picture_files import find_pictures
+
+TRUE = {
+    **{"taken": "2019-06-14 15:03:22", "camera": "Apple iPhone 12", "width": 64, "height": 48},
+    **{"latitude": 48.858222, "longitude": 2.2945},
+}
+
+
+def wide(seed=1, size=(64, 48)):
+    """A picture whose halves differ, so that one can see how it was turned."""
+    image = photo(seed, size)
+    image.paste((250, 10, 10), (0, 0, size[0] // 2, size[1] // 3))
+    return image
+
+
+def distance(one, other):
+    assert one.size == other.size
+    return np.abs(np.asarray(one, dtype=int) - np.asarray(other)).mean()
+
+
+@pytest.mark.parametrize("kind", ["HEIF", "AVIF", "DNG"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_each_is_upright_and_turned_once(kind, orientation):
+    """A HEIC is turned by its own transformation, an AVIF likewise, a preview by the entry of its RAW file."""
+    exif = exif_of(orientation=orientation).tobytes()
+    content = {
+        "HEIF": lambda: heic(wide(), exif, quality=90),
+        "AVIF": lambda: encoded(wide(), "AVIF", exif=exif, quality=95),
+        "DNG": lambda: dng(encoded(wide(), quality=95), orientation),
+    }[kind]()
+    picture = decode_picture(content, "a")
+    turns = {1: 0, 3: 180, 6: 270, 8: 90}
+    upright = wide().rotate(turns[orientation], expand=True)
+    assert distance(picture.image, upright) < 8
+    assert picture.format == kind
+    assert picture.facts == header_facts(content, "a") == {**TRUE, "width": upright.width, "height": upright.height}
+    assert ("its preview is used" in picture.notes) == (kind == "DNG")
+
+
+def test_the_main_picture_of_a_heic_with_several():
+    pictures = [wide(1), wide(2, (80, 48)), wide(3, (48, 64))]
+    content = heic(pictures[0], exif_of().tobytes(), pictures[1:], primary=1, quality=90)
+    picture = decode_picture(content, "a.heic")
+    assert distance(picture.image, pictures[1]) < 8
+    assert picture.notes == ("its main picture is used",)
+    assert picture.facts == header_facts(content, "a.heic") == {**TRUE, "width": 80}
+
+
+def test_bits_and_transparency():
+    clear = decode_picture(heic(Image.new("RGBA", (64, 64), (255, 0, 0, 0))), "a.heic")
+    assert clear.notes == ("converted from RGBA",)
+    assert np.asarray(clear.image).min() > 250
+    assert decode_picture(heic(wide().convert("L")), "a.heic").image.mode == "RGB"
+
+
+def test_a_preview_that_is_no_jpeg():
+    for orientation, turn in ((1, 0), (3, 180), (6, 270), (8, 90)):
+        picture = decode_picture(dng(bitmap=wide(), orientation=orientation), "a.dng")
+        assert distance(picture.image, wide().rotate(turn, expand=True)) == 0
+        assert picture.facts["width"] == picture.image.width
+
+
+def damaged(content, number=12):
+    """Cut off at several places."""
+    return [content[: len(content) * part // number] for part in range(1, number)]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (with_size(heic(wide(size=(64, 64))), 30_000, 30_000), r"is too large \(30000 x 30000 pixels\)"),
+        (with_size(encoded(wide(), "AVIF"), 30_000, 30_000), r"is too large \(30000 x 30000 pixels\)"),
+        (with_size(encoded(wide(), "AVIF"), 8_000, 8_000), r"is too large \(8000 x 8000 pixels\)"),
+        (with_size(heic(wide(size=(640, 640))), 64, 64), "cannot be read as a picture"),
+        (dng(), "is a RAW picture without a preview that can be read: export it as a JPEG"),
+        (dng(encoded(wide())[:-90]), "cannot be read as a picture"),
+        (b"FUJIFILMCCD-RAW" + bytes(500), "cannot be read as a RAW picture"),
+        (heic()[:40], r"cannot be read as a picture \(its header is damaged\)"),
+        *[(content, "cannot be read as a picture") for content in damaged(heic(wide()))],
+        *[(content, "cannot be read as a picture") for content in damaged(encoded(wide(), "AVIF"))],
+    ],
+)
+def test_what_is_damaged_or_forged_gets_one_sentence(content, reason):
+    with pytest.raises(SelhnError, match=reason) as caught:
+        decode_picture(content, "a.heic")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("a.heic ")
+
+
+def test_a_tiff_stays_a_tiff():
+    """Whatever is built like RAW data but is a picture itself is read as before."""
+    for image in (wide(), wide().convert("L")):
+        assert decode_picture(encoded(image, "TIFF"), "a.tif").format == "TIFF"
+
+
+def test_a_large_jpeg_is_read_at_a_part_of_its_size():
+    content = encoded(Image.new("RGB", (10_001, 7_000), "red"), quality=30)
+    picture = decode_picture(content, "a.jpg")
+    assert picture.image.size == (5_001, 3_500)
+    assert picture.notes == ("read at 1/2 of its width and height",)
+    assert picture.facts == {"width": 10_001, "height": 7_000}
+    assert decode_picture(content, "a.jpg", resized=(26, 24)).image.size == (26, 24)
+    assert decode_picture(content, "a.jpg", within=160).image.size == (160, 112)
+    with pytest.raises(SelhnError, match=r"is too large \(10001 x 7000 pixels\)"):
+        decode_picture(content, "a.jpg", 10**6)  # an eighth is not enough
+
+
+@pytest.fixture
+def without_packages(tmp_path, monkeypatch):
+    """As if neither pi-heif nor rawpy were installed, here and in the processes that decode."""
+    (tmp_path / "none").mkdir()
+    for name in ("pi_heif", "rawpy"):
+        (tmp_path / "none" / f"{name}.py").write_text(f"raise ImportError('No module named {name}')")
+    monkeypatch.syspath_prepend(tmp_path / "none")
+    decoding.end_decoders()
+    monkeypatch.setattr(picture_files, "find_spec", lambda name: None)
+    yield monkeypatch
+    decoding.end_decoders()
+
+
+def test_without_a_package_the_sentence_says_what_to_install(without_packages):
+    for content, package in ((heic(), "pi-heif"), (dng(encoded(wide())), "rawpy")):
+        with pytest.raises(MissingExtra, match=f"a.x is a .* picture, which needs .*: pip install {package}"):
+            decode_picture(content, "a.x")
+    assert decode_picture(encoded(photo(), "AVIF"), "a.avif").image.size == (40, 30)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """One of each, beside what is not followed."""
+    from pictures.test_library import small_model
+
+    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
+    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = tmp_path / "Pictures"
+    (place / ".trash").mkdir(parents=True)
+    (place / ".trash" / "gone.jpg").write_bytes(encoded(photo(4)))
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("one", "two"):
+        (place / name).symlink_to(tmp_path / "elsewhere")
+    (place / "broken.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    (place / "a.HEIC").write_bytes(heic(photo(1)))
+    (place / "b.dng").write_bytes(dng(encoded(photo(2))))
+    (place / "c.avif").write_bytes(encoded(photo(3), "AVIF"))
+    (place / "notes.txt").write_text("x")
+    return place
+
+
+def test_a_folder_of_a_phone(folder, tmp_path, monkeypatch, request):
+    """Everything is indexed; without the packages their files are counted, and what is in the index stays there."""
+    done = index_pictures(folder, tmp_path / "i", quiet=True)
+    assert (done.added, done.report.refused) == (3, [])
+    said = str(done)
+    assert "not followed: 1 broken link, 1 hidden folder, 2 linked folders" in said
+    assert "not pictures, by extension: 1 .txt" in said
+    request.getfixturevalue("without_packages")
+    again = index_pictures(folder, tmp_path / "i", quiet=True)
+    assert (again.added, again.changed, again.removed, len(again.index)) == (0, 0, 0, 3)
+    assert "pictures that need a package: 1 .heic (pip install pi-heif), 1 .dng (pip install rawpy)" in str(again)
+    (folder / "c.avif").unlink()
+    assert pictures_in(folder) is not None
+    with pytest.raises(MissingExtra, match="pip install pi-heif rawpy"):
+        index_pictures(folder, tmp_path / "i", quiet=True)
+    (folder / "a.HEIC").unlink()
+    (folder / "b.dng").unlink()
+    assert pictures_in(folder) is None
+
+
+def test_links_and_hidden_folders_are_counted(folder):
+    assert find_pictures(folder).skipped == {"broken links": 1, "hidden folders": 1, "linked folders": 2}

@@ -20,7 +20,7 @@ from selhn.pictures.dataset import picture_split
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.picture_files import Found, missing_packages
+from selhn.pictures.picture_files import Found
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready import READY
@@ -74,8 +74,7 @@ def pictures_in(source: Path | str) -> Found | None:
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
         return None
     found = Library.scan(path)
-    missing = missing_packages()
-    return found if found.pictures or any(path.suffix.lower() in missing for path in found.others) else None
+    return found if found.pictures else None
 
 
 def open_examples(

@@ -23,6 +23,7 @@ from selhn.cli.search import (
 from selhn.data import import_data, load_data
 from selhn.models import create_model, load_model
 from selhn.pictures import Extractor
+from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_folders import default_index, found_index
 from selhn.search import Hit, Index
 from selhn.text import Vocabulary
@@ -151,6 +152,18 @@ def test_words_without_quotes_are_one_sentence(pictures, tmp_path, capsys):
     assert [hit.id for hit in ask(["own", "a red ball"])] == [hit.id for hit in hits]
     with pytest.raises(NotFound, match="photos/none does not exist"):
         ask(["photos/none", "a red ball"])
+
+
+def test_an_index_that_is_being_made(pictures, tmp_path, capsys):
+    fill_index(str(pictures), tmp_path / "i", None)
+    index = Index.load(tmp_path / "i")
+    index.delete(index.ids())
+    with HowFarFile(index.path, 0, 500):
+        search(["a ball"], folder=tmp_path / "i", text_weight=2.0)
+        told = capsys.readouterr()
+        assert (told.out, told.err) == ("", "selhn: this index is being made: 0 of 500 pictures\n")
+    search(["a ball"], folder=tmp_path / "i", text_weight=2.0)
+    assert capsys.readouterr().out.startswith("nothing found: the index is empty")
 
 
 def test_lists_by_date(pictures, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 from pathlib import Path
 
 from faults.of_models import MODEL_FILES
@@ -14,12 +15,14 @@ from selhn.base.sealed import seal, write_sealed_json, write_sealed_text
 from selhn.base.untrusted import read_text
 from selhn.eval import Metrics
 from selhn.losses import TripletSelHN
+from selhn.pictures.how_far import HowFar, left_out
 from selhn.report import write_report
 from selhn.report.page import imported_from
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import Wanted
 from selhn.runs import Results, RunFolder
 from selhn.runs.checkpoint_files import FILES as CHECKPOINT_FILES
+from selhn.serve.photos import Page
 from selhn.serve.watched_runs import WatchedRuns
 from selhn.training import RunConfig, override, train
 from selhn.training.run import read_config
@@ -118,6 +121,18 @@ def make_imported(folder):
     (folder / "pictures.json").write_text(json.dumps({"folder": str(folder), "used": 3, "refused": []}))
 
 
+def make_told(folder):
+    told = {"done": 1, "total": 5, "left_out": 1, "seconds_left": 3.5, "process": os.getpid(), "host": platform.node()}
+    (folder / "progress.json").write_text(json.dumps(told))
+    (folder / "pictures.json").write_text(json.dumps({"left out": [["a.jpg", "is empty"]]}))
+
+
+def make_page(folder):
+    page = Page(folder / "index")
+    page.folder.mkdir()
+    page.write("http://127.0.0.1:8000", [folder])
+
+
 def read_lock(folder):
     """Who holds a folder: whatever the file says, the second is refused."""
     content = (folder / "lock").read_bytes()
@@ -169,5 +184,7 @@ READERS = {
         lambda folder: Metrics.from_json(read_text(folder / "metrics.json")),
     ),
     "pictures.json": Reader(make_imported, lambda folder: imported_from(str(folder))),
+    "progress.json": Reader(make_told, lambda folder: (HowFar.read(folder), left_out(folder))),
+    "page.json": Reader(make_page, lambda folder: Page(folder / "index").read()),
     "lock": Reader(lambda folder: (folder / "lock").write_text('{"process": 1, "host": "a"}'), read_lock),
 }

@@ -25,7 +25,7 @@ from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures import library as library_module
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.extraction import REPORT_FILE
+from selhn.pictures.extraction import REPORT_FILE, PictureRegions, in_blocks
 from selhn.pictures.picture_folders import default_index, picture_id
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item
@@ -260,6 +260,36 @@ def test_a_model_of_ones_own(ready, folder, tmp_path):
     with pytest.raises(SelhnError, match="rvse takes features of 7 numbers and ready gives 4"):
         index_pictures(folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8))
     assert not (tmp_path / "j").exists()
+
+
+def test_a_disk_that_is_unplugged_meanwhile(ready, folder, tmp_path):
+    library = Library(index_pictures(folder, quiet=True).index)
+    (folder / "0.png").write_bytes(encoded(photo(80), "PNG"))
+    (folder / "2.png").unlink()
+    plan = library.plan(library.scan(folder))
+    folder.rename(tmp_path / "unplugged")
+    done = library.apply(plan, quiet=True)
+    assert (len(done.index), done.removed, len(done.report.refused)) == (6, 0, 1)
+    folder.mkdir()  # where it was mounted
+    assert library.apply(plan, quiet=True).removed == 0
+    folder.rmdir()
+    (tmp_path / "unplugged").rename(folder)
+    assert library.apply(library.plan(library.scan(folder)), quiet=True).removed == 1
+
+
+def test_the_newest_pictures_are_first(ready, folder):
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        os.utime(path, (1e9 - number, 1e9 - number))
+    plan = make_plan(Library.scan(folder), None)
+    assert [item.id for item in plan.newest_first().add] == sorted(item.id for item in plan.add)
+
+
+def test_few_pictures_are_written_first(monkeypatch):
+    ticks = []
+    monkeypatch.setattr("selhn.pictures.extraction.time.monotonic", lambda: len(ticks) / 16)
+    pictures = [PictureRegions(PICTURES)] * 300
+    blocks = [len(block) for block in in_blocks(pictures, 100, lambda: ticks.append(1))]
+    assert blocks == [16, 16, 32, 64, 100, 72]
 
 
 def test_places_without_pictures(ready, folder, tmp_path):

@@ -4,9 +4,14 @@ import json
 import re
 
 import pytest
+import torch
 from page_driver import PHONE, ask, captions, drop, needs_chromium, playwright, until
 from picture_cases import encoded, photo
-from tiny import NUMBER, WORDS
+from tiny import NUMBER, WORDS, small_model
+
+from selhn.pictures.extraction import REPORT_FILE
+from selhn.pictures.how_far import HowFarFile
+from selhn.search import Index, Item
 
 pytestmark = needs_chromium
 
@@ -305,7 +310,7 @@ def test_a_run_as_it_goes(open_page, server):
 
 def test_the_page_of_the_api(open_page, server):
     page = open_page(f"{server.address}/docs")
-    playwright.expect(page.locator("article")).to_have_count(18)
+    playwright.expect(page.locator("article")).to_have_count(19)
     playwright.expect(page.locator("article").first).to_contain_text("curl")
 
 
@@ -324,3 +329,22 @@ def test_a_service_with_a_token(open_page, start_server):
     handed = open_page(f"{server.address}/#token=a-long-secret")
     playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
     assert "secret" not in handed.url
+
+
+def test_indexing_is_shown(open_page, server):
+    """Another process adds pictures to the index: the strip says how far it is, and new pictures appear."""
+    index = Index.load(server.folder / "pictures.index", small_model())
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+    playwright.expect(page.locator("#progress")).to_be_hidden()
+    with HowFarFile(index.path, 12, 8):
+        (index.path / REPORT_FILE).write_text('{"left out": [["cut.png", "is cut off"]]}')
+        page.reload()
+        playwright.expect(page.locator("#progress")).to_contain_text("12 of 20 pictures")
+        new = next(index.records())
+        index.add([Item("new", torch.zeros(1, 4), None, ("a new picture",), new.metadata)])
+        playwright.expect(page.locator(".card")).to_have_count(13)
+    playwright.expect(page.locator("#progress-words")).to_have_text("13 pictures indexed.")
+    page.click("text=1 file left out")
+    playwright.expect(page.locator("#progress-list")).to_have_text("cut.png is cut off")
+    index.delete(["new"])

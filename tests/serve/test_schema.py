@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance  # noq
 
 OPERATIONS = (
     "GET /search", "POST /search", "GET /items", "GET /timeline", "GET /item", "GET /picture", "GET /original",
-    "GET /items/{id}/original", "GET /look", "GET /about", "GET /models",
+    "GET /items/{id}/original", "GET /look", "GET /about", "GET /progress", "GET /models",
     "GET /health", "POST /items", "PATCH /item", "DELETE /item", "GET /runs", "GET /runs/log", "GET /runs/verdict",
 )  # fmt: skip
 

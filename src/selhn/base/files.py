@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all, and one writer at a time."""
 
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -15,6 +16,8 @@ from filelock import FileLock, Timeout
 from selhn.base.errors import Locked, SelhnError
 
 LOCK_FILE = "lock"
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+SQLITE_FULL = 13
 
 
 def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None:
@@ -35,6 +38,15 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that there is no space left."""
+    while error is not None:
+        if getattr(error, "errno", 0) in FULL or getattr(error, "sqlite_errorcode", 0) == SQLITE_FULL:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def sync_file(path: Path) -> None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.base.names import load_plugins
 from selhn.base.version import __version__
-from selhn.cli import index, show, train
+from selhn.cli import index, photos, show, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app
 
@@ -82,6 +82,7 @@ def losses(pattern: Annotated[str, Argument(help="A shell pattern such as '*hn'.
         typer.echo(f"{name:15} {entry.equation:70} {entry.paper} {entry.url}".rstrip())
 
 
+app.command()(photos.photos)
 app.command()(train.train)
 app.command("eval")(train.evaluate)
 for command in (index.index, index.search, index.serve, train.reproduce, show.diagnose, train.report):

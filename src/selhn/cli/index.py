@@ -112,13 +112,18 @@ def search(
         open_asked,
         require_sheet,
     )
+    from selhn.pictures.how_far import HowFar
 
     if sheet is not None:
         require_sheet(sheet)
     library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
     query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
     found = find_pictures(library.index, query, k, find, where, order)  # type: ignore[arg-type]
-    typer.echo(answers(found, as_json))
+    far = HowFar.read(library.index.path)
+    if found or as_json or far is None:
+        typer.echo(answers(found, as_json))
+    if far is not None:
+        typer.echo(f"selhn: this index is being made: {far}", err=True)
     if sheet is not None:
         title = " + ".join(filter(None, [sentence, like and Path(like).name, where, order]))
         contact_sheet([(title, answer_tiles(found))]).save(sheet)

@@ -5,8 +5,9 @@ computed there.
 """
 
 import json
+import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.files import write_whole
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
@@ -27,6 +29,8 @@ from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import read_bytes, writable
 
 REPORT_FILE = "pictures.json"
+FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
+"""A block has so many pictures at least; it ends after 0.5 seconds, and later after 1, 2, 4 and then always 8."""
 SHOWN = 20
 """Files that a printed report names."""
 
@@ -58,7 +62,7 @@ class PictureReport:
         """Write the report on a folder of pictures into the folder `out`; returns the new file."""
         about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
         text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
-        (out / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
+        write_whole(out / REPORT_FILE, text + "\n")
         return out / REPORT_FILE
 
 
@@ -169,6 +173,23 @@ class Extraction:
         for picture in batch:
             if picture.prepared is not None:
                 picture.regions, picture.prepared = self.store.get([picture.key])[0], None
+
+
+def in_blocks(
+    pictures: Iterable[PictureRegions], most: int, step: Callable[[], None]
+) -> Iterator[list[PictureRegions]]:
+    """Pictures to write together, few at first so that they are soon seen; `step` is called for each."""
+    block: list[PictureRegions] = []
+    began, seconds = time.monotonic(), FIRST_BLOCK
+    for picture in pictures:
+        step()
+        block.append(picture)
+        is_time = len(block) >= FEWEST and time.monotonic() - began >= seconds
+        if is_time or len(block) >= most:
+            yield block
+            block, began, seconds = [], time.monotonic(), min(2 * seconds, LONGEST_BLOCK)
+    if block:
+        yield block
 
 
 def extract_pictures(

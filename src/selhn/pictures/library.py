@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from selhn.pictures import ready
 from selhn.pictures.backbones import is_foreign
 from selhn.pictures.cache import FeatureCache, content_key, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
-from selhn.pictures.extraction import Extraction
+from selhn.pictures.extraction import Extraction, in_blocks
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import Found, find_pictures, read_bytes, read_facts
+from selhn.pictures.how_far import HowFarFile
+from selhn.pictures.picture_files import Found, find_pictures, is_there, read_bytes, read_facts
 from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
@@ -36,7 +36,7 @@ from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
 PICTURES_AT_ONCE = 512
-"""Pictures that are written to the index together; then they can be searched."""
+"""Pictures that are written to the index together, at most; then they can be searched."""
 UPLOADS = "uploads"
 """Folder below the first one, for pictures that are added by their content."""
 WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
@@ -176,26 +176,29 @@ class Library:
         extractor = self._require_extractor("give another path for the index")
         fresh = {item.id: item for item in (*plan.add, *plan.replace)}
         store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
-        paths = [Path(name) for name in fresh]
-        reading = Extraction(paths, extractor, store, batch_size, workers, plan.folder, quiet)
-        used: set[str] = set()
-        with closing(store), closing(iter(reading)) as pictures, self.index.writing():
+        reading = Extraction(list(map(Path, fresh)), extractor, store, batch_size, workers, plan.folder, quiet)
+        report, used = reading.report, set[str]()
+        report.refused += plan.refused
+        folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
+        folder.mkdir(parents=True, exist_ok=True)
+        how_far = HowFarFile(self.index.path, plan.unchanged, len(fresh))
+        with closing(store), closing(iter(reading)) as pictures, self.index.writing(), how_far:
             try:
-                while block := list(islice(pictures, PICTURES_AT_ONCE)):
+                for block in in_blocks(pictures, PICTURES_AT_ONCE, lambda: how_far.tell(reading)):
                     items = [_described(fresh[str(one.path)], one.facts, one.regions) for one in block]
                     self.index.add(items, existing="replace")
                     used.update(item.id for item in items)
+                    report.write(plan.folder, folder)
                 described = self._describe(plan.describe, workers, quiet)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
-            unreadable = [item.id for item in plan.replace if item.id not in used]
-            removed = self.index.delete([name for name in (*plan.delete, *unreadable) if name in self.index])
-        reading.report.refused += plan.refused
-        folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = reading.report.write(plan.folder, folder)
+            gone = [*plan.delete, *(item.id for item in plan.replace if item.id not in used)]
+            if gone and (fresh or plan.unchanged) and not is_there(plan.folder):  # unplugged meanwhile
+                gone = []
+            removed = self.index.delete([name for name in gone if name in self.index])
+        file = report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
-        return Indexed(self.index, plan, new, len(used) - new, removed, reading.report, file, described)
+        return Indexed(self.index, plan, new, len(used) - new, removed, report, file, described)
 
     def _describe(self, items: Sequence[Item], workers: int | None, quiet: bool) -> int:
         """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
@@ -282,7 +285,7 @@ class Library:
         prepared = extractor.prepare(picture.image)
         suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(picture.format, picture.format.lower())
         root = self.folders[0]
-        path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
+        path = root / UPLOADS / f"{content_key(content).hex()[:24]}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise SelhnError(f"{path.parent} is a link to another folder: remove it")
@@ -316,7 +319,7 @@ class Library:
         path = self.picture(name)
         uploads = [folder / UPLOADS for folder in self.folders]
         # People's own files may be in such a folder, but have other names.
-        if path is not None and (path.parent not in uploads or path.stem != _upload_name(path.read_bytes())):
+        if path is not None and (path.parent not in uploads or path.stem != content_key(path.read_bytes()).hex()[:24]):
             path = None
         self.index.delete([name])
         self.know_ids()
@@ -344,7 +347,3 @@ def _remove_parts(uploads: Path) -> None:
         with suppress(FileNotFoundError):
             if time.time() - left.stat().st_mtime > 3600:
                 left.unlink()
-
-
-def _upload_name(content: bytes) -> str:
-    return content_key(content).hex()[:24]

@@ -97,6 +97,11 @@ def why_other(path: Path) -> str:
     return f"needs a package that is not installed: pip install {package}" if package else "is not a picture"
 
 
+def readable_suffixes() -> set[str]:
+    """Suffixes of the pictures that can be read here."""
+    return (SUFFIXES | PACKAGES.keys()) - missing_packages().keys()
+
+
 def find_pictures(folder: Path | str) -> Found:
     """Walk a folder once; hidden files and linked folders are left out."""
     folder = Path(folder).expanduser()
@@ -106,7 +111,7 @@ def find_pictures(folder: Path | str) -> Found:
     others: list[Path] = []
     closed: list[tuple[Path, str]] = []
     skipped: Counter[str] = Counter()
-    suffixes = (SUFFIXES | PACKAGES.keys()) - missing_packages().keys()
+    suffixes = readable_suffixes()
 
     def note(error: OSError) -> None:
         closed.append((Path(str(error.filename)), f"cannot be listed ({error.strerror})"))
@@ -125,6 +130,15 @@ def find_pictures(folder: Path | str) -> Found:
             elif path.is_symlink():
                 skipped["broken links"] += 1
     return Found(folder, sorted(pictures), sorted(others), closed, {k: n for k, n in sorted(skipped.items()) if n})
+
+
+def is_there(folder: Path) -> bool:
+    """Whether there is anything in a folder; the place of a disk that was unplugged is missing, or empty."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(True for _ in entries)
+    except OSError:
+        return False
 
 
 def writable(path: Path, root: Path | None = None) -> str:

@@ -40,6 +40,11 @@ class Plan:
     describe: Sequence[Item] = ()
     """Those of the unchanged that were indexed before metadata were read from the files themselves."""
 
+    def newest_first(self) -> "Plan":
+        """The same, but pictures are added in the order of their files' times of change, the latest first."""
+        ordered = sorted(self.add, key=lambda item: str(item.metadata.get("modified", "")), reverse=True)
+        return replace(self, add=ordered)
+
     def __str__(self) -> str:
         head = f"{len(self.add):,} pictures to add, {len(self.replace):,} to read again, "
         head += f"{len(self.delete):,} to remove, {self.unchanged:,} unchanged"

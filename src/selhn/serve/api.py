@@ -141,6 +141,12 @@ def _about_routes(router: APIRouter, service: Service) -> None:
             limits={told: getattr(service.limits, name) for told, name in TOLD_LIMITS.items()},
         )
 
+    @router.get("/progress", tags=["service"])
+    async def progress(files: bool = False) -> messages.ProgressMessage:
+        """Say how far indexing is; what it has added since is visible from now on."""
+        items = await service.queries.run(service.searched().count)
+        return await service.read(service.progress, items, files)
+
     @router.get("/models", tags=["service"])
     async def models() -> list[messages.ModelMessage]:
         """List the models that the service uses."""

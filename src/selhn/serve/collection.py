@@ -136,6 +136,11 @@ class Collection:
             self._fields = generation, {name: own.most_common(MOST_VALUES) for name, own in shared.items()}
         return self._fields[1]
 
+    def count(self) -> int:
+        """Items that can be searched, with what other processes have written by now."""
+        self._refresh()
+        return self.index.count()
+
     def _refresh(self) -> None:
         if time.monotonic() - self._checked < LOOK_EVERY:
             return

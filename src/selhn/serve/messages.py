@@ -175,6 +175,31 @@ class Health(BaseModel):
     version: str
 
 
+class LeftOut(BaseModel):
+    """A file that is not in the index, and why."""
+
+    file: str
+    why: str
+
+
+class ProgressMessage(BaseModel):
+    """How far indexing is."""
+
+    state: Literal["idle", "indexing", "waiting"]
+    """waiting: for a folder that is missing, for space on a disk, or for another process."""
+    done: int
+    total: int
+    """Pictures of the folder that is being indexed; 0 if it is not known yet."""
+    seconds_left: float | None
+    message: str
+    """The same for people, or what is wrong; empty if there is nothing to say."""
+    items: int
+    """Pictures that can be searched now."""
+    left_out: int
+    files: list[LeftOut] | None = None
+    """With files=true: the first thousand files that were left out."""
+
+
 class LookMessage(BaseModel):
     """What the words of a sentence look at in a picture."""
 

@@ -15,15 +15,17 @@ from selhn.models import AbstractMatcher, load_model
 from selhn.pictures import Library
 from selhn.pictures.decoding import Decoding, TooSlow
 from selhn.pictures.extractor import Prepared
+from selhn.pictures.how_far import left_out
 from selhn.pictures.indexing import open_examples
 from selhn.pictures.picture_folders import found_index
 from selhn.search import Hit, Query
 from selhn.search.encoding import digest_of
 from selhn.serve.batching import Batcher
 from selhn.serve.collection import Collection
+from selhn.serve.keeper import Keeper, indexing
 from selhn.serve.limits import Limits, busy
 from selhn.serve.looking import Looking
-from selhn.serve.messages import ModelMessage
+from selhn.serve.messages import LeftOut, ModelMessage, ProgressMessage
 from selhn.serve.prometheus import RequestMetrics
 from selhn.serve.thumbnails import Thumbnails
 from selhn.serve.watched_runs import WatchedRuns
@@ -42,6 +44,7 @@ class Service:
     Args:
         attention: a model that compares regions with words, for `/look`; default is the model of the index.
         writable: whether items may be added and deleted.
+        keeper: brings the index up to date meanwhile.
     """
 
     def __init__(
@@ -52,10 +55,11 @@ class Service:
         limits: Limits | None = None,
         attention: AbstractMatcher | None = None,
         writable: bool = False,
+        keeper: Keeper | None = None,
     ):
         if collection is None and runs is None:
             raise SelhnError("there is nothing to serve: name an index, or a folder of runs with --runs")
-        self.collection, self.runs, self.writable = collection, runs, writable
+        self.collection, self.runs, self.writable, self.keeper = collection, runs, writable, keeper
         self.limits = limits or Limits()
         self.metrics = RequestMetrics()
         self._readers = anyio.CapacityLimiter(READERS)
@@ -157,6 +161,21 @@ class Service:
             )
         finally:
             decoding.end()
+
+    def progress(self, items: int, files: bool = False) -> ProgressMessage:
+        """How far indexing is, by this process or by another one; with `files` also what was left out."""
+        path = self.searched().index.path
+        state, far, message = indexing(path) if self.keeper is None else self.keeper.told()
+        return ProgressMessage(
+            state=state,
+            done=far.done,
+            total=far.total,
+            seconds_left=far.seconds_left,
+            message=message,
+            items=items,
+            left_out=far.left_out,
+            files=[LeftOut(file=file, why=why) for file, why in left_out(path)] if files else None,
+        )
 
     def models(self) -> list[ModelMessage]:
         if self.collection is None:

@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ from selhn.base.errors import MissingExtra, SelhnError, pip_install
 
 if TYPE_CHECKING:
     from selhn.serve.limits import Limits
+    from selhn.serve.service import Service
 
+PACKAGES = ("fastapi", "uvicorn")
 TOKEN_VARIABLE = "SELHN_TOKEN"
 
 
@@ -31,19 +34,12 @@ def serve(
     extractor: str | None = None,
 ) -> None:
     """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    missing = missing_packages(PACKAGES)
     if missing:
-        raise MissingExtra(f"the service needs {' and '.join(missing)}: {pip_install('serve')}")
-    from selhn.serve.app import create_app
-    from selhn.serve.guard import is_loopback
+        raise MissingExtra(f"the service needs {missing}: {pip_install('serve')}")
     from selhn.serve.service import Service
 
-    token = token or os.environ.get(TOKEN_VARIABLE) or None
-    if not is_loopback(host) and token is None:
-        raise SelhnError(
-            f"on {host} other machines can reach the service and see every picture: set a token with --token "
-            f"or {TOKEN_VARIABLE}, or use --host 127.0.0.1"
-        )
+    token = find_token(host, token)
     with listen(host, port) as listening:
         service = Service.open(
             path,
@@ -54,9 +50,38 @@ def serve(
             model=model,
             extractor=extractor,
         )
-        app = create_app(service, token=token, hosts=hostnames or [])
-        print(_greeting(service.name, host, listening.getsockname()[1], token is not None), flush=True)
-        run_server(app, listening, service.limits)
+        asks = " (the page asks for the token)" if token is not None else ""
+        address = address_of(host, listening)
+        print(f"{service.name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops.", flush=True)
+        answer(service, listening, token, hostnames)
+
+
+def missing_packages(names: Sequence[str]) -> str:
+    """Those of some packages that are not installed, in words."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
+
+
+def find_token(host: str, token: str | None) -> str | None:
+    """The token that clients must send; an error if there is none and other machines can reach the service."""
+    from selhn.serve.guard import is_loopback
+
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    if not is_loopback(host) and token is None:
+        raise SelhnError(
+            f"on {host} other machines can reach the service and see every picture: set a token with --token "
+            f"or {TOKEN_VARIABLE}, or use --host 127.0.0.1"
+        )
+    return token
+
+
+def answer(
+    service: "Service", listening: socket.socket, token: str | None, hostnames: Sequence[str] | None = None
+) -> None:
+    """Answer on a socket until stopped."""
+    from selhn.serve.app import create_app
+
+    run_server(create_app(service, token=token, hosts=hostnames or []), listening, service.limits)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -120,9 +145,8 @@ def return_large_memory() -> None:
         ctypes.CDLL(None).mallopt(mmap_threshold, 4 * 2**20)
 
 
-def _greeting(name: str, host: str, port: int, with_token: bool) -> str:
+def address_of(host: str, listening: socket.socket) -> str:
+    """The address of the page."""
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     shown = "127.0.0.1" if shown in ("0.0.0.0", "[::]") else shown
-    asks = " (the page asks for the token)" if with_token else ""
-    address = f"http://{shown}:{port}"
-    return f"{name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops."
+    return f"http://{shown}:{listening.getsockname()[1]}"

@@ -1,6 +1,7 @@
 // Which view is seen, and what the service says about itself.
 import { $, count } from "./dom.js";
 import { get } from "./http.js";
+import { startProgress } from "./progress.js";
 import { hideRuns, showRuns } from "./runs.js";
 import { startSearch } from "./search.js";
 
@@ -28,11 +29,18 @@ async function start() {
     return;
   }
   $("views").hidden = !(about.can.runs && about.can.search);
-  $("facts").textContent = [about.can.search ? count(about.items, "picture") : null, `selhn ${about.version}`]
-    .filter(Boolean).join(" · ");
+  const tell = () => {
+    $("facts").textContent = [about.can.search ? count(about.items, "picture") : null, `selhn ${about.version}`]
+      .filter(Boolean).join(" · ");
+  };
+  tell();
+  document.addEventListener("library-changed", tell);
   addEventListener("hashchange", () => turn(about));
   turn(about);
-  if (about.can.search) startSearch(about);
+  if (about.can.search) {
+    startSearch(about);
+    startProgress(about);
+  }
 }
 
 start();

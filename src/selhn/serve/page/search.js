@@ -37,6 +37,9 @@ export function startSearch(told) {
     load();
   });
   addEventListener("keydown", keys);
+  document.addEventListener("library-changed", () => {
+    if (!isQuestion() && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
+  });
   addEventListener("click", (event) => {
     for (const open of document.querySelectorAll("details.dates[open]")) if (!event.composedPath().includes(open)) open.open = false;
   });
@@ -187,7 +190,8 @@ function nothing() {
   $("status").textContent = "";
   const filtered = whereOf(asked) !== "";
   const hint = filtered ? "No picture passes these filters. Take one off." :
-    about.items ? "Ask in other words." : "This index is empty. Add pictures with selhn index FOLDER.";
+    about.items ? "Ask in other words." : document.body.hasAttribute("data-indexing") ?
+      "They appear here as they are indexed." : "Add some with selhn photos FOLDER.";
   $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), hint);
   $("empty").hidden = false;
 }

@@ -1,0 +1,36 @@
+"""`selhn photos`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from selhn.cli.train import stoppable
+
+
+def photos(
+    folders: Annotated[
+        list[Path] | None, Argument(help="Folders of pictures; default is what is indexed, or ~/Pictures.")
+    ] = None,
+    watch: Annotated[bool, Option("--watch", help="Index again whenever pictures change.")] = False,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+    index: Annotated[Path | None, Option(help="Folder of the index; default in ~/.local/share/selhn.")] = None,
+    host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",
+    port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
+    token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
+    writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
+) -> None:
+    """Search your photographs in the browser: index them, serve them, keep them up to date."""
+    from selhn.serve.photos import photos
+
+    with stoppable():
+        photos(
+            folders or (),
+            index,
+            watch=watch,
+            browser=browser,
+            host=host,
+            port=port,
+            token=token,
+            writable=writable,
+        )

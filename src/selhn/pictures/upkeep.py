@@ -1,0 +1,61 @@
+"""An index that follows its folders: what a process of its own does, and how a change is noticed."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from selhn.base.errors import NotFound
+from selhn.pictures.library import Library
+from selhn.pictures.picture_files import is_there, readable_suffixes
+from selhn.pictures.plans import Indexed, make_plan
+from selhn.search import Index
+
+
+def bring_up_to_date(path: Path, folders: Sequence[Path]) -> Iterator[Indexed]:
+    """Make an index agree with folders, newest pictures first; a folder that is empty or missing is skipped.
+
+    If there is no index yet, wait until another process has created it.
+    """
+    while not Index.exists(path):
+        time.sleep(0.05)
+    library = Library.open(path)
+    for folder in filter(is_there, folders):
+        try:
+            plan = library.plan(library.scan(folder))
+        except NotFound:  # it has been unplugged, or its last picture is gone: nothing is deleted
+            continue
+        yield library.apply(plan.newest_first(), quiet=True)
+
+
+def has_pictures(folder: Path) -> bool:
+    """Whether there is a picture below a folder; ends at the first."""
+    return any(True for _ in _pictures_below(folder))
+
+
+def require_pictures(folders: Sequence[Path]) -> None:
+    """Refuse a folder that is missing, or that has no pictures which can be read, in the words that fit."""
+    for folder in folders:
+        if not has_pictures(folder):
+            make_plan(Library.scan(folder), None)
+
+
+def fingerprint(folder: Path) -> int | None:
+    """A number that changes if a picture below a folder is added, changed or removed; None if it has none."""
+    found = frozenset((entry.path, status.st_mtime_ns, status.st_size) for entry, status in _pictures_below(folder))
+    return hash(found) if found else None
+
+
+def _pictures_below(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """The files that `find_pictures` would find, in a quarter of its time."""
+    waiting, suffixes = [str(folder)], readable_suffixes()
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:  # removed meanwhile, or not ours to read
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif os.path.splitext(entry.name)[1].lower() in suffixes:
+                    yield entry, entry.stat()

@@ -1,0 +1,92 @@
+"""The process in which pictures are indexed while others are served.
+
+It has its own Python and its own threads of torch, at a low priority, so that answers stay quick, and if it
+crashes the service goes on. An index is safe against a kill at any moment, so this is how it is stopped.
+Nothing heavy is imported above: until a process has begun to ignore Ctrl-C, it would die of it with a traceback.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from selhn.base.errors import Locked, SelhnError
+from selhn.base.files import is_disk_full
+
+Work = Callable[[Path, Sequence[Path]], Iterable[object]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: what there is to say about each folder, or the problem."""
+
+    said: Sequence[str] = ()
+    problem: str = ""
+    again: bool = False
+    """Whether it may work later: the disk was full, or another process was writing."""
+
+
+class Indexer:
+    """A process that brings an index up to date once."""
+
+    def __init__(self, index: Path, folders: Sequence[Path], work: Work | None = None):
+        context = multiprocessing.get_context("spawn")
+        self._told, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=_index, args=(index, folders, work, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.pid = self._process.pid
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends in this time."""
+        self._process.join(seconds)
+        return not self._process.is_alive()
+
+    def end(self) -> Outcome:
+        """Kill it if it is still running; the first call says what it has said."""
+        if self._told.closed:
+            return Outcome()
+        self._process.kill()
+        self._process.join()
+        with self._told, suppress(EOFError):
+            if self._told.poll():
+                told: Outcome = self._told.recv()
+                return told
+        status = self._process.exitcode or 0
+        if status > 0:
+            return Outcome(problem="indexing stopped because of a bug in selhn; the terminal shows its traceback")
+        name = signal.Signals(-status).name if status else "no message"
+        why = "perhaps because memory ran out" if name == "SIGKILL" else "it has crashed"
+        return Outcome(problem=f"indexing stopped ({name}, {why}): start `selhn photos` again to continue")
+
+
+def _index(index: Path, folders: Sequence[Path], work: Work | None, told: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that serves stops this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(AttributeError, OSError):
+        os.nice(10)
+    if work is None:
+        from selhn.pictures.upkeep import bring_up_to_date
+
+        work = bring_up_to_date
+    try:
+        outcome = Outcome([str(done) for done in work(index, folders)])
+    except Locked as locked:
+        outcome = Outcome(problem=str(locked), again=True)
+    except (SelhnError, OSError) as error:
+        full = is_disk_full(error)
+        remedy = "; it continues when there is space" if full else ""
+        outcome = Outcome(problem=f"indexing stopped: {error}{remedy}", again=full)
+    told.send(outcome)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,162 @@
+"""`selhn photos` as a person starts and stops it, with small models."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from picture_cases import TinyBackbone, encoded, photo
+from tiny import small_model
+
+from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError
+from selhn.pictures import Extractor
+from selhn.pictures.upkeep import bring_up_to_date
+from selhn.search import Index
+from selhn.serve import photos as photos_module
+from selhn.serve.photos import photos
+from selhn.serve.start import listen
+
+HERE = Path(__file__).parent
+NUMBER = 50
+
+
+class Photos:
+    """The command in a process of its own, and its page."""
+
+    def __init__(self, folder, *words, **settings):
+        paths = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))
+        self.own = own = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COMPUTED": str(folder / "computed")}
+        own |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "share"), "HOME": str(folder)}
+        own |= {"BROWSER": f"{sys.executable} {folder / 'browser.py'} %s"}
+        (folder / "browser.py").write_text("import sys; open(__file__ + '.asked', 'a').write(sys.argv[1] + '\\n')")
+        command = [sys.executable, str(HERE / "tiny_photos.py"), "photos", *words]
+        self.child = subprocess.Popen(
+            command, env={**os.environ, **own, **settings}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        line = self.child.stdout.readline()
+        assert "http://" in line, self.child.stderr.read()
+        self.address = next(word for word in line.split() if word.startswith("http"))
+
+    def get(self, path, **parameters):
+        return httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=30).raise_for_status().json()
+
+    def until(self, test, seconds=40):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            told = self.get("progress", files=True)
+            if test(told):
+                return told
+            time.sleep(0.1)
+        raise AssertionError(told)
+
+    def stop(self, number=signal.SIGTERM):
+        self.child.send_signal(number)
+        return self.child.communicate(timeout=30)
+
+
+def is_idle(told):
+    return told["state"] == "idle"
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(*words, **settings):
+        started.append(Photos(tmp_path, *words, **settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.child.kill()
+        one.child.communicate()
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "Pictures"
+    folder.mkdir()
+    for number in range(10, NUMBER + 10):
+        (folder / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+        os.utime(folder / f"{number}.png", (1e9 + number, 1e9 + number))
+    return folder
+
+
+def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypatch, capsys):
+    (pictures / "cut.png").write_bytes(encoded(photo(3), "PNG")[:50])
+    first = start(SLOW="0.1")
+    told = first.until(lambda told: told["items"] and told["state"] == "indexing")
+    assert told["items"] < told["total"] == NUMBER + 1
+    assert f"of {NUMBER + 1} pictures" in told["message"]
+    assert first.get("items", number=1)["items"][0]["metadata"]["file"] == f"{NUMBER + 9}.png", "newest first"
+    assert first.get("search", text="a red ball")["answers"], "what is there can be searched"
+    first.child.kill()
+    first.child.communicate()
+    index = tmp_path / "share" / "selhn" / "pictures.index"
+    before, was_computed = len(Index.load(index, small_model())), (tmp_path / "computed").stat().st_size
+    assert 0 < before < NUMBER
+
+    second = start(str(pictures))
+    for name, value in second.own.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ())
+    photos()
+    assert f"running already: {second.address}" in capsys.readouterr().out
+    with pytest.raises(Locked, match="stop it"):
+        photos([tmp_path / "share"])
+    told = second.until(is_idle)
+    assert (told["items"], told["message"]) == (NUMBER, "")
+    assert [one["file"] for one in told["files"]] == ["cut.png"]
+    began = time.monotonic()
+    said, wrong = second.stop()
+    assert (second.child.returncode, wrong) == (0, "")
+    assert time.monotonic() - began < 10, "3 s, if nobody else uses the machine"
+    assert f"{NUMBER - before} pictures added, 0 changed, 0 removed, {before} unchanged; 1 left out" in said
+    computed = (tmp_path / "computed").stat().st_size
+    assert computed <= was_computed + NUMBER - before
+    Index.load(index, small_model()).check()
+
+    backbone = TinyBackbone()
+    monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
+    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(backbone))
+    (again,) = bring_up_to_date(index, [pictures, tmp_path / "nowhere"])
+    assert (again.plan.unchanged, again.added, backbone.calls) == (NUMBER, 0, []), "nothing is computed again"
+    assert (tmp_path / "browser.py.asked").read_text().split() == [first.address, *[second.address] * 2]
+
+
+def test_what_was_asked_for_is_wrong(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ())
+    (tmp_path / "empty").mkdir()
+    for wrong, kind, words in [
+        ("typo", NotFound, "there is no folder"),
+        ("Pictures/10.png", SelhnError, "is a file"),
+        ("empty", NotFound, "holds no pictures"),
+    ]:
+        with pytest.raises(kind, match=words):
+            photos([tmp_path / wrong], tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+    monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ("no_model", "no_weights"))
+    monkeypatch.setattr(photos_module.start, "PACKAGES", ("no_service",))
+    with pytest.raises(MissingExtra, match="needs no_service, no_model and no_weights: pip"):
+        photos([pictures])
+
+
+def test_the_next_port_that_is_free(monkeypatch):
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(photos_module, "FIRST_PORT", port)
+        with photos_module._listen("127.0.0.1", None) as found:
+            assert found.getsockname()[1] != port
+        with pytest.raises(SelhnError):
+            photos_module._listen("127.0.0.1", port)
+
+
+def test_a_machine_without_a_screen(monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(photos_module.sys, "platform", "linux")
+    assert not photos_module.open_browser("http://127.0.0.1:8000")

@@ -1,0 +1,39 @@
+"""`selhn photos` with small models: `python tiny_photos.py photos FOLDER ...`; its other process runs this file too.
+
+SLOW=0.05 makes each picture take that long, and CRASH=1 makes the process that indexes kill itself.
+"""
+
+import os
+import signal
+import time
+
+import torch
+from picture_cases import TinyBackbone
+from tiny import small_model
+
+import selhn.pictures.library as library
+from selhn.cli import main
+from selhn.pictures import Extractor, extraction, ready
+from selhn.serve import photos
+
+torch.set_num_threads(1)
+
+
+class SlowBackbone(TinyBackbone):
+    def maps(self, pixels):
+        if "COMPUTED" in os.environ:
+            with open(os.environ["COMPUTED"], "a") as file:
+                file.write("x" * len(pixels))
+        if "CRASH" in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(float(os.environ.get("SLOW", "0")) * len(pixels))
+        return super().maps(pixels)
+
+
+photos.MODEL_PACKAGES = ()
+ready.load_ready_model = small_model
+library.load_extractor = lambda name, device="cpu": Extractor(SlowBackbone())
+extraction.FEWEST = 2
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,7 @@
 """Pictures of phones and cameras: HEIC, AVIF and RAW, whole, damaged, forged, and without the packages they need."""
 
+import struct
+
 import numpy as np
 import pytest
 from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, photo, with_size
@@ -105,15 +107,26 @@ def test_a_tiff_stays_a_tiff():
 
 
 def test_a_large_jpeg_is_read_at_a_part_of_its_size():
-    content = encoded(Image.new("RGB", (10_001, 7_000), "red"), quality=30)
-    picture = decode_picture(content, "a.jpg")
-    assert picture.image.size == (5_001, 3_500)
+    content = encoded(photo(1, (1_001, 700)))
+    picture = decode_picture(content, "a.jpg", 500_000)
+    assert picture.image.size == (501, 350)
     assert picture.notes == ("read at 1/2 of its width and height",)
-    assert picture.facts == {"width": 10_001, "height": 7_000}
-    assert decode_picture(content, "a.jpg", resized=(26, 24)).image.size == (26, 24)
-    assert decode_picture(content, "a.jpg", within=160).image.size == (160, 112)
-    with pytest.raises(SelhnError, match=r"is too large \(10001 x 7000 pixels\)"):
-        decode_picture(content, "a.jpg", 10**6)  # an eighth is not enough
+    assert picture.facts == {"width": 1_001, "height": 700}
+    assert decode_picture(content, "a.jpg", 500_000, resized=(26, 24)).image.size == (26, 24)
+    assert decode_picture(content, "a.jpg", 500_000, within=160).image.size == (160, 112)
+    assert decode_picture(content, "a.jpg", 11_000).image.size == (126, 88)
+    with pytest.raises(SelhnError, match=r"is too large \(1001 x 700 pixels\)"):
+        decode_picture(content, "a.jpg", 10_000)  # an eighth is not enough
+
+
+def test_the_largest_jpegs():
+    """Up to 64 times as many pixels as of other pictures; more are refused by the header."""
+    content = encoded(photo())
+    at = content.index(b"\xff\xc0") + 5
+    more, most = (content[:at] + struct.pack(">HH", side, side) + content[at + 4 :] for side in (14_000, 60_000))
+    assert decode_picture(more, "a.jpg", within=160).image.size == (160, 160)
+    with pytest.raises(SelhnError, match=r"is too large \(60000 x 60000 pixels\)"):
+        decode_picture(most, "a.jpg")
 
 
 @pytest.fixture

@@ -73,6 +73,15 @@ def test_a_preview_that_is_no_jpeg():
         assert picture.facts["width"] == picture.image.width
 
 
+def test_a_large_preview_is_read_at_a_part_of_its_size():
+    """With the same pixels, in less time: most of them would be thrown away."""
+    image = wide(1, (1600, 1200))
+    small = decode_picture(dng(encoded(image, quality=95)), "a.dng", resized=(80, 60))
+    assert distance(small.image, image.resize((80, 60), Image.Resampling.BICUBIC)) < 2
+    assert small.notes == ("its preview is used",)
+    assert decode_picture(dng(encoded(image)), "a.dng").image.size == (1600, 1200)
+
+
 def damaged(content, number=12):
     """Cut off at several places."""
     return [content[: len(content) * part // number] for part in range(1, number)]

@@ -54,18 +54,20 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None,
             notes = kind_notes(opened, raw, reduced)
             if opened.format != "HEIF":  # which begins with its main picture
                 opened.seek(0)
-            promised, within = opened.width * opened.height, request.get("within") or max(opened.size)
-            if reduced > 1 or request.get("within"):
-                opened.draft(None, (min(within, opened.width // reduced), min(within, opened.height // reduced)))
+            promised, within, resized = opened.width * opened.height, request.get("within"), request.get("resized")
+            # The preview in raw data is often as large as they are; features of other files stay as they were.
+            enough = within or (2 * max(resized) if raw and resized else max(opened.size))
+            if reduced > 1 or enough < max(opened.size):
+                opened.draft(None, (min(enough, opened.width // reduced), min(enough, opened.height // reduced)))
             opened.load()
             if opened.width * opened.height > promised:  # its header lied
                 raise headers.too_large(*opened.size, request["most_pixels"])
             image, turned = upright(opened)
             image = to_rgb(image)
-            if request.get("within"):
+            if within:
                 image.thumbnail((within, within), Image.Resampling.LANCZOS)
-            if request.get("resized"):
-                image = image.resize(tuple(request["resized"]), Image.Resampling.BICUBIC)
+            if resized:
+                image = image.resize(tuple(resized), Image.Resampling.BICUBIC)
             kind = raw or opened.format
             return image, {"size": image.size, "notes": notes + turned, "format": kind, "facts": facts}
     except UnidentifiedImageError:

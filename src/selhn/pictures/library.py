@@ -189,7 +189,7 @@ class Library:
                     self.index.add(items, existing="replace")
                     used.update(item.id for item in items)
                     report.write(plan.folder, folder)
-                described = self._describe(plan.describe, workers, quiet)
+                described = self._describe(plan.describe, reading.workers, quiet)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
             gone = [*plan.delete, *(item.id for item in plan.replace if item.id not in used)]

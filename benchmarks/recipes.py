@@ -15,8 +15,10 @@ import argparse
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from fnmatch import fnmatch
@@ -168,6 +170,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.test and arguments.settings:
         parser.error("--test is for rows of the table as they are: write the settings into the table, and commit it")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes end with it
     with device_shared_by_kernels() if on_gpu and arguments.jobs > 1 else nullcontext():
         raise SystemExit(1 if screen(arguments) else 0)
 

@@ -57,7 +57,8 @@ class Workers(Generic[JobT]):
         self.work = work
         self.number = number
         # Many processes share the cores; more threads than that only fight.
-        self.threads = max(1, (os.cpu_count() or 1) // number)
+        most = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+        self.threads = max(1, min(most, (os.cpu_count() or 1) // number))
         self._context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
 
     def run(self, jobs: Sequence[JobT], until: float = float("inf")) -> Iterator[Outcome]:

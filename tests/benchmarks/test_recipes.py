@@ -10,7 +10,7 @@ import pytest
 import recipes
 from one_run import Job, WarmRunner, learning_rate
 from recipes import append, fixed_at, jobs_of, key, read_results, read_table, screen, spread, summary
-from workers import Outcome
+from workers import Outcome, Workers
 
 from selhn.training import TrainConfig
 from selhn.training import loop as training_loop
@@ -93,6 +93,14 @@ def test_what_is_done_is_skipped_and_a_line_that_was_cut_is_done_again(tmp_path,
     monkeypatch.setattr(recipes, "jobs_of", lambda *given: [Job("bad", "world", "world", "rvse_strong", ("fails",), 0)])
     assert screen(arguments(tmp_path)) == 1
     assert "failed: bad seed 0: no" in capsys.readouterr().out
+
+
+def test_processes_have_no_more_threads_than_the_environment_allows(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [Workers(print, number).threads for number in (1, 8, 99)] == [16, 2, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert [Workers(print, number).threads for number in (1, 8, 99)] == [3, 2, 1]
 
 
 def test_tables_that_are_none(tmp_path):

@@ -34,7 +34,7 @@ def make_run(folder):
     train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=2, resume=True, **RUN_SETTINGS)
 
 
-RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True}
+RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True, "ema": 0.9}
 
 
 def read_run(folder):

@@ -45,15 +45,17 @@ class Work:
 # A run
 
 
+RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True, "checkpoint_every": 2, "ema": 0.9}
+
+
 def train_run(folder):
-    run, settings = folder / "run", {"batch_size": 8, "device": "cpu", "quiet": True, "checkpoint_every": 2}
+    run = folder / "run"
     resume = RunFolder(run).started
-    train(fresh_model(), small_data(), TripletSelHN(), out=run, epochs=2, resume=resume, **settings)
+    train(fresh_model(), small_data(), TripletSelHN(), out=run, epochs=2, resume=resume, **RUN_SETTINGS)
 
 
 def begin_run(folder):
-    settings = {"batch_size": 8, "device": "cpu", "quiet": True, "checkpoint_every": 2}
-    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=1, **settings)
+    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=1, **RUN_SETTINGS)
 
 
 def steps_done(folder):

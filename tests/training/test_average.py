@@ -77,9 +77,12 @@ def test_a_decay_that_is_none(decay):
 def test_averages_that_do_not_fit():
     average = WeightAverage(make_model("vse_fc"), 0.9)
     state = average.state()
-    for wrong in ({}, {**state, "more": torch.ones(1)}, {name: torch.ones(3) for name in state}):
-        with pytest.raises(Damaged, match="averaged weights do not fit"):
+    whole = {name: tensor.int() for name, tensor in state.items()}
+    for wrong in ({}, whole, {**state, "more": torch.ones(1)}, {name: torch.ones(3) for name in state}):
+        with pytest.raises(SelhnError, match="the average in the checkpoint holds the weights of another model"):
             average.load_state(wrong)
+    with pytest.raises(Damaged, match="not finite"):
+        average.load_state({name: tensor * torch.nan for name, tensor in state.items()})
 
 
 def test_the_average_is_what_a_run_evaluates_and_keeps(tmp_path, tiny_model, tiny_data, tiny_config):

@@ -5,6 +5,7 @@ import torch
 from safetensors import SafetensorError
 
 from selhn.base.errors import Damaged
+from selhn.base.sealed import seal
 from selhn.diagnose import StallAlarm, parameter_norms
 from selhn.runs import RunFolder, checkpoint_files
 from selhn.training.checkpoint import Checkpoints, Position
@@ -135,6 +136,18 @@ def test_a_forged_optimiser(change):
     change(tensors, groups)
     with pytest.raises(Damaged, match="optimiser does not fit"):
         unflatten_optimizer(optimizer, tensors, groups)
+
+
+@pytest.mark.parametrize("forged", [{"last": [0.9, 0.999]}, {"said": 3}, {"means": {"spread": "x"}}, [1]])
+def test_a_forged_alarm(tmp_path, forged):
+    checkpoints(tmp_path, *trained(), alarm=StallAlarm(0.2)).save(Position(step=1))
+    (folder,) = (tmp_path / "checkpoints").glob("step_*")
+    content = json.loads((folder / "training.json").read_text())
+    content["alarm"] = {**content["alarm"], **forged} if isinstance(forged, dict) else forged
+    (folder / "training.json").write_text(json.dumps(content))
+    seal(folder, checkpoint_files.FILES)
+    with pytest.raises(Damaged, match="stall alarm"):
+        checkpoints(tmp_path, *trained(), alarm=StallAlarm(0.2)).load()
 
 
 def test_a_checkpoint_with_parts_missing(tmp_path):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import SelhnError
+from selhn.base.tensor_files import check_fits
 from selhn.models import AbstractMatcher
 
 
@@ -69,8 +70,6 @@ class WeightAverage:
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """The inverse of `state`, in place; what does not fit is refused."""
-        shapes = {name: tensor.shape for name, tensor in state.items()}
-        if shapes != {name: average.shape for name, average in self._averages.items()}:
-            raise Damaged("the checkpoint's averaged weights do not fit the model: start the run again")
+        check_fits(self._averages, state, "the average in the checkpoint")
         for name, average in self._averages.items():
             average.copy_(state[name])

@@ -1,12 +1,14 @@
 """Exact resume: weights, optimiser, random state and position, in safetensors and JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.names import require_kind, require_settings
 from selhn.diagnose import StallAlarm
 from selhn.runs import RunFolder, load_weights
 from selhn.training.config import TrainConfig, respelled
@@ -87,7 +89,7 @@ class Checkpoints:
         if self.protocol.average is not None:
             self.protocol.average.load_state(_named(AVERAGE, tensors))
         if self.alarm is not None:
-            vars(self.alarm).update(heard or {})
+            vars(self.alarm).update(_of_alarm(heard or {}))
         torch.set_rng_state(tensors["rng.cpu"])
         if "rng.cuda" in tensors and torch.cuda.is_available():
             torch.cuda.set_rng_state(tensors["rng.cuda"])
@@ -119,6 +121,19 @@ class Checkpoints:
             )
         said.append(f"{reason}. The best of the epochs from now on is kept.")
         return replace(position, best_rsum=-1.0, best_epoch=-1)
+
+
+def _of_alarm(heard: Any) -> dict[str, Any]:
+    """What a checkpoint keeps of the stall alarm; values of other kinds are refused."""
+    try:
+        names = {field.name for field in fields(StallAlarm)}
+        known = {name: value for name, value in dict(heard).items() if name in names}
+        require_settings("it", StallAlarm, known)
+        for mean in known.get("means", {}).values():
+            require_kind("a running mean", mean, float)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Damaged(f"the checkpoint's stall alarm cannot be read ({error}): start the run again") from None
+    return known
 
 
 def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -63,7 +63,9 @@ def test_a_run_from_names(recipe, name, settings, tmp_path):
 
 
 def test_two_passes_are_the_same_run_with_labels(tmp_path):
-    config = override(tiny_run("bfan_equal_hn_world", "ncr"), ["model.networks=1", "epochs=2", "data.images=20"])
+    config = override(
+        tiny_run("bfan_equal_hn_world", "ncr"), ["model.networks=1", "epochs=2", "data.images=20", "ema=0.9"]
+    )
     losses = []
     for two_pass in ("false", "true"):
         run_config(override(config, [f"two_pass={two_pass}"]), tmp_path / two_pass, quiet=True)

@@ -347,4 +347,6 @@ def test_indexing_is_shown(open_page, server):
     playwright.expect(page.locator("#progress-words")).to_have_text("13 pictures indexed.")
     page.click("text=1 file left out")
     playwright.expect(page.locator("#progress-list")).to_have_text("cut.png is cut off")
+    page.click("#progress-close")
+    playwright.expect(page.locator("#progress")).to_be_hidden()
     index.delete(["new"])

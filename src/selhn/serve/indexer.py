@@ -43,26 +43,30 @@ class Indexer:
         self.pid = self._process.pid
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends in this time."""
-        self._process.join(seconds)
-        return not self._process.is_alive()
+        """Whether it has said something in this time, or has ended."""
+        return self._told.poll(seconds)
 
     def end(self) -> Outcome:
-        """Kill it if it is still running; the first call says what it has said."""
-        if self._told.closed:
-            return Outcome()
+        """Kill it if it is still at work; the first call says what it has said, or why it has ended."""
+        outcome = Outcome()
+        with suppress(OSError), self._told:  # an OSError: it has been closed before
+            try:
+                if self._told.poll():
+                    outcome = self._told.recv()
+            except EOFError:
+                self._process.join(timeout=10)  # it may be printing a traceback
+                outcome = Outcome(problem=_why_ended(self._process.exitcode or 0))
         self._process.kill()
         self._process.join()
-        with self._told, suppress(EOFError):
-            if self._told.poll():
-                told: Outcome = self._told.recv()
-                return told
-        status = self._process.exitcode or 0
-        if status > 0:
-            return Outcome(problem="indexing stopped because of a bug in selhn; the terminal shows its traceback")
-        name = signal.Signals(-status).name if status else "no message"
-        why = "perhaps because memory ran out" if name == "SIGKILL" else "it has crashed"
-        return Outcome(problem=f"indexing stopped ({name}, {why}): start `selhn photos` again to continue")
+        return outcome
+
+
+def _why_ended(status: int) -> str:
+    if status > 0:
+        return "indexing stopped because of a bug in selhn; the terminal shows its traceback"
+    name = signal.Signals(-status).name if status else "no message"
+    why = "perhaps because memory ran out" if name == "SIGKILL" else "it has crashed"
+    return f"indexing stopped ({name}, {why}): start `selhn photos` again to continue"
 
 
 def _index(index: Path, folders: Sequence[Path], work: Work | None, told: Connection) -> None:
@@ -80,8 +84,8 @@ def _index(index: Path, folders: Sequence[Path], work: Work | None, told: Connec
         outcome = Outcome(problem=str(locked), again=True)
     except (SelhnError, OSError) as error:
         full = is_disk_full(error)
-        remedy = "; it continues when there is space" if full else ""
-        outcome = Outcome(problem=f"indexing stopped: {error}{remedy}", again=full)
+        words = "the disk is full, and indexing waits for space" if full else "indexing stopped"
+        outcome = Outcome(problem=f"{words}: {error}", again=full)
     told.send(outcome)
 
 

@@ -18,7 +18,7 @@ LOOK_EVERY, SHARE = 2.0, 50
 QUIET, LONGEST_CHANGE = 1.0, 30.0
 """A folder must be the same for so long before it is indexed again, unless it goes on changing for so long."""
 TRY_AGAIN, ENOUGH_SPACE = 5.0, 64 * 2**20
-LOOKING = "Looking for pictures; the first ones appear in a few seconds"
+LOOKING = "Looking for new pictures"
 State = Literal["idle", "indexing", "waiting"]
 
 

@@ -1,6 +1,7 @@
 """`selhn serve`: open an index or runs, and answer until stopped."""
 
 import ctypes
+import gc
 import importlib.util
 import os
 import socket
@@ -81,6 +82,7 @@ def answer(
     """Answer on a socket until stopped."""
     from selhn.serve.app import create_app
 
+    gc.freeze()  # models stay until the end: looking through them then would take half a second
     run_server(create_app(service, token=token, hosts=hostnames or []), listening, service.limits)
 
 

@@ -3,14 +3,15 @@ import { $, count, el } from "./dom.js";
 import { get } from "./http.js";
 
 const OFTEN = 1500, SELDOM = 8000; // milliseconds between two questions, while pictures are indexed and otherwise
-let about, state = "idle", said = "";
+let about, state = "idle", said = "", heard = "";
 
 export function startProgress(served) {
   about = served;
   const files = el("button", { type: "button", id: "progress-files", class: "try", hidden: true, onclick: showFiles });
   const bar = el("span", { class: "progress-bar", "aria-hidden": "true" }, el("i", { id: "progress-done" }));
+  const close = el("button", { type: "button", id: "progress-close", class: "try", onclick: () => { said = ""; strip.hidden = true; } }, "Close");
   const strip = el("div", { id: "progress", class: "progress", hidden: true },
-    bar, el("p", { role: "status" }, el("span", { id: "progress-words" }), " ", files), el("ul", { id: "progress-list", hidden: true }));
+    bar, el("p", { role: "status" }, el("span", { id: "progress-words" }), " ", files, " ", close), el("ul", { id: "progress-list", hidden: true }));
   $("main").before(strip);
   look();
 }
@@ -29,9 +30,12 @@ async function draw(told) {
   if (ended) told = await get("/progress", { files: true }).catch(() => told); // the last files count too
   state = told.state;
   const left = told.files?.length ?? told.left_out;
-  if (told.message || ended || state !== "idle") said = told.message || (left ? `${count(told.items, "picture")} indexed.` : "");
+  if (told.message !== heard || ended || state !== "idle") said = told.message || (left ? `${count(told.items, "picture")} indexed.` : "");
   document.body.toggleAttribute("data-indexing", state === "indexing");
   $("progress").hidden = !said;
+  heard = told.message;
+  $("progress-close").hidden = state !== "idle";
+  $("progress").classList.toggle("still", state !== "indexing");
   $("progress").classList.toggle("wrong", state !== "indexing" && Boolean(told.message));
   if ($("progress-words").textContent !== said) $("progress-words").textContent = said;
   if (state !== "idle" || ended) {

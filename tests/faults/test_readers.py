@@ -9,6 +9,7 @@ DECODER = ("decoder.py::allow_memory", "decoder.py::answer", "picture_headers.py
 OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},
+    "pictures/two_towers.py::__init__": "read by other libraries, and named by the user",
     "pictures/indexing.py::example_facts": "shipped with the package",
     "pictures/ready/__init__.py::load_ready_model": "shipped with the package",
     "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",

@@ -18,6 +18,9 @@ NAMED_MODELS: dict[str, str] = {}
 `selhn/__init__.py` fills it, so that no room below has to import the one that ships the model.
 """
 
+NAMED_LIBRARIES: dict[str, str] = {}
+"""Other libraries whose models `load_model` takes as LIBRARY:NAME, each as "module:function" of what loads one."""
+
 NAMED_CLASSES: dict[str, str] = {}
 """Classes and functions of higher rooms, in the same form: "pictures" turns a picture into regions for an index,
 "thumbnail" draws an item."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.names import NAMED_MODELS, did_you_mean, named_object, require_settings
+from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
 from selhn.models import bfan, scan, sgraf, vse, vse_infty, vsepp
 from selhn.models.cross_attention import CrossAttention
@@ -113,14 +113,28 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
     return model
 
 
+def load_model_named_in_file(name: object) -> AbstractMatcher | None:
+    """The model that a file names, if it is on this machine: nothing is downloaded. None if it is not such a name."""
+    return _load_named(name, local_only=True) if isinstance(name, str) else None
+
+
+def _load_named(name: str, **how: bool) -> AbstractMatcher | None:
+    if name in NAMED_MODELS:
+        return named_object(NAMED_MODELS[name])()
+    library, colon, model = name.partition(":")
+    known = library in NAMED_LIBRARIES and colon and model
+    return named_object(NAMED_LIBRARIES[library])(name, **how) if known else None
+
+
 def load_model(path: Path | str) -> AbstractMatcher:
     """A model in evaluation mode, on the CPU.
 
     Args:
-        path: a folder that `model.save` wrote, a run (its best epoch is loaded), or "ready", the shipped model.
+        path: a folder that `model.save` wrote, a run (its best epoch is loaded), "ready", the shipped model, or both
+            towers of another library, "transformers:NAME", which that library may download.
     """
-    if str(path) in NAMED_MODELS and not Path(path).exists():
-        return named_object(NAMED_MODELS[str(path)])()
+    if not Path(path).exists() and (named := _load_named(str(path))) is not None:
+        return named
     folder = find_folder(Path(path))
     config = read_config(folder)
     if config["name"] not in MODELS:

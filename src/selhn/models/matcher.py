@@ -41,6 +41,8 @@ class AbstractMatcher(nn.Module, ABC):
         self.tokenizer = tokenizer
         self.name: str | None = None
         """The line of `MODELS` it was made from; None for a model of your own."""
+        self.source: str | None = None
+        """By which name `load_model` opens a model of another library; an index then names it and has no copy."""
         self.settings: dict[str, Any] = {}
         """What `create_model` needs to build the same model again; a subclass enters what only it knows."""
         self.watched: dict[str, nn.Module] = {}

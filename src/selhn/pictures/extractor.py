@@ -11,11 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, Preprocessing, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
 from selhn.pictures.ready import READY, load_ready_projection
 
+EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]
 Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
 CODES = 127
@@ -40,7 +42,7 @@ class Extractor:
 
     Args:
         backbone: the vision model.
-        cells: cells of the grid along each side; 3 makes 1 + 9 regions.
+        cells: cells of the grid along each side; 3 makes 1 + 9 regions, 0 the whole picture alone.
         projection: of a pocket folder, for the forms pca and full.
         detector: further boxes of a picture, always as many: x1, y1, x2, y2 as shares of width and height.
         detector_name: says which detector it is, so that the features of two are never mixed.
@@ -117,7 +119,12 @@ class Extractor:
 
 
 def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells: int = 3) -> Extractor:
-    """The extractor of the ready model or, by the name of a vision model, one that pools its map."""
+    """The extractor of the ready model or, by the name of a vision model, one that pools its map.
+
+    "embedding:transformers:NAME" is the picture tower of such a model: one region, the vector of the picture.
+    """
+    if name.startswith(EMBEDDING):
+        return named_object(NAMED_LIBRARIES["transformers"])(name.removeprefix(EMBEDDING)).to(device).extractor
     if name != READY:
         return Extractor(create_backbone(name, device), cells)
     if cells != 3:
@@ -127,8 +134,8 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
 
 def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
     """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 from 0 to 1."""
-    if cells < 1:
-        raise SelhnError(f"cells is {cells}: a grid has at least one cell per side")
+    if cells < 0:
+        raise SelhnError(f"cells is {cells}: a grid has at least one cell per side, and 0 is the picture alone")
     edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     low, high = edges[:-1], edges[1:]
     y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")

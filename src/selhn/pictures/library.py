@@ -1,9 +1,8 @@
 """A library of pictures: index, extractor and folders together."""
 
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +27,10 @@ from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_files import Found, find_pictures, is_there, read_bytes, read_facts
-from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
+from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id, remove_parts
 from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
+from selhn.pictures.two_towers import TwoTowers
 from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 
 TEXT_WEIGHT = 2.0
@@ -100,6 +100,8 @@ class Library:
             extractor: a name that `load_extractor` takes, or an extractor.
             precision: of the vectors of the index.
         """
+        if isinstance(model, TwoTowers):
+            extractor = model.require_own(extractor)
         vision = load_extractor(extractor, device) if isinstance(extractor, str) else extractor
         name = extractor if isinstance(extractor, str) else vision.backbone.name
         about: dict[str, Any] = {"extractor": name, "features": vision.identity}
@@ -120,9 +122,9 @@ class Library:
         name = self.index.about.get("extractor")
         if name is None:
             return None
-        extractor = (
-            self._given if isinstance(self._given, Extractor) else load_extractor(self._asked(name), self.device)
-        )
+        model = self.index.model
+        given = model.extractor if isinstance(model, TwoTowers) else self._given
+        extractor = given if isinstance(given, Extractor) else load_extractor(self._asked(name), self.device)
         made_by = self.index.about.get("features")
         if extractor.identity != made_by:
             raise SelhnError(
@@ -289,7 +291,7 @@ class Library:
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise SelhnError(f"{path.parent} is a link to another folder: remove it")
-        _remove_parts(path.parent)
+        remove_parts(path.parent)
         is_new = not path.exists()
         try:
             if is_new or path.read_bytes() != content:  # an older version may have left a part of it
@@ -339,11 +341,3 @@ class Library:
 def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
     """With what its file says; metadata that it already has are kept."""
     return replace(item, regions=regions, metadata={**facts, **item.metadata})
-
-
-def _remove_parts(uploads: Path) -> None:
-    """Remove what killed processes have left in the folder; anything younger may still be written."""
-    for left in uploads.glob(".*.partial"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > 3600:
-                left.unlink()

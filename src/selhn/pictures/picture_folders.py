@@ -85,3 +85,11 @@ def picture_id(picture: Path | str) -> str:
     """The id of a picture in an index: its full path."""
     path = Path(picture).expanduser()
     return str(path.parent.resolve() / path.name)
+
+
+def remove_parts(uploads: Path) -> None:
+    """Remove what killed processes have left in the folder; anything younger may still be written."""
+    for left in uploads.glob(".*.partial"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > 3600:
+                left.unlink()

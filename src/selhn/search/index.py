@@ -14,10 +14,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.names import NAMED_CLASSES, NAMED_MODELS, named_object
+from selhn.base.names import NAMED_CLASSES, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
-from selhn.models import AbstractMatcher, in_eval_mode, load_model
+from selhn.models import AbstractMatcher, in_eval_mode, load_model_named_in_file
 from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Picture, Query, encode_queries
@@ -90,12 +90,9 @@ class Index:
         if model is None:
             model = store.kept_model()
         if model is None:
-            name = identity.about.get("model")
-            if not isinstance(name, str) or name not in NAMED_MODELS:
-                raise SelhnError(
-                    f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
-                )
-            model = load_model(name)
+            model = load_model_named_in_file(identity.about.get("model"))
+        if model is None:
+            raise SelhnError(f"{path} has no model ({identity.model_name} made it): give it with --model, or model=")
         identity.require(model, path)
         return cls(model, store)
 

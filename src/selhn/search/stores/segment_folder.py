@@ -115,8 +115,9 @@ class IndexFolder:
         """Write `after` with new segments: first the files, then the manifest. Call it while `writing`.
 
         `before` is what the folder has now: its numbering continues. Of each draft, what is left of its
-        segments is written as one. `model` is saved too if given.
+        segments is written as one. `model` is saved too if given, unless the index names it.
         """
+        model = None if model is None or model.source is not None else model
         numbers, manifest = count(before.next_name), self.path / MANIFEST
         was = manifest.stat().st_ino if manifest.exists() else None
         try:

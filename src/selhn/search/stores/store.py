@@ -45,7 +45,8 @@ class Identity:
         if precision not in get_args(StoredPrecision):
             raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")
         name = model.name or type(model).__name__
-        return cls(digest_of(model), name, width_of(model), precision, dict(about))
+        named = {} if model.source is None else {"model": model.source}
+        return cls(digest_of(model), name, width_of(model), precision, {**named, **about})
 
     def require(self, model: AbstractMatcher, path: Path | str) -> None:
         """Refuse a model that did not write the index at `path`."""

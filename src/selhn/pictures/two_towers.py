@@ -1,0 +1,321 @@
+"""Both towers of CLIP, SigLIP and their kin as one embedding model: pictures and texts in one space.
+
+The picture tower is an extractor: the one region of a picture is its vector, which the matcher only normalises. So an
+index, the feature cache, the service and the evaluation work with these models as with any other.
+"""
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selhn.base.device import device_of
+from selhn.base.errors import NotFound, SelhnError
+from selhn.base.untrusted import read_text
+from selhn.models import AbstractMatcher
+from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.pictures.backbones import Preprocessing, import_library
+from selhn.pictures.extractor import EMBEDDING, Extractor
+from selhn.pictures.ready import READY
+from selhn.search.encoding import digest_of
+from selhn.text import TokenKinds, check_texts
+
+LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError)
+"""What the libraries raise for a name or for files that they cannot open."""
+MOST_TOKENS = 256
+"""Longer texts are cut, even if a model has more positions."""
+RESAMPLING = {name: getattr(Image.Resampling, name.upper()) for name in ("nearest", "bilinear", "bicubic", "lanczos")}
+
+
+@dataclass(frozen=True)
+class Cropping:
+    """Resize the shorter side and cut the middle out, or squash; then as `Preprocessing`."""
+
+    last: Preprocessing
+    side: int | None
+    """Of the shorter side; None to squash."""
+    resampling: Image.Resampling
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        height, width = self.last.size
+        if self.side is None:
+            return self.last(image.resize((width, height), self.resampling))
+        size = [max(self.side, int(self.side * edge / min(image.size))) for edge in image.size]
+        image = image.resize((size[0], size[1]), self.resampling)
+        left, top = (size[0] - width) // 2, (size[1] - height) // 2
+        return self.last(image.crop((left, top, left + width, top + height)))
+
+
+class TowerTokenizer:
+    """The tokenizer of another library, as selhn's models use one.
+
+    Args:
+        encode: texts to ids and mask.
+        words: the token of each id.
+        special: ids that are not words.
+    """
+
+    mask_id: int | None = None
+
+    def __init__(
+        self,
+        encode: Callable[[list[str]], tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]],
+        size: int,
+        special: Sequence[int],
+        spell: Callable[[list[int]], list[str]],
+        pad_id: int = 0,
+    ):
+        self._encode, self.spell, self.size, self.pad_id = encode, spell, size, pad_id
+        is_special = torch.zeros(size, dtype=torch.bool)
+        is_special[[i for i in special if i < size]] = True
+        self.kinds = TokenKinds(is_special, torch.zeros(size, dtype=torch.bool), (~is_special).nonzero()[:, 0])
+
+    def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+        check_texts(texts)
+        # Half a character, which JSON files may contain, is none to the libraries.
+        return self._encode([text.encode("utf-8", "replace").decode("utf-8") for text in texts])
+
+    def save(self, folder: Path) -> None:
+        raise SelhnError("the tokenizer of another library is not saved: an index names the model instead")
+
+
+class Towers(nn.Module, ABC):
+    """Two towers with what turns pictures and texts into their inputs."""
+
+    kind: str
+    """Library and family, such as transformers:clip; the same wherever its files are."""
+    prepare: Preprocessing | Cropping
+    tokenizer: TowerTokenizer
+
+    @abstractmethod
+    def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
+        """The vectors of pictures."""
+
+    @abstractmethod
+    def encode_tokens(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
+        """The vectors of texts."""
+
+
+class TransformersTowers(Towers):
+    """A model of transformers that has `get_image_features` and `get_text_features`."""
+
+    def __init__(self, model: str, local_only: bool):
+        super().__init__()
+        library = import_library("transformers", f"transformers:{model}", "pip install transformers")
+        library.utils.logging.disable_progress_bar()
+        # A folder is complete by itself, and code that comes with a model is never run.
+        safe = {"local_files_only": local_only or Path(model).is_dir(), "trust_remote_code": False}
+        self.network: Any = library.AutoModel.from_pretrained(model, **safe)
+        if not hasattr(self.network, "get_text_features") or not hasattr(self.network, "get_image_features"):
+            raise SelhnError(f"{type(self.network).__name__} has no towers for pictures and texts: take CLIP or SigLIP")
+        config = self.network.config
+        self.kind = f"transformers:{config.model_type}"
+        processor = library.image_processing_base.ImageProcessingMixin
+        settings, _ = processor.get_image_processor_dict(model, local_files_only=safe["local_files_only"])
+        self.prepare = preparation(settings, config.vision_config.image_size)
+        words = library.AutoTokenizer.from_pretrained(model, use_fast=True, **safe)
+        text = config.text_config
+        longest = min(MOST_TOKENS, words.model_max_length, getattr(text, "max_position_embeddings", MOST_TOKENS))
+        # SigLIP has learnt with texts that are all of one length, and without a mask.
+        self.whole = config.model_type.startswith("siglip")
+        self.tokenizer = TowerTokenizer(
+            partial(_encode, words, longest, self.whole),
+            max(len(words), text.vocab_size),
+            words.all_special_ids,
+            words.convert_ids_to_tokens,
+            words.pad_token_id or 0,
+        )
+
+    def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
+        return _vectors(self.network.get_image_features(pixel_values=pixels))
+
+    def encode_tokens(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
+        seen = None if self.whole else mask.long()
+        return _vectors(self.network.get_text_features(input_ids=tokens, attention_mask=seen))
+
+
+def _vectors(found: Any) -> Float[Tensor, "n d"]:
+    return found if isinstance(found, Tensor) else found.pooler_output  # a tensor before transformers 5
+
+
+def _encode(words: Any, longest: int, whole: bool, texts: list[str]) -> tuple[Tensor, Tensor]:
+    padding = "max_length" if whole else "longest"
+    found = words(
+        texts, padding=padding, truncation=True, max_length=longest, return_tensors="pt", return_attention_mask=True
+    )
+    mask = found["attention_mask"].bool()
+    return found["input_ids"], torch.ones_like(mask) if whole else mask  # what fills a whole text is part of it
+
+
+class OpenClipTowers(Towers):
+    """A model of open_clip, written `MODEL/WEIGHTS`, or a folder with its open_clip_config.json."""
+
+    def __init__(self, model: str):
+        super().__init__()
+        library = import_library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
+        name, _, weights = model.partition("/")
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            if "trust_remote_code" in read_text(folder / "open_clip_config.json"):
+                raise SelhnError(f"{folder} asks to run code that comes with it (trust_remote_code): it is not opened")
+            name, weights = f"local-dir:{folder.resolve()}", ""
+        with _offline() if folder.is_dir() else contextlib.nullcontext():
+            self.network: Any = library.create_model(name, pretrained=weights or None)
+            self.words: Any = library.get_tokenizer(name)
+        self.kind = f"open_clip:{type(self.network).__name__}"
+        known = self.network.visual.preprocess_cfg
+        self.prepare = preparation_of_open_clip(known)
+        inner = getattr(self.words, "tokenizer", self.words)
+        size = int(getattr(self.words, "vocab_size", 0) or len(inner))
+        special = getattr(self.words, "all_special_ids", None) or getattr(inner, "all_special_ids", [])
+        self.tokenizer = TowerTokenizer(self._encode, size, special, lambda ids: [self.words.decode([i]) for i in ids])
+
+    def _encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
+        tokens = self.words(texts)
+        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+
+    def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
+        return self.network.encode_image(pixels)
+
+    def encode_tokens(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
+        return self.network.encode_text(tokens)
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Nothing is fetched, whatever the files of a folder name."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@dataclass(eq=False)
+class PictureTower:
+    """The picture tower as a backbone: a map of one cell, which is the vector."""
+
+    towers: Towers
+    name: str
+    width: int
+
+    @property
+    def prepare(self) -> Preprocessing | Cropping:
+        return self.towers.prepare
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C 1 1"]:
+        return self.towers.encode_pixels(pixels.to(device_of(self.towers)))[:, :, None, None]
+
+
+class TwoTowers(AbstractMatcher):
+    """An embedding model of another library. Its `extractor` gives the regions that it takes.
+
+    Example:
+        model = load_model("transformers:openai/clip-vit-base-patch32")
+        split, report = picture_split("photos", model.extractor, "captions.csv")
+        evaluate(model, split)
+    """
+
+    is_embedding = True
+
+    def __init__(self, towers: Towers, source: str):
+        super().__init__(towers.tokenizer)
+        self.towers, self.name, self.source = towers, towers.kind, source
+        self.eval()
+        self.settings = {"prepare": repr(towers.prepare)}
+        self.settings["feature_dim"] = self.embed_texts(["a"]).shape[1]
+
+    @cached_property
+    def extractor(self) -> Extractor:
+        tower = PictureTower(self.towers, f"{self.name} {digest_of(self)}", self.settings["feature_dim"])
+        return Extractor(tower, cells=0)
+
+    def require_own(self, extractor: str | Extractor) -> str | Extractor:
+        """The extractor of these towers, which no other can replace."""
+        name = f"{EMBEDDING}{self.source}"
+        if extractor not in (READY, name, self.extractor):
+            raise SelhnError(f"{self.source} has a tower for pictures: leave the extractor {extractor} out")
+        return self.extractor
+
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
+        """The vector of each picture; of several regions, their mean."""
+        mask = all_real(regions, region_mask)
+        return functional.normalize((regions * mask[..., None]).sum(1), dim=-1)
+
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
+        mask = all_real(tokens, token_mask)
+        return functional.normalize(self.towers.encode_tokens(tokens, mask).float(), dim=-1)
+
+    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+        return images @ texts.T
+
+    def save(self, out: Path | str) -> None:
+        raise SelhnError(f"{self.source} is a model of another library: keep its own files, an index only names it")
+
+
+def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
+    """Both towers by name: transformers:NAME or FOLDER, open_clip:MODEL/WEIGHTS or FOLDER.
+
+    With `local_only`, for names that a file holds, nothing is fetched; open_clip cannot promise that and is refused.
+    """
+    kind, _, model = source.partition(":")
+    asks = f"if you trust it, give it with --model {source}, or model=load_model({source!r})"
+    if local_only and kind != "transformers":
+        raise SelhnError(f"the model {source} may be downloaded, and only you can ask for that: {asks}")
+    try:
+        towers: Towers = OpenClipTowers(model) if kind == "open_clip" else TransformersTowers(model, local_only)
+        return TwoTowers(towers, source)
+    except SelhnError:
+        raise
+    except (*LIBRARY_ERRORS, SafetensorError) as error:
+        if local_only:
+            raise NotFound(f"the model {source} is not on this machine: {asks}, or name the folder it is in") from None
+        raise SelhnError(f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files") from error
+
+
+def preparation(settings: Mapping[str, Any], side: int) -> Preprocessing | Cropping:
+    """How pictures are prepared, from the settings of a processor of transformers."""
+    scaled = settings.get("do_normalize", True)
+    mean = settings.get("image_mean") or (0.5,) * 3 if scaled else (0.0,) * 3
+    deviation = settings.get("image_std") or (0.5,) * 3 if scaled else (1.0,) * 3
+    size, resampling = settings.get("size", side), Image.Resampling(settings.get("resample", 3))
+    crop = settings.get("crop_size", side) if settings.get("do_center_crop") else None
+    shortest = size.get("shortest_edge") if isinstance(size, dict) else size if crop is not None else None
+    return _prepared(shortest, crop or _sides(size, side), mean, deviation, resampling)
+
+
+def preparation_of_open_clip(known: Mapping[str, Any]) -> Preprocessing | Cropping:
+    """The same from the settings of open_clip."""
+    mode, size = known.get("resize_mode", "shortest"), known["size"]
+    if mode not in ("shortest", "squash"):
+        raise SelhnError(f"this model resizes pictures by {mode!r}, which selhn does not: take another")
+    shortest = min(_sides(size, 0)) if mode == "shortest" else None
+    return _prepared(shortest, size, known["mean"], known["std"], RESAMPLING[known.get("interpolation", "bicubic")])
+
+
+def _prepared(
+    shortest: int | None, size: Any, mean: Any, deviation: Any, resampling: Image.Resampling
+) -> Preprocessing | Cropping:
+    last = Preprocessing.of_shares(_sides(size, shortest or 0), mean, deviation)
+    if shortest is None and resampling == Image.Resampling.BICUBIC:
+        return last  # which the decoder can begin with
+    return Cropping(last, shortest, resampling)
+
+
+def _sides(size: Any, side: int) -> tuple[int, int]:
+    """Height and width, from any of the ways in which settings say them."""
+    if isinstance(size, Mapping):
+        return int(size.get("height", side)), int(size.get("width", side))
+    return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))

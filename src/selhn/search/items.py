@@ -21,6 +21,8 @@ PLURAL: Mapping[Kind, Literal["images", "texts"]] = {"image": "images", "text": 
 LONGEST_ID = 4096
 DEEPEST = 32
 SPLIT_BLOCK = 256
+MATCH = 0.5
+"""An answer with at least this fit is called a match."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,15 @@ class Hit:
     id: str = ""
     """The item; that of a text is its image."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    fit: float | None = None
+    """How well an image matches a text, from 0 to 1; a match from 0.5 on. It is absolute: it depends on the text and
+    the image, not on other images. None if it is unknown: the query is not a text alone, the answers are captions, or
+    nothing is known about the scores of the model (see `fit.py`)."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is called a match."""
+        return self.fit is not None and self.fit >= MATCH
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from typing import Annotated, Any, Literal
 
 from jaxtyping import Float
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from torch import Tensor
 
 from selhn.pictures.library import TEXT_WEIGHT
 from selhn.search import Hit, Query
-from selhn.search.items import Order
+from selhn.search.items import MATCH, Order
 
 
 class Filter(BaseModel):
@@ -65,6 +65,16 @@ class HitMessage(ItemMessage):
     kind: Literal["image", "text"]
     text: str | None = None
     """The caption, with find=text."""
+    fit: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description="How well a picture matches the sentence; a match from 0.5 on. Absolute: it depends on the "
+            "sentence and the picture, not on the other answers. null if unknown: the question is not a sentence "
+            "alone, the answers are captions, or the model was not calibrated.",
+        ),
+    ] = None
 
     @classmethod
     def of(cls, hit: Hit, picture: bool) -> "HitMessage":
@@ -75,6 +85,14 @@ class Answers(BaseModel):
     """The best answers, in order of score."""
 
     answers: list[HitMessage]
+
+    @computed_field(  # type: ignore[prop-decorator]
+        description="How many of the answers are called matches: the first ones. 0: nothing fits well. null if unknown."
+    )
+    @property
+    def fits(self) -> int | None:
+        known = [hit.fit for hit in self.answers if hit.fit is not None]
+        return sum(fit >= MATCH for fit in known) if known else None
 
 
 class Items(BaseModel):

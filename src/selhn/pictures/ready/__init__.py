@@ -12,6 +12,7 @@ from selhn.base.tensor_files import check_fits, read_tensors
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
+from selhn.search.fit import FIT_FILE, Fit
 
 READY = "ready"
 FOLDER = Path(__file__).parent
@@ -43,6 +44,11 @@ def load_ready_projection(folder: Path = FOLDER) -> Projection:
     """Of the features that the ready model was trained on."""
     found = read_tensors(folder / PROJECTION_FILE, INSTALL)
     return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
+
+
+def load_ready_fit(folder: Path = FOLDER) -> Fit:
+    """Judges the scores of the ready model; `benchmarks/cutoff.py learn` makes it."""
+    return Fit.read(folder / FIT_FILE)
 
 
 def head_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,109 @@
+"""Whether a picture matches a text: its score, judged by what is known of the words of the text."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import Damaged, SelhnError
+from selhn.base.files import write_whole
+from selhn.base.names import NAMED_FITS
+from selhn.base.untrusted import read_json
+from selhn.search.items import Hit
+from selhn.search.query import Query
+
+FIT_FILE = "fit.json"
+FEATURES = ("one", "rarest", "usual", "length")
+LEAST_SLOPE = 1e-3
+"""A better score never has a worse fit."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Turns the scores of a text with pictures into numbers from 0 to 1, of which 0.5 and more mean a match.
+
+    One score is not enough: 0.4 is a sure dog for "dog" and no subway for "subway". So each text has a cut-off
+    of its own, which depends on the number of its words and on how often the model has met them in training. The
+    fit is a logistic function of the score whose offset and slope are linear in these `text_features`. It does not
+    depend on the other pictures of the library, nor on how many there are. `calibrate` learns it.
+    """
+
+    model: str
+    """Digest of the model whose scores are judged."""
+    counts: Mapping[str, int]
+    """Number of training texts that have each word; words that are not here are unknown to the model."""
+    offset: tuple[float, ...]
+    slope: tuple[float, ...]
+    learnt: Mapping[str, Any] = field(default_factory=dict)
+    """On what the numbers were learnt, and the precision that the cut-off was chosen for."""
+
+    def __call__(self, text: str, scores: Sequence[float]) -> list[float]:
+        """The fit of pictures with these scores."""
+        features = text_features(self.counts, [text]).double()[0]
+        offset, slope = (features @ torch.tensor(own, dtype=torch.float64) for own in (self.offset, self.slope))
+        numbers = torch.tensor(scores, dtype=torch.float64)
+        return (offset + slope.clamp_min(LEAST_SLOPE) * numbers).sigmoid().tolist()
+
+    def judge(self, query: Query, hits: list[Hit]) -> list[Hit]:
+        """The answers with their fit, if the query is a text alone that asks for images."""
+        if query.text is None or query.find != "image" or query.shares != {"text": 1.0}:
+            return hits
+        return [replace(hit, fit=fit) for hit, fit in zip(hits, self(query.text, [hit.score for hit in hits]))]
+
+    def write(self, path: Path) -> None:
+        """Store it, as `fit.json` in the folder of an index for example."""
+        write_whole(path, json.dumps(asdict(self), ensure_ascii=False) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "Fit":
+        content = read_json(path)
+        counts, lines = content.get("counts"), [content.get("offset"), content.get("slope")]
+        are_counts = isinstance(counts, dict) and all(type(n) is int and 0 <= n < 2**53 for n in counts.values())
+        are_lines = all(
+            isinstance(own, list)
+            and len(own) == len(FEATURES)
+            and all(isinstance(x, int | float) and abs(x) < 1e9 for x in own)
+            for own in lines
+        )
+        learnt = content.get("learnt")
+        if not (are_counts and are_lines and isinstance(content.get("model"), str) and isinstance(learnt, dict)):
+            raise Damaged(f"{path} does not say how scores are judged: remove it, or calibrate the model again")
+        offset, slope = (tuple(map(float, own or ())) for own in lines)
+        return cls(content["model"], counts or {}, offset, slope, learnt or {})
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[Tensor, "Q 4"]:
+    """Per text 1, how often its rarest word and its words on average were met (logarithms), and its length."""
+    rows = []
+    for text in texts:
+        met = [math.log1p(counts.get(word, 0)) for word in words_of(text)] or [0.0]
+        rows.append([1.0, min(met), sum(met) / len(met), math.log(len(met))])
+    return torch.tensor(rows)
+
+
+def find_fit(path: Path | str | None, model: str) -> Fit | None:
+    """What judges the scores of an index: `fit.json` in its folder, or what is shipped with its model."""
+    if isinstance(path, Path) and (path / FIT_FILE).is_file():
+        own = Fit.read(path / FIT_FILE)
+        if own.model != model:
+            raise SelhnError(f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one")
+        return own
+    for place in NAMED_FITS.values():
+        module, function = place.split(":")
+        shipped: Fit = getattr(import_module(module), function)()
+        if shipped.model == model:
+            return shipped
+    return None

@@ -271,6 +271,13 @@ def test_what_a_screen_can_show():
     assert line == f" 1   0.500  {'a?[31m?b.png':24} a caption"
 
 
+def test_matches_are_marked():
+    hits = [Hit(0.5, "image", "a.png", fit=0.7), Hit(0.4, "image", "b.png", fit=0.4)]
+    assert answers(hits).split("\n") == ["*  1   0.500  a.png", "   2   0.400  b.png", "* fits what you asked for"]
+    assert answers(hits[1:]) == "nothing fits well; the nearest are:\n 1   0.400  b.png"
+    assert [hit["fit"] for hit in json.loads(answers(hits, as_json=True))] == [0.7, 0.4]
+
+
 def test_an_index_in_milvus(pictures, saved, world, tmp_path):
     pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
     said = fill_index("Pictures", "photos.db", None)

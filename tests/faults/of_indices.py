@@ -11,6 +11,7 @@ from selhn.eval import score_split
 from selhn.pictures import FeatureCache
 from selhn.pictures.picture_folders import indexed_folders
 from selhn.search import Index
+from selhn.search.fit import Fit
 from selhn.search.stores.checked_files import write_checked_json, write_file
 from selhn.search.where import read_filter
 
@@ -113,5 +114,11 @@ READERS = {
     "stored scores, begun": Reader(make_scores(False), read_scores, is_of_scores, seal_scores),
     "feature cache": Reader(make_cache("float16"), read_cache("float16")),
     "feature cache, int8": Reader(make_cache("int8"), read_cache("int8")),
+    "fit": Reader(
+        lambda folder: Fit("a1b2", {"dog": 7, "snow": 3}, (-3.0, 0.5, 0.25, -1.0), (9.0, 0, 0, 1)).write(
+            folder / "fit.json"
+        ),
+        lambda folder: Fit.read(folder / "fit.json")("a dog", [0.4]),
+    ),
     "filters": Reader(lambda folder: (folder / "filters.txt").write_text("\n".join(FILTERS)), read_filters),
 }

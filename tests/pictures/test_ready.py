@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from selhn.base.errors import MissingExtra
 from selhn.pictures import Extractor, load_extractor
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.ready import FOLDER, load_ready_model, load_ready_projection
+from selhn.pictures.ready import FOLDER, load_ready_fit, load_ready_model, load_ready_projection
 
 
 def test_what_is_shipped_fits_together():
@@ -25,6 +25,13 @@ def test_what_is_shipped_fits_together():
     assert torch.allclose(projection.components.T @ projection.components, torch.eye(256), atol=1e-3)
     size = sum(path.stat().st_size for path in FOLDER.glob("*.safetensors"))
     assert size < 8 * 2**20
+
+
+def test_each_text_has_a_cut_off_of_its_own():
+    fit = load_ready_fit()
+    assert fit("dog", [0.4])[0] > 0.5 > fit("zebra", [0.4])[0]
+    assert fit("qwerty asdf", [0.6])[0] < 0.5 < fit("a dog runs in the snow", [0.7])[0]
+    assert (FOLDER / "fit.json").stat().st_size < 100_000
 
 
 def test_packages_that_are_not_installed_are_named(monkeypatch):

@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from selhn.search import Hit
-from selhn.serve.messages import HitMessage, SearchRequest
+from selhn.serve.messages import Answers, HitMessage, SearchRequest
 
 
 def test_weights_are_named_after_the_parts_of_a_query():
@@ -23,3 +23,11 @@ def test_a_caption_is_told_as_a_text_and_an_image_is_not():
     assert (text.text, text.id, text.metadata) == ("a dog", "1.jpg", {"year": 1})
     image = HitMessage.of(Hit(0.5, "image", "1.jpg", ("a dog",), "1.jpg"), False)
     assert (image.text, image.captions, image.picture) == (None, ["a dog"], False)
+
+
+def test_how_many_answers_fit():
+    def fits(*found):
+        hits = [HitMessage.of(Hit(0.5, "image", "1.jpg", fit=fit), False) for fit in found]
+        return Answers(answers=hits).model_dump()["fits"]
+
+    assert (fits(0.9, 0.5, 0.49), fits(0.2, 0.1), fits(None, None), fits()) == (2, 0, None, None)

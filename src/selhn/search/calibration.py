@@ -1,6 +1,5 @@
 """Learns what scores mean a match, from a model and a data set: `calibrate` makes a `Fit`."""
 
-import math
 import random
 import re
 from collections import Counter, defaultdict
@@ -248,4 +247,6 @@ def cut_off(numbers: Float[Tensor, "Q I"], matches: Bool[Tensor, "Q I"], precisi
         right = (called & matches).sum(1)[some] / called.sum(1)[some]
         if right.mean() >= precision:
             return cut
-    return math.inf
+    raise SelhnError(
+        f"no cut-off is right in {precision:.0%} of what it calls a match: train the model longer, or ask for less"
+    )

@@ -71,7 +71,7 @@ def test_what_is_learnt_has_the_precision_that_was_asked_for(data, model, monkey
     assert fit.learnt["precision"] == 0.8
     assert fit.counts["dog"] == 36
     assert "90" not in fit.counts
-    word, phrase = (fit(text, [0.1, 0.35, 0.6]) for text in ("dog", "dog in the snow"))
+    word, phrase = (fit(text, [0.0, 0.35, 0.6]) for text in ("dog", "dog in the snow"))
     assert word[0] < 0.5 < word[2]
     assert phrase[0] < 0.5 < phrase[2]
     assert word[1] > phrase[1], "a score that is good for a word is not good for a phrase"

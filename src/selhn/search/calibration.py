@@ -24,8 +24,9 @@ ENOUGH = 0.75
 NAMED_AGAIN, THING, PICTURES = 0.2, 0.25, 15
 QUESTIONS = 500
 TEXTS_AT_ONCE = 128
-RARE = 3
-"""Words in fewer training texts count as unknown."""
+RARE, FAMILIAR = 3, 100
+"""Words in fewer training texts count as unknown, and from the second number on as known, whatever they are: how
+frequent dogs are in a data set says little about a library."""
 FAR = 10
 """One in so many of the pairs with low scores is used, with that weight."""
 _PLAIN = re.compile(
@@ -179,7 +180,7 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
     """
     questions = make_questions(data.dev, data.train)
     counts = Counter(word for caption in data.train.captions for word in set(words_of(caption)))
-    known = {word: times for word, times in sorted(counts.items()) if times >= RARE}
+    known = {word: min(times, FAMILIAR) for word, times in sorted(counts.items()) if times >= RARE}
     scores = score_questions(model, questions.texts, data.dev)
     features = text_features(known, questions.texts)
     offset, slope = learn_line(scores, features, questions)

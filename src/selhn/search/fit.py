@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import write_whole
-from selhn.base.names import NAMED_FITS
+from selhn.base.names import NAMED_FITS, named_object
 from selhn.base.untrusted import read_json
 from selhn.search.items import Hit
 from selhn.search.query import Query
@@ -39,7 +38,7 @@ class Fit:
     model: str
     """Digest of the model whose scores are judged."""
     counts: Mapping[str, int]
-    """Number of training texts that have each word; words that are not here are unknown to the model."""
+    """Number of training texts that have each word, at most 100; words that are not here are unknown to the model."""
     offset: tuple[float, ...]
     slope: tuple[float, ...]
     learnt: Mapping[str, Any] = field(default_factory=dict)
@@ -102,8 +101,7 @@ def find_fit(path: Path | str | None, model: str) -> Fit | None:
             raise SelhnError(f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one")
         return own
     for place in NAMED_FITS.values():
-        module, function = place.split(":")
-        shipped: Fit = getattr(import_module(module), function)()
+        shipped: Fit = named_object(place)()
         if shipped.model == model:
             return shipped
     return None

@@ -229,9 +229,8 @@ class Index:
 
     def _opened(self, query: Query) -> Query:
         """The query with the regions of its picture."""
-        if query.image is None or isinstance(query.image, Tensor):
-            return query
-        return replace(query, image=self._library.regions(query.image))
+        is_picture = query.image is not None and not isinstance(query.image, Tensor)
+        return replace(query, image=self._library.regions(query.image)) if is_picture else query
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -243,8 +242,7 @@ class Index:
         return named_object(NAMED_CLASSES["pictures"])(self, device=self.store.device)
 
     def _thumbnail(self, name: str, size: int) -> bytes | None:
-        of_pictures = "extractor" in self.about
-        return named_object(NAMED_CLASSES["thumbnail"])(name, size) if of_pictures else None
+        return named_object(NAMED_CLASSES["thumbnail"])(name, size) if "extractor" in self.about else None
 
     def _answers(self, queries: Sequence[Query]) -> Iterator[list[Hit]]:
         """The answers to queries that find the same kind of thing by the same filter."""
@@ -321,10 +319,7 @@ class Index:
 
     def _segments(self) -> SegmentStore:
         if not isinstance(self.store, SegmentStore):
-            raise SelhnError(
-                f"the vectors of {self.path} are in Milvus, which compacts and checks them by itself: "
-                "this needs an index in a folder"
-            )
+            raise SelhnError(f"{self.path} is in Milvus, which compacts and checks itself: this needs a folder")
         return self.store
 
     def refresh(self) -> None:

@@ -144,8 +144,9 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     @router.get("/progress", tags=["service"])
     async def progress(files: bool = False) -> messages.ProgressMessage:
         """Say how far indexing is; what it has added since is visible from now on."""
-        items = await service.queries.run(service.searched().count)
-        return await service.read(service.progress, items, files)
+        told = await service.read(service.progress, files)
+        told.items = await service.queries.run(service.searched().count)  # after the state: idle means all are there
+        return told
 
     @router.get("/models", tags=["service"])
     async def models() -> list[messages.ModelMessage]:

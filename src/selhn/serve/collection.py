@@ -138,6 +138,7 @@ class Collection:
 
     def count(self) -> int:
         """Items that can be searched, with what other processes have written by now."""
+        self._checked = 0.0
         self._refresh()
         return self.index.count()
 

@@ -211,7 +211,7 @@ class ProgressMessage(BaseModel):
     seconds_left: float | None
     message: str
     """The same for people, or what is wrong; empty if there is nothing to say."""
-    items: int
+    items: int = 0
     """Pictures that can be searched now."""
     left_out: int
     files: list[LeftOut] | None = None

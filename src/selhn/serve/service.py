@@ -162,7 +162,7 @@ class Service:
         finally:
             decoding.end()
 
-    def progress(self, items: int, files: bool = False) -> ProgressMessage:
+    def progress(self, files: bool = False) -> ProgressMessage:
         """How far indexing is, by this process or by another one; with `files` also what was left out."""
         path = self.searched().index.path
         state, far, message = indexing(path) if self.keeper is None else self.keeper.told()
@@ -172,7 +172,6 @@ class Service:
             total=far.total,
             seconds_left=far.seconds_left,
             message=message,
-            items=items,
             left_out=far.left_out,
             files=[LeftOut(file=file, why=why) for file, why in left_out(path)] if files else None,
         )

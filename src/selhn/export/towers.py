@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from selhn.base.device import device_of
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.base.files import new_folder
+from selhn.base.onnx import import_onnxruntime
 from selhn.base.version import __version__
 from selhn.export.onnx_gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
@@ -211,8 +212,9 @@ def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, 
 def _imported() -> tuple[Any, Any]:
     try:
         import onnx
-        import onnxruntime
         import onnxscript  # noqa: F401
+
+        onnxruntime = import_onnxruntime()
     except ImportError as missing:
         raise MissingExtra(f"ONNX files need {missing.name}: {pip_install('onnx')}") from None
     return onnx, onnxruntime

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
+from selhn.base.onnx import import_onnxruntime
 from selhn.pictures.onnx_form import to_onnx
 
 
@@ -230,7 +231,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
 def _onnx_session(network: nn.Module, side: int) -> Any:
     """A session of onnxruntime that computes in the thread that calls it; None if it is not installed."""
     try:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()

@@ -7,9 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from PIL import ExifTags, Image
 
 from selhn.pictures.examples import PICTURES
 
@@ -92,18 +94,38 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys, pictu
         "000000214753.jpg": "ride.jpg",
     }.items():
         shutil.copy(PICTURES / file, tmp_path / "Pictures" / name)
+    with Image.open(tmp_path / "Pictures" / "dog.jpg") as dog:
+        dog.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2019:07:01 12:00:00"
+        dog.save(tmp_path / "Pictures" / "dog.jpg", exif=dog.getexif(), quality="keep")
     monkeypatch.chdir(tmp_path)
-    said = [
-        run_line(line, shlex.split(line.replace("~", str(tmp_path)))[1:], monkeypatch, capsys)
-        for line in PICTURE_LINES
-        if line.startswith("selhn ")
-    ]
-    assert "the first answer\nin 41%, and among five in 81%" in said[0], "as the README says"
-    assert "3 pictures added" in said[1]
-    assert re.match(r" 1 +0\.\d+  Pictures/ski.jpg", said[2])
-    assert "dog.jpg" not in said[3]
-    assert re.match(r" 1 +0\.\d+  Pictures/ride.jpg", said[4])
+    photos, *lines = [shlex.split(line.replace("~", str(tmp_path)), comments=True)[1:] for line in PICTURE_LINES[1:]]
+    index_while_served(photos, tmp_path)
+    said = [run_line(" ".join(line), line, monkeypatch, capsys) for line in lines]
+    assert re.match(r".* 1 +0\.\d+  Pictures/ski.jpg", said[0], flags=re.DOTALL)
+    assert re.match(r" 1 +0\.\d+  Pictures/ride.jpg", said[1])
     assert (tmp_path / "found.png").stat().st_size > 10_000
+    assert "dog.jpg" in said[2]
+    assert "ski.jpg" not in said[2]
+    assert "the first answer\nin 41%, and among five in 81%" in said[3], "as the README says"
+
+
+def index_while_served(arguments, home):
+    """`selhn photos` until its three pictures are indexed."""
+    httpx = pytest.importorskip("httpx")
+    command = [sys.executable, "-m", "selhn", *arguments, "--no-browser", "--port", "0"]
+    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=home) as served:
+        address = next(re.search(r"http://\S+", line) for line in served.stdout if "http://" in line).group()
+        for _ in range(600):
+            items = httpx.get(f"{address}/api/v1/items", timeout=60).json()["total"]
+            if items == 3 and httpx.get(f"{address}/api/v1/progress", timeout=60).json()["state"] == "idle":
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"{items} of 3 pictures after a minute")
+        served.send_signal(signal.SIGINT)
+        served.communicate(timeout=60)
+    assert served.returncode == 0
 
 
 @pytest.mark.parametrize("line", SERVE_LINES)

@@ -98,7 +98,7 @@ def test_the_header_of_a_file(tmp_path):
         "\u0660" * 19,
         "9" * 5000,
         "",
-        (datetime.now() + timedelta(days=2)).strftime("%Y:%m:%d %H:%M:%S"),
+        pytest.param((datetime.now() + timedelta(days=2)).strftime("%Y:%m:%d %H:%M:%S"), id="in two days"),
     ],
 )
 def test_dates_that_lie(date):

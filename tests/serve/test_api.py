@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from urllib.parse import quote
 
 import pytest
@@ -164,6 +165,27 @@ def test_the_timeline(client):
     reason(client.get("/api/v1/timeline", params={"order": "best"}), 422)
 
 
+def test_duplicates(client, collection):
+    first = collection.index.get(collection.index.ids()[0])
+    (vector,) = collection.index._vectors([first.id])
+    collection.index.add([Item("copy", None, vector, (), {"width": 9, "height": 9})])
+
+    def found(**asked):
+        while (answer := client.get("/api/v1/duplicates", params=asked).json())["state"] == "computing":
+            assert answer["groups"] == []
+            time.sleep(0.02)
+        return answer
+
+    groups = found(number=100)["groups"]
+    (group,) = [group for group in groups if "copy" in [item["id"] for item in group["items"]]]
+    assert group["items"][0]["id"] == "copy", "the largest first"
+    assert first.id in [item["id"] for item in group["items"]]
+    collection.index.delete(["copy"])
+    assert "copy" not in str(found(number=100))
+    assert found(first=10**6)["groups"] == []
+    reason(client.get("/api/v1/duplicates", params={"number": 1000}), 422)
+
+
 def test_no_file_outside_the_folders_is_served(client, collection, tmp_path):
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(photo(5), "PNG"))
@@ -204,6 +226,7 @@ def test_about_models_health(client, collection):
         "ask_with_pictures": True,
         "show_pictures": True,
         "look": True,
+        "duplicates": True,
         "write": True,
         "runs": False,
     }

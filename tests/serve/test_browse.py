@@ -2,6 +2,7 @@
 
 import pytest
 from page_driver import PHONE, ask, drop, expect, needs_chromium, until
+from picture_cases import encoded, photo
 from tiny import NUMBER, SHAPES, WORDS
 
 pytestmark = needs_chromium
@@ -174,3 +175,68 @@ def test_the_viewer(page):
     expect(page.locator("#told")).to_be_hidden()
     page.keyboard.press("i")
     expect(page.locator("#told")).to_be_visible()
+
+
+def test_adding_selecting_and_removing(open_page, server):
+    """On a server of its own state: what is added is removed again."""
+    page = open_page(server.address, expect_errors=True)
+    page.wait_for_selector(".card[data-id]")
+    files = [
+        {"name": f"{seed}.png", "mimeType": "image/png", "buffer": encoded(photo(seed), "PNG")} for seed in (91, 92)
+    ]
+    files.append({"name": "broken.png", "mimeType": "image/png", "buffer": b"no picture"})
+    page.set_input_files("#upload-files", files)
+    expect(page.locator("#upload-told")).to_have_text("2 pictures added, 1 left out:")
+    expect(page.locator("#upload-refused")).to_contain_text("broken.png: The picture cannot be read")
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE + 2} pictures")
+    expect(page.locator(".card[data-id*='uploads']")).to_have_count(2)
+    page.locator(".card").nth(0).hover()
+    page.locator(".circle").nth(0).click()
+    page.locator(".open").nth(1).click(modifiers=["Shift"])
+    expect(page.locator("#select-count")).to_have_text("2 pictures selected")
+    page.click("#select-remove")
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".chosen")).to_have_count(2)
+    page.click("#select-remove")
+    page.locator("#sure").get_by_role("button", name="Remove").click()
+    expect(page.locator("#status")).to_have_text("2 pictures removed.")
+    expect(page.locator("#selection")).to_be_hidden()
+    expect(page.locator(".card[data-id*='uploads']")).to_have_count(0)
+    assert not list((server.folder / "Pictures" / "uploads").iterdir()), "files that were added here are deleted"
+
+
+def test_a_long_press_selects_and_the_viewer_removes(open_page, server):
+    page = open_page(server.address, **PHONE)
+    page.set_input_files(
+        "#upload-files", {"name": "93.png", "mimeType": "image/png", "buffer": encoded(photo(93), "PNG")}
+    )
+    expect(page.locator(".card[data-id*='uploads'] .circle")).to_have_count(1)
+    box = page.locator(".open").first.bounding_box()
+    session = page.context.new_cdp_session(page)
+    point = {"x": box["x"] + 40, "y": box["y"] + 40}
+    session.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [point]})
+    expect(page.locator(".chosen")).to_have_count(1)
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    page.locator("#select-none").tap()
+    expect(page.locator(".chosen")).to_have_count(0)
+    page.locator(".card[data-id*='uploads'] .open").tap()
+    page.locator("#detail-delete").tap()
+    page.locator("#sure").get_by_role("button", name="Remove").tap()
+    expect(page.locator("#detail")).to_be_hidden()
+    expect(page.locator("#status")).to_have_text("1 picture removed.")
+
+
+def test_duplicates_in_groups(page):
+    with page.expect_response(
+        lambda answer: "/duplicates" in answer.url and answer.json()["state"] == "ready"
+    ) as ready:
+        page.get_by_role("button", name="Duplicates").click()
+    found = ready.value.json()
+    expect(page.locator("#status")).to_contain_text(f"{found['total']} group")
+    expect(page.locator(".head h2").first).to_contain_text(str(found["groups"][0]["count"]))
+    expect(page.locator(".card .note").first).to_contain_text("×")
+    page.locator(".open").first.click()
+    expect(page.locator("#detail-place")).to_contain_text("1 of")
+    page.keyboard.press("Escape")
+    page.go_back()
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")

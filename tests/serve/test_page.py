@@ -310,7 +310,7 @@ def test_a_run_as_it_goes(open_page, server):
 
 def test_the_page_of_the_api(open_page, server):
     page = open_page(f"{server.address}/docs")
-    playwright.expect(page.locator("article")).to_have_count(19)
+    playwright.expect(page.locator("article")).to_have_count(20)
     playwright.expect(page.locator("article").first).to_contain_text("curl")
 
 

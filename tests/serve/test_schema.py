@@ -15,8 +15,8 @@ schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
 from schemathesis.specs.openapi.checks import response_schema_conformance  # noqa: E402
 
 OPERATIONS = (
-    "GET /search", "POST /search", "GET /items", "GET /timeline", "GET /item", "GET /picture", "GET /original",
-    "GET /items/{id}/original", "GET /look", "GET /about", "GET /progress", "GET /models",
+    "GET /search", "POST /search", "GET /items", "GET /timeline", "GET /duplicates", "GET /item", "GET /picture",
+    "GET /original", "GET /items/{id}/original", "GET /look", "GET /about", "GET /progress", "GET /models",
     "GET /health", "POST /items", "PATCH /item", "DELETE /item", "GET /runs", "GET /runs/log", "GET /runs/verdict",
 )  # fmt: skip
 

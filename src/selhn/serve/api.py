@@ -69,6 +69,25 @@ def api_routes(service: Service) -> APIRouter:
             shapes=found.shapes if asked.layout else None,
         )
 
+    @router.get("/duplicates", tags=["items"])
+    async def duplicates(
+        first: Annotated[int, Query(ge=0, le=10**9)] = 0, number: Annotated[int, Query(ge=1, le=100)] = 20
+    ) -> messages.DuplicatesMessage:
+        """Find pictures that are almost the same: copies, whenever they were taken, and bursts."""
+        collection, most = service.searched(), service.limits.answers
+        if collection.duplicates is None:
+            raise NotFound("near-duplicates need an index in a folder, of a model that gives one vector per picture")
+        found = await service.read(collection.alike, first, number)
+        if found is None:
+            share = collection.duplicates.share
+            return messages.DuplicatesMessage(state="computing", share=share, total=0, spare=0, groups=[])
+        groups = []
+        for group, records in found[0]:
+            pictures = await service.read(collection.have_pictures, records[:most])
+            items = [messages.ItemMessage(**vars(one), picture=has) for one, has in zip(records, pictures)]
+            groups.append(messages.AlikeMessage(kind=group.kind, count=len(records), items=items))
+        return messages.DuplicatesMessage(state="ready", share=1, total=found[1], spare=found[2], groups=groups)
+
     @router.get("/item", tags=["items"])
     async def item(id: str) -> messages.ItemMessage:
         """One item."""
@@ -134,6 +153,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
                 ask_with_pictures=collection is not None and collection.extractor is not None,
                 show_pictures=service.thumbnails is not None,
                 look=service.looking is not None,
+                duplicates=collection is not None and collection.duplicates is not None,
                 write=service.writable,
                 runs=service.runs is not None,
             ),

@@ -13,9 +13,11 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
-from selhn.search import Hit, Query, Record
+from selhn.search import Hit, Query, Record, is_milvus
 from selhn.search.items import Order, date_of
+from selhn.search.near_duplicates import Alike
 from selhn.serve.batching import Wanted
+from selhn.serve.duplicates import Duplicates
 
 LOOK_EVERY = 2.0
 """Seconds between two checks whether another process has changed the index."""
@@ -69,6 +71,8 @@ class Collection:
         self.stale = ""
         """Why the index on disk is no longer the one that is searched; empty if it is."""
         self._checked = 0.0
+        can_compare = self.index.model.is_embedding and not is_milvus(self.index.path)
+        self.duplicates = Duplicates(self.index) if can_compare else None
         self._timelines: dict[tuple[int, str | None, Order], Timeline] = {}
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})
         self.library.know_ids()
@@ -121,6 +125,21 @@ class Collection:
                 self._timelines.pop(next(iter(self._timelines)))
             self._timelines[asked] = Timeline.of(self.index.records(where, order), asked[0])
         return self._timelines[asked]
+
+    def alike(self, first: int, number: int) -> tuple[list[tuple[Alike, list[Record]]], int, int] | None:
+        """Some groups of near-duplicates with their items, the number of all, and of the pictures that are spare.
+
+        None while they are looked for.
+        """
+        assert self.duplicates is not None
+        groups = self.duplicates.groups()
+        if groups is None:
+            return None
+        page = groups[first : first + number]
+        found = self.index.store.get([name for group in page for name in group.ids])
+        items = [(group, [found[name].record for name in group.ids if name in found]) for group in page]
+        there = [(group, some) for group, some in items if len(some) > 1]
+        return there, len(groups), sum(len(group.ids) - 1 for group in groups)
 
     def fields(self) -> dict[str, list[tuple[Any, int]]]:
         """The metadata fields with few values that many items share, and the counts of these values."""

@@ -130,6 +130,30 @@ class TimelineMessage(BaseModel):
     """With layout=true: 100 * width / height of every item in order, 0 if unknown."""
 
 
+class AlikeMessage(BaseModel):
+    """Pictures that are almost the same, the largest first."""
+
+    kind: Literal["copies", "burst"]
+    """A burst was taken one after the other within seconds."""
+    count: int
+    items: list[ItemMessage]
+    """At most as many as answers are given."""
+
+
+class DuplicatesMessage(BaseModel):
+    """Groups of pictures that are almost the same, newest first."""
+
+    state: Literal["ready", "computing"]
+    """computing: ask again in a second; there are no groups yet."""
+    share: float
+    """How much of the work is done, from 0 to 1."""
+    total: int
+    """Number of groups."""
+    spare: int
+    """Number of pictures beside the first ones of all groups."""
+    groups: list[AlikeMessage]
+
+
 class Added(BaseModel):
     """The id that a picture was given."""
 
@@ -169,6 +193,7 @@ class Can(BaseModel):
     ask_with_pictures: bool
     show_pictures: bool
     look: bool
+    duplicates: bool
     write: bool
     runs: bool
 

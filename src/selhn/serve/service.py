@@ -203,5 +203,7 @@ class Service:
         return found
 
     async def close(self) -> None:
+        if self.collection is not None and self.collection.duplicates is not None:
+            self.collection.duplicates.close()
         await self.extractions.finish()
         await self.queries.close()

@@ -13,7 +13,7 @@ export function bytesWords(bytes) {
 
 const side = (degrees, [positive, negative]) => `${decimals(Math.abs(degrees), 5)}° ${degrees < 0 ? negative : positive}`;
 
-function size({ width, height, bytes }) {
+export function sizeWords({ width, height, bytes }) {
   const parts = [];
   if (typeof bytes === "number") parts.push(bytesWords(bytes));
   if (width > 0 && height > 0) parts.push(`${width} × ${height}`);
@@ -27,7 +27,7 @@ export function facts({ id, metadata }) {
   const rows = [
     ["Taken", taken ? timeWords(String(taken)) : ""],
     ["File changed", !taken && modified ? timeWords(String(modified)) : ""],
-    ["Size", size(metadata)],
+    ["Size", sizeWords(metadata)],
     ["Camera", camera],
     ["Folder", folder === "." ? "" : folder],
     ["Place", place],

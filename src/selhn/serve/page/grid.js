@@ -89,7 +89,7 @@ function drawHeads(from, to) {
   for (let at = lastWhere(plan.heads, (head) => head.top <= from); at < plan.heads.length && plan.heads[at].top < to; at++) {
     const head = plan.heads[at];
     if (heads.has(head)) continue;
-    const made = el("li", { class: "head", role: "presentation" }, el("h2", {}, head.title), el("span", {}, count(head.count, "picture")));
+    const made = el("li", { class: "head", role: "presentation" }, el("h2", {}, head.title), el("span", {}, head.note ?? count(head.count, "picture")));
     made.style.transform = `translateY(${head.top.toFixed(1)}px)`;
     heads.set(head, made);
     $("grid").append(made);
@@ -132,6 +132,8 @@ function fill(place) {
   else none(frame, item.captions[1] ?? words);
   open.append(el("span", { class: "line", "aria-hidden": "true" }, el("span", { class: "caption" }, words),
     item.score === undefined ? null : el("span", { class: "score" }, number(item.score))));
+  if (source.note) open.append(el("span", { class: "note" }, source.note(item)));
+  act.filled(made, place, item);
   if (item.fit !== undefined && item.fit !== null) {
     const share = el("i");
     share.style.width = `${Math.max(0, Math.min(1, item.fit)) * 100}%`;

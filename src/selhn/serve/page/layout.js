@@ -1,7 +1,7 @@
 // Justified rows: every picture keeps its shape, and every row but the last of a section is as wide as the page.
 const NARROWEST = 0.45, WIDEST = 3.2; // beyond these a picture is cut at its sides, so that others can be seen beside it
 
-// sections: [{title, first, count}]; ratio: (position) => width / height; all lengths in pixels, `foot` below each picture.
+// sections: [{title, note, first, count}]; ratio: (position) => width / height; all lengths in pixels, `foot` below each picture.
 export function layOut(sections, ratio, { width, target, gap, foot, head }) {
   const rows = [], heads = [];
   const total = sections.length ? sections.at(-1).first + sections.at(-1).count : 0;
@@ -18,9 +18,9 @@ export function layOut(sections, ratio, { width, target, gap, foot, head }) {
     rows.push({ top, height, first, last });
     top += height + foot + gap;
   };
-  for (const { title, first, count } of sections) {
+  for (const { title, note, first, count } of sections) {
     if (title) {
-      heads.push({ top, title, first, count });
+      heads.push({ top, title, note, first, count });
       top += head;
     }
     let start = first, sum = 0;

@@ -3,7 +3,8 @@ import { $ } from "./dom.js";
 
 const LARGEST = 1024;
 
-export function acceptPictures(take) {
+// `add` takes the files that are dropped on its half of the page, where pictures may be added.
+export function acceptPictures(take, add) {
   const accept = async (file) => { if (file) take(await reduced(file)); };
   const first = (data) => [...(data?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? data?.files?.[0];
   $("choose").addEventListener("click", () => $("file").click());
@@ -20,8 +21,10 @@ export function acceptPictures(take) {
     $("drop").hidden = true;
     if (!carries(event)) return;
     event.preventDefault();
-    accept(first(event.dataTransfer));
+    if (add && event.target.closest?.("#drop-add")) add([...event.dataTransfer.files]);
+    else accept(first(event.dataTransfer));
   });
+  $("drop-add").hidden = !add;
 }
 
 // The model sees few pixels anyway; drawn anew the picture also loses where and when it was taken.

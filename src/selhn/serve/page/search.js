@@ -1,35 +1,47 @@
 // The question and its answers: what is asked, from where, and what is shown meanwhile.
+import { duplicates } from "./duplicates.js";
 import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
 import { drawFilters, whereOf } from "./filters.js";
 import { focusCard, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
 import { acceptPictures } from "./picture.js";
+import { addCircle, remove, selects, startSelecting } from "./select.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
+import { add, startUpload } from "./upload.js";
 import { closeViewer, openViewer, startViewer } from "./viewer.js";
 
 const FEW = 24, STEP = 60;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
 const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
-const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", from: "", to: "", order: "" };
+const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", from: "", to: "", order: "", view: "" };
 const asked = { ...NOTHING };
 let about, running, timer, shown = null, answers = [], fits = null, limit = STEP, timeline = null, years = [];
 
 export function startSearch(told) {
   about = told;
   readAddress();
-  startGrid({ open: (place) => openViewer(shown, place), arranged, moved });
+  const writes = about.can.write && about.can.ask_with_pictures;
+  startGrid({
+    open: (place, event) => { if (!about.can.write || !selects(place, event)) openViewer(shown, place); },
+    filled: about.can.write ? addCircle : () => {}, arranged, moved,
+  });
+  if (about.can.write) startSelecting({ shown: () => shown, changed: (words) => load().then(() => { $("status").textContent = words; }) });
+  if (writes) startUpload(load);
   startTimeline();
-  startViewer({ like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard });
+  startViewer({ like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard, remove });
   if (about.can.ask_with_pictures) {
     $("choose").hidden = false;
-    acceptPictures((picture) => change({ picture, like: null }));
+    acceptPictures((picture) => change({ picture, like: null }), writes && ((files) => add(files, load)));
   }
   $("text").maxLength = about.limits.query;
   $("ask").addEventListener("submit", (event) => { event.preventDefault(); typed(true); });
   $("text").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => typed(false), PAUSE); });
-  $("more").addEventListener("click", () => { limit = fits === null ? limit + STEP : answers.length; present(); });
+  $("more").addEventListener("click", () => {
+    limit = asked.view ? 100 : fits === null ? limit + STEP : answers.length;
+    (asked.view ? load : present)();
+  });
   $("again").addEventListener("click", load);
   addEventListener("popstate", () => {
     if (closeViewer()) return; // Back closes the picture; the question stays
@@ -38,7 +50,7 @@ export function startSearch(told) {
   });
   addEventListener("keydown", keys);
   document.addEventListener("library-changed", () => {
-    if (!isQuestion() && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
+    if (!isQuestion() && !asked.view && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
   });
   addEventListener("click", (event) => {
     for (const open of document.querySelectorAll("details.dates[open]")) if (!event.composedPath().includes(open)) open.open = false;
@@ -56,7 +68,7 @@ function typed(entered) {
 }
 
 function change(parts, typing = false) {
-  Object.assign(asked, parts);
+  Object.assign(asked, { view: "" }, parts);
   if (!typing) $("text").value = asked.text;
   writeAddress(typing);
   scrollTo({ top: 0 });
@@ -73,8 +85,8 @@ const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
 // The address holds the question, but for a picture from this machine, which nobody else has.
 function writeAddress(typing) {
-  const { text, like, where, from, to, order } = asked;
-  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, from, to, order });
+  const { text, like, where, from, to, order, view } = asked;
+  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, from, to, order, view });
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
   history[typing ? "replaceState" : "pushState"](null, "", words ? `?${words}` : location.pathname);
@@ -88,19 +100,19 @@ function readAddress() {
     if (!name.startsWith("is.") || !(name.slice(3) in about.fields)) continue;
     try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
   }
-  const plain = ["text", "where", "from", "to", "order"].map((name) => [name, words.get(name) ?? ""]);
+  const plain = ["text", "where", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
   Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
   $("text").value = asked.text;
 }
 
-const isQuestion = () => Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
+const isQuestion = () => !asked.view && Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
 
 export async function load() {
   running?.abort();
   const mine = running = new AbortController();
   const grid = $("grid");
   drawChips();
-  drawFilters(asked, about.fields, years, change);
+  drawFilters(asked, about, years, change);
   grid.setAttribute("aria-busy", "true");
   $("problem").hidden = $("empty").hidden = true;
   const waiting = setTimeout(() => {
@@ -109,7 +121,7 @@ export async function load() {
     $("status").textContent = "Looking …";
   }, 160);
   try {
-    await (isQuestion() ? search : browse)(mine.signal);
+    await (asked.view === "duplicates" ? compare : isQuestion() ? search : browse)(mine.signal);
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
     setShown(null);
@@ -166,7 +178,7 @@ async function browse(signal) {
   timeline = found;
   if (!where) {
     years = [...new Set(found.months.map(({ month }) => yearOf(month)).filter(Boolean))];
-    drawFilters(asked, about.fields, years, change);
+    drawFilters(asked, about, years, change);
   }
   const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
   setShown(new Listing(found, sections(found.days), page, load));
@@ -175,6 +187,19 @@ async function browse(signal) {
   const mine = shown;
   $("status").textContent = `${count(found.total, "picture")}.`;
   if (!where) shown.load(0).then(() => { if (mine === shown) suggest(); }, () => {});
+}
+
+async function compare(signal) {
+  const number = Math.min(100, limit);
+  timeline = null;
+  hideTimeline();
+  const told = (share) => { $("status").textContent = `Comparing all pictures … ${Math.round(share * 100)} %`; };
+  const { source, words, more } = await duplicates(signal, told, number);
+  if (signal.aborted) return;
+  setShown(source);
+  $("status").textContent = words;
+  $("more").hidden = !more || number === 100;
+  $("more").textContent = "Show more";
 }
 
 function setShown(next) {

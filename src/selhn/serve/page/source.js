@@ -4,10 +4,10 @@ const PAGES_KEPT = 60;
 
 // Answers that are all there.
 export class Found {
-  constructor(items) {
+  constructor(items, sections = [{ title: "", first: 0, count: items.length }]) {
     this.items = items;
     this.total = items.length;
-    this.sections = [{ title: "", first: 0, count: this.total }];
+    this.sections = sections;
     this.learnt = new Map();
   }
 

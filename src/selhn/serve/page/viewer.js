@@ -21,6 +21,7 @@ export function startViewer(given) {
   on("before", () => turn(-1));
   on("next", () => turn(1));
   on("info", () => tell(!dialog.classList.contains("told-open")));
+  on("delete", async () => { if (await use.remove([item])) leave(); });
   on("copy", () => copy(item.id, $("detail-copy")));
   dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
   dialog.addEventListener("keydown", keys);
@@ -92,6 +93,7 @@ function draw() {
   $("detail-facts").replaceChildren(...facts(item));
   credit(item.metadata);
   $("detail-less").hidden = !use.text();
+  $("detail-delete").hidden = !use.can.write;
   $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(item.id);
   $("detail-download").hidden = !item.picture;
   linkOriginal($("detail-open"), item, false);

@@ -1,0 +1,109 @@
+// Several pictures at once: a click on the circle, a long press, or shift and a click; and removing them.
+import { $, count, el } from "./dom.js";
+import { write } from "./http.js";
+
+const LONG = 450; // milliseconds of a press that selects
+const selected = new Map();
+let use, last = null, pressed = false;
+
+export function startSelecting(given) {
+  use = given;
+  $("select-none").addEventListener("click", clear);
+  $("select-remove").addEventListener("click", () => remove([...selected.values()]));
+  addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !selected.size || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    clear();
+  }, { capture: true });
+  const grid = $("grid");
+  let timer;
+  grid.addEventListener("pointerdown", (event) => {
+    const card = event.target.closest(".card[data-id]");
+    pressed = false;
+    clearTimeout(timer);
+    if (card && event.pointerType === "touch") timer = setTimeout(() => { pressed = true; toggle(Number(card.dataset.place)); }, LONG);
+  });
+  for (const name of ["pointerup", "pointercancel", "pointermove"]) {
+    grid.addEventListener(name, (event) => { if (name !== "pointermove" || Math.hypot(event.movementX, event.movementY) > 4) clearTimeout(timer); });
+  }
+  grid.addEventListener("contextmenu", (event) => { if (pressed) event.preventDefault(); });
+}
+
+// A circle on every card, once it is known what the card shows.
+export function addCircle(card, place, item) {
+  card.append(el("button", { type: "button", class: "circle", tabindex: -1, "aria-label": "Select", "aria-pressed": "false",
+    onclick: (event) => choose(place, event.shiftKey) }));
+  mark(card, item.id);
+}
+
+function mark(card, id) {
+  card.classList.toggle("chosen", selected.has(id));
+  card.querySelector(".circle").setAttribute("aria-pressed", String(selected.has(id)));
+}
+
+// Whether a click on a picture selects it, and does not open it.
+export function selects(place, event) {
+  if (pressed) return true;
+  if (!selected.size && !event.shiftKey && !event.ctrlKey && !event.metaKey) return false;
+  choose(place, event.shiftKey);
+  return true;
+}
+
+function choose(place, range) {
+  if (range && last !== null) between(last, place);
+  else toggle(place);
+}
+
+async function between(one, other) {
+  const shown = use.shown();
+  for (let place = Math.min(one, other); place <= Math.max(one, other); place++) {
+    const item = await shown.load(place);
+    if (item) selected.set(item.id, item);
+  }
+  last = other;
+  draw();
+}
+
+function toggle(place) {
+  const item = use.shown().item(place);
+  if (!item) return;
+  if (!selected.delete(item.id)) selected.set(item.id, item);
+  last = place;
+  draw();
+}
+
+export function clear() {
+  selected.clear();
+  last = null;
+  draw();
+}
+
+function draw() {
+  for (const card of $("grid").querySelectorAll(".card[data-id]")) mark(card, card.dataset.id);
+  $("selection").hidden = !selected.size;
+  $("select-count").textContent = `${count(selected.size, "picture")} selected`;
+  $("grid").classList.toggle("selecting", selected.size > 0);
+}
+
+// Asks first; what is removed and what stays is said as it is.
+export async function remove(items) {
+  $("sure-title").textContent = `Remove ${items.length === 1 ? "this picture" : count(items.length, "picture")} from the collection?`;
+  const dialog = $("sure");
+  dialog.returnValue = "";
+  dialog.showModal();
+  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
+  if (dialog.returnValue !== "yes") return false;
+  const wrong = [];
+  for (const item of items) {
+    try {
+      await write("DELETE", "/item", { id: item.id });
+      selected.delete(item.id);
+    } catch (error) {
+      wrong.push(error.message);
+    }
+  }
+  draw();
+  use.changed(wrong.length ? `${count(wrong.length, "picture")} could not be removed. ${wrong[0]}` : `${count(items.length, "picture")} removed.`);
+  return true;
+}

@@ -1,5 +1,6 @@
 """Every route, asked well and badly."""
 
+import asyncio
 import io
 import json
 import time
@@ -9,9 +10,11 @@ import pytest
 import torch
 from picture_cases import encoded, huge_png, photo
 from PIL import Image
+from starlette.requests import ClientDisconnect, Request
 from tiny import NUMBER, WORDS
 
 from selhn.search import Item
+from selhn.serve.api import while_connected
 from selhn.serve.limits import Limits
 from selhn.serve.service import Service
 
@@ -350,3 +353,28 @@ def test_deep_metadata_are_refused_and_not_kept(client):
     kind = {"content-type": "application/json"}
     assert client.patch("/api/v1/item", params={"id": first}, content=deep, headers=kind).status_code == 400
     assert client.get("/api/v1/items").status_code == 200
+
+
+def test_a_picture_that_nobody_waits_for_is_not_decoded():
+    """Whoever scrolls past thousands of pictures leaves requests behind, which must not keep others waiting."""
+    ended = []
+
+    async def receive():
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def main():
+        with pytest.raises(ClientDisconnect):
+            await while_connected(Request({"type": "http"}, receive), work())
+        await asyncio.sleep(0)
+        assert await while_connected(Request({"type": "http"}, receive), asyncio.sleep(0, "done")) == "done"
+
+    asyncio.run(main())
+    assert ended == ["cancelled"]

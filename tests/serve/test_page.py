@@ -324,7 +324,7 @@ def test_a_service_with_a_token(open_page, start_server):
     page.fill("#token", "a-long-secret")
     page.press("#token", "Enter")
     playwright.expect(page.locator(".open")).to_have_count(NUMBER)
-    until(page, "document.querySelector('.frame img').naturalWidth > 0")
+    until(page, "document.querySelector('.frame img')?.naturalWidth > 0")
     assert page.locator(".frame img").first.get_attribute("src").startswith("blob:")
     handed = open_page(f"{server.address}/#token=a-long-secret")
     playwright.expect(handed.locator(".open")).to_have_count(NUMBER)

@@ -1,10 +1,12 @@
 """The routes for search, items, training runs and the service itself."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from starlette.requests import ClientDisconnect
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.version import __version__
@@ -24,6 +26,7 @@ PICTURE_BODY: dict[str, Any] = {
 
 FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"*/*": {}}, "description": "The file."}}
 
+Value = TypeVar("Value")
 Search = Annotated[messages.SearchRequest, Query()]
 TOLD_LIMITS = {"answers": "answers", "query": "query", "bytes": "body", "pixels": "pixels"}
 MOST_CAPTIONS = 100
@@ -103,7 +106,7 @@ def api_routes(service: Service) -> APIRouter:
         """The picture of an item, reduced to 160, 320, 640, 1280 or 2560 pixels."""
         path = await _located(service, id)
         assert service.thumbnails is not None
-        content, tag = await service.decode(service.thumbnails.get, path, size)
+        content, tag = await while_connected(request, service.decode(service.thumbnails.get, path, size))
         headers = {"Cache-Control": "private, max-age=600", "Vary": "Authorization"}
         return await tagged(request, content, tag, "image/jpeg", headers)
 
@@ -128,6 +131,24 @@ def api_routes(service: Service) -> APIRouter:
     _writing_routes(router, service)
     _run_routes(router, service)
     return router
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
+    """The result of some work, which ends if the client goes away: who scrolls past pictures leaves many behind."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 async def tagged(request: Request, content: bytes, tag: str, kind: str, headers: dict[str, str]) -> Response:

@@ -7,8 +7,9 @@ const NEAR = 700; // pixels above and below the view that are drawn too
 const FAST = 5; // screens per second beyond which nothing is asked for until the page stands
 const UNKNOWN = 4 / 3;
 const EMPTY = { rows: [], heads: [], lefts: [], widths: [], height: 0 };
-const cards = new Map(), heads = new Map();
-let act, source = null, plan = EMPTY, current = 0, frame = 0, waiting, learning, before = { y: 0, time: 0 };
+const MOST_FLYING = 12; // pictures that are on their way at a time
+const cards = new Map(), heads = new Map(), waitingPictures = [];
+let act, source = null, plan = EMPTY, current = 0, frame = 0, flying = 0, waiting, learning, before = { y: 0, time: 0 };
 
 export function startGrid(actions) {
   act = actions;
@@ -23,7 +24,10 @@ export function setSource(shown) {
   plan = EMPTY;
   current = 0;
   clear();
-  if (source) source.arrived = (first, last) => { for (const place of cards.keys()) if (place >= first && place < last) fill(place); };
+  if (source) {
+    source.arrived = (first, last) => { for (const place of cards.keys()) if (place >= first && place < last) fill(place); };
+    source.failed = () => { if (source === shown) draw(); };
+  }
   arrange();
 }
 
@@ -97,9 +101,7 @@ function drawHeads(from, to) {
 }
 
 function drop(place) {
-  const made = cards.get(place);
-  made.querySelector("img")?.removeAttribute("src"); // what is still loading is not needed any more
-  made.remove();
+  cards.get(place).remove();
   cards.delete(place);
 }
 
@@ -147,16 +149,44 @@ function none(frame, words) {
 }
 
 function picture(place, item, made, frame) {
-  const image = el("img", { alt: "", decoding: "async", onerror: () => { if (made.isConnected) none(frame, "no picture"); }, onload: () => {
+  let again = true;
+  const image = el("img", { alt: "", decoding: "async", onload: () => {
+    landed();
     image.classList.add("come");
     if (source?.item(place) !== item || source.shape(place)) return;
     source.learn(place, image.naturalWidth / image.naturalHeight);
     clearTimeout(learning);
     learning = setTimeout(arrange, 150);
+  }, onerror: () => {
+    landed();
+    if (again) setTimeout(() => wait(made, ask), 1200); // the service may have been busy
+    else none(frame, "no picture");
+    again = false;
   } });
   const side = Math.max(plan.widths[place], plan.rows[rowOf(place)].height) * Math.min(devicePixelRatio, 2);
-  show(image, item.id, side > 400 ? 640 : 320);
+  const ask = () => show(image, item.id, side > 400 ? 640 : 320);
+  wait(made, ask);
   return image;
+}
+
+// Few pictures are asked for at a time, and those that were scrolled past before their turn are not.
+function wait(made, ask) {
+  waitingPictures.push({ made, ask });
+  begin();
+}
+
+function begin() {
+  while (flying < MOST_FLYING && waitingPictures.length) {
+    const { made, ask } = waitingPictures.shift();
+    if (!made.isConnected) continue;
+    flying += 1;
+    ask();
+  }
+}
+
+function landed() {
+  flying -= 1;
+  begin();
 }
 
 export function focusCard(place) {

@@ -1,6 +1,7 @@
 // What the grid and the viewer show: positions from 0 to total, whose items come when they are wanted.
 const PAGE = 100;
 const PAGES_KEPT = 60;
+const AGAIN = 1500; // milliseconds until a page that did not come is asked for again
 
 // Answers that are all there.
 export class Found {
@@ -30,7 +31,7 @@ export class Listing {
   constructor({ total, shapes, version }, sections, fetchPage, changed) {
     Object.assign(this, { total, shapes, version, sections, fetchPage, changed });
     this.pages = new Map();
-    this.arrived = () => {};
+    this.arrived = this.failed = () => {};
   }
 
   item(place) { return this.pages.get(Math.floor(place / PAGE))?.items?.[place % PAGE]; }
@@ -49,7 +50,9 @@ export class Listing {
         this.pages.delete(number);
       }
     }
-    for (let number = from; number <= to; number++) this.page(number).catch(() => {});
+    for (let number = from; number <= to; number++) {
+      this.page(number).catch((error) => { if (error.name !== "AbortError") setTimeout(() => this.failed(), AGAIN); });
+    }
   }
 
   page(number) {

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from selhn.base.errors import SelhnError
 from selhn.data import load_data
 from selhn.search import Item, Query, Record
 from selhn.search.items import split_ids, split_items
@@ -63,6 +64,27 @@ def test_names_that_a_split_has_twice():
     split = load_data("world", images=100).test
     names = ["a"] * split.num_images
     assert split_ids(replace(split, image_names=names))[:3] == ["a", "a#1", "a#2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "without"),
+    [
+        ("dog -snow", "dog", "snow"),
+        ("-snow a  dog -grass", "a dog", "snow grass"),
+        ("a well-known dog - in -5 degrees", "a well-known dog - in -5 degrees", None),
+        ("-snow", "-snow", None),
+        ("  ", "  ", None),
+    ],
+)
+def test_words_that_are_not_wanted(words, text, without):
+    query = Query.minus(words)
+    assert (query.text, query.without) == (text, without)
+
+
+def test_what_is_not_wanted_counts_against():
+    assert Query("a", without="b").shares == {"text": pytest.approx(2 / 3), "without": pytest.approx(-1 / 3)}
+    with pytest.raises(SelhnError, match="the query is empty"):
+        _ = Query(without="b").shares
 
 
 def test_weights():

@@ -61,6 +61,10 @@ def test_every_direction(searched):
         weights = {"text": 3, "image": -1}
         hits = searched.search(text="word1 word2", image=REGIONS, weights=weights, find=kind)
         check(searched, hits, expected(searched, both, kind), 5)
+        other = encode_queries_of_text(searched.model, ["word3"])[0]
+        away = [(2 / 3, "text", text), (-1 / 3, "text", other)]
+        hits = searched.search(Query("word1 word2", without="word3", find=kind))
+        check(searched, hits, expected(searched, away, kind), 5)
 
 
 @torch.no_grad()

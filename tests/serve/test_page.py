@@ -216,6 +216,35 @@ def test_nothing_fits_and_loading_are_said(open_page, server):
     assert page.locator("#grid").get_attribute("aria-busy") is None
 
 
+def test_what_fits_is_shown_first(open_page, server):
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+
+    def answer(fits):
+        def fulfil(route):
+            found = route.fetch().json()
+            for row, hit in enumerate(found["answers"]):
+                hit["fit"] = 0.9 if row < fits else 0.2
+            route.fulfill(json={**found, "fits": fits})
+
+        page.unroute_all()
+        page.route("**/api/v1/search**", fulfil)
+
+    answer(2)
+    ask(page, "a red dog")
+    playwright.expect(page.locator(".card .score")).to_have_count(2)
+    playwright.expect(page.locator("#status")).to_have_text("2 pictures for “a red dog”, best first.")
+    assert page.evaluate("document.querySelector('.fit i').style.width") == "90%", "absolute"
+    page.get_by_role("button", name="Show weaker matches").click()
+    playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
+    playwright.expect(page.locator("#more")).to_be_hidden()
+    answer(0)
+    ask(page, "ein roter dog im snow")
+    playwright.expect(page.locator("#status")).to_have_text(
+        "The model reads English. Nothing fits well. The nearest pictures:"
+    )
+
+
 def test_names_that_look_like_markup_stay_names(open_page, server):
     page = open_page(server.address)
     page.wait_for_selector(".open")

@@ -24,7 +24,10 @@ from selhn.search.where import Where
 Picture: TypeAlias = Float[Tensor, "M F"] | str | Path | Image
 """The regions of an image, or a picture by its file or as PIL opens it, if the index knows its extractor."""
 _PICTURE_NAME = re.compile(r"\S+\.(?:jpe?g|png|gif|webp|tiff?|bmp|heic|avif)", re.IGNORECASE)
-MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image"}
+MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image", "without": "text"}
+WEIGHTS = {"without": -0.5}
+"""Default weights of parts that do not count 1."""
+_MINUS = re.compile(r"(?:^|(?<=\s))-(?=[^\W\d_])(\S+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +39,15 @@ class Query:
     like: str | None = None
     """The id of an item, whose image is meant."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """How much each part counts, 1 by default: {"text": 2, "like": -0.5}. Only their ratios matter."""
+    """How much each part counts: {"text": 2, "like": -0.5}. By default 1, `without` -0.5. Only their ratios matter."""
     where: Where | None = None
     """A filter on metadata, see `where.py`."""
     find: Kind = "image"
     """Whether images or captions are the answers."""
     k: int = 5
     """Number of answers."""
+    without: str | None = None
+    """A text that answers should not be about; it counts -0.5."""
 
     def __post_init__(self) -> None:
         require_kind("k", self.k, int)
@@ -55,6 +60,13 @@ class Query:
                 f"the query is a {type(self.image).__name__}: give a text, image= with a file, a PIL image or regions "
                 "(M, F), or a Query; `search_many` takes a list of them"
             )
+
+    @classmethod
+    def minus(cls, words: str) -> "Query":
+        """A query from words as people type them: in "dog -snow", snow is not wanted. A lone "-snow" is a text."""
+        unwanted = _MINUS.findall(words)
+        text = " ".join(_MINUS.sub(" ", words).split())
+        return cls(text, without=" ".join(unwanted)) if unwanted and text else cls(words)
 
     @classmethod
     def of(
@@ -77,14 +89,14 @@ class Query:
     def shares(self) -> dict[str, float]:
         """The weights of the parts that the query has; their sizes add up to 1."""
         parts = [part for part in MODALITY if getattr(self, part) is not None]
-        if not parts:
+        if not parts or parts == ["without"]:
             raise SelhnError("the query is empty: give a text, an image, or the id of an item")
         unknown = [name for name in self.weights if name not in parts]
         if unknown:
             raise SelhnError(
                 f"there is a weight for {unknown[0]!r} but no such part: this query has {', '.join(parts)}"
             )
-        weights = {part: float(self.weights.get(part, 1.0)) for part in parts}
+        weights = {part: float(self.weights.get(part, WEIGHTS.get(part, 1.0))) for part in parts}
         total = sum(map(abs, weights.values()))
         if not math.isfinite(total) or total == 0:
             raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
@@ -146,6 +158,7 @@ def encode_queries(
         "text": partial(encode_queries_of_text, model),
         "image": partial(encode_queries_of_images, model),
         "like": encode_like,
+        "without": partial(encode_queries_of_text, model),
     }
     shares = [query.shares for query in queries]
     vectors, weights = {}, {}

@@ -21,7 +21,7 @@ class Filter(BaseModel):
 class SearchRequest(Filter):
     """A sentence, an item, or both; a picture in the body of a POST is added to them."""
 
-    text: Annotated[str | None, Field(description="A sentence.")] = None
+    text: Annotated[str | None, Field(description='A sentence; in "dog -snow" snow is not wanted.')] = None
     like: Annotated[str | None, Field(description="The id of an item.")] = None
     k: Annotated[int, Field(ge=1, description="Number of answers.")] = 24
     find: Annotated[Literal["image", "text"], Field(description="Pictures, or captions.")] = "image"
@@ -37,7 +37,8 @@ class SearchRequest(Filter):
         weights = {part: weight for part, weight in given.items() if weight is not None}
         if self.text is not None and (self.like is not None or image is not None):
             weights.setdefault("text", TEXT_WEIGHT)
-        return Query(self.text, image, self.like, weights, self.where, self.find, self.k)
+        typed = Query() if self.text is None else Query.minus(self.text)
+        return Query(typed.text, image, self.like, weights, self.where, self.find, self.k, typed.without)
 
 
 class BrowseRequest(Filter):

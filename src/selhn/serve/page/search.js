@@ -7,6 +7,7 @@ import { focusCard, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
 import { acceptPictures } from "./picture.js";
 import { addCircle, remove, selects, startSelecting } from "./select.js";
+import { perhapsNotEnglish } from "./language.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
 import { add, startUpload } from "./upload.js";
@@ -166,9 +167,10 @@ function present() {
   const what = [asked.text && `“${asked.text}”`, asked.like && (asked.like.less ? "less like that picture" : "that picture"),
     asked.picture && "your picture"].filter(Boolean).join(" and ");
   const order = asked.order === "newest" ? "newest first" : "best first";
-  $("status").textContent = fits === 0 ? "Nothing fits well. The nearest pictures:" :
-    fits !== null && limit === fits ? `${count(fits, "picture")} for ${what}, ${order}` :
-      `The ${count(best.length, "picture")} closest to ${what}, ${order}`;
+  const words = fits === 0 ? "Nothing fits well. The nearest pictures:" :
+    fits !== null && limit === fits ? `${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.` :
+      `The ${count(best.length, "picture")} closest to ${what}, ${order}.`;
+  $("status").textContent = perhapsNotEnglish(asked.text) ? `The model reads English. ${words}` : words;
 }
 
 async function browse(signal) {

@@ -53,7 +53,7 @@ function dates(asked, years, change) {
   const words = !set ? "any date" : whole(from) && from.length === 4 ? from : [from && `from ${from}`, to && `to ${to}`].filter(Boolean).join(" ");
   const input = (name, label) => el("label", {}, label, el("input", { type: "date", name, min: "1826-01-01", max: "2199-12-31",
     onchange: (event) => change({ [name]: event.target.value }) }));
-  const made = $("filters").querySelector("details.dates[open]") ?? el("details", { class: "dates", onkeydown: closeOnEscape }, el("summary"),
+  const made = $("filters").querySelector("details.dates[open]") ?? el("details", { class: "dates", onkeydown: closeOnEscape, ontoggle: place }, el("summary"),
     el("div", { class: "sheet" }, el("div", { class: "years" }), el("div", { class: "span" }, input("from", "From"), input("to", "To")),
       el("button", { type: "button", class: "any", onclick: () => change({ from: "", to: "" }) }, "Any date")));
   const [summary, sheet] = made.children;
@@ -65,6 +65,11 @@ function dates(asked, years, change) {
   for (const field of sheet.querySelectorAll("input")) if (field !== document.activeElement) field.value = full(asked[field.name], field.name);
   sheet.querySelector(".any").hidden = !set;
   return made;
+}
+
+// On a phone the row of filters scrolls, and would cut off what hangs below it.
+function place({ currentTarget: { firstChild, lastChild } }) {
+  lastChild.style.setProperty("--under", `${firstChild.getBoundingClientRect().bottom + 6}px`);
 }
 
 function closeOnEscape(event) {

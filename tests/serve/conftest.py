@@ -90,7 +90,7 @@ def start_server(tmp_path_factory):
         server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is there, no other event loop can run in this thread
 def browser():
     from page_driver import CHROMIUM, playwright
 

@@ -130,7 +130,7 @@ def test_more_pictures_than_are_answered_at_a_time_wait_their_turn():
 def test_the_page_on_the_service_names_them():
     limits, page = Limits(), (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
     for words in (
-        f"| picture in a body | {limits.body // 2**20} MiB, {limits.pixels // 10**6} million pixels |",
+        f"| picture in a body | {limits.body // 2**20} MiB, {limits.pixels // 10**6} million pixels",
         f"| JSON | {limits.text_body // 2**20} MiB |",
         f"| sentence, filter | {limits.query:,} characters |",
         f"| answers | {limits.answers} |",

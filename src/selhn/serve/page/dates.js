@@ -26,6 +26,7 @@ export function timeWords(date) {
 // Headings: a day each where days have many pictures, else months, else years; never a row of half-empty rows.
 export function sections(days) {
   const total = days.reduce((sum, [, count]) => sum + count, 0);
+  if (days.every(([day]) => !day)) return total ? [{ title: "", first: 0, count: total }] : [];
   const grouped = (length) => {
     const groups = [];
     let first = 0;

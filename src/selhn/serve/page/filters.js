@@ -19,7 +19,7 @@ export function drawFilters(asked, { fields, can }, years, change) {
   for (const [name, values] of Object.entries(fields)) if (!HIDDEN.has(name)) made.push(field(name, values, asked, change));
   if (asked.where) made.unshift(el("button", { type: "button", class: "set", "aria-label": `Remove the filter ${asked.where}`,
     onclick: () => change({ where: "" }) }, el("span", {}, asked.where), " ×"));
-  made.push(order(asked, change));
+  if (years.length) made.push(order(asked, change));
   if (can.duplicates) made.push(el("button", { type: "button", class: asked.view ? "set" : "", "aria-pressed": String(Boolean(asked.view)),
     onclick: () => change({ view: asked.view ? "" : "duplicates" }) }, "Duplicates"));
   const kept = made.find((one) => one?.isConnected); // moved, it would lose the focus

@@ -1,4 +1,4 @@
-// Several pictures at once: a click on the circle, a long press, or shift and a click; and removing them.
+// Several pictures at once: a click on the circle, a long press, x, or shift and a click; and removing them.
 import { $, count, el } from "./dom.js";
 import { write } from "./http.js";
 
@@ -27,6 +27,9 @@ export function startSelecting(given) {
   for (const name of ["pointerup", "pointercancel", "pointermove"]) {
     grid.addEventListener(name, (event) => { if (name !== "pointermove" || Math.hypot(event.movementX, event.movementY) > 4) clearTimeout(timer); });
   }
+  grid.addEventListener("keydown", (event) => {
+    if (event.key === "x" && !event.ctrlKey && !event.metaKey && event.target.matches(".open")) toggle(Number(event.target.closest(".card").dataset.place));
+  });
   grid.addEventListener("contextmenu", (event) => { if (pressed) event.preventDefault(); });
 }
 

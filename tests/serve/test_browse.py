@@ -32,12 +32,14 @@ def test_browsing_ends_with_the_last_picture(page):
         page,
         f"({SEEN})().every(([place, , width, height]) => place >= {NUMBER} || Math.abs(width / height - 1.5) < 0.02)",
     )
-    seen = {}
-    for _ in range(40):
+    seen, ended = {}, False
+    while not ended:
+        ended = page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
+        until(page, "document.querySelector('.card') && !document.querySelector('.card:not([data-id])')")
         for place, name, width, height in page.evaluate(SEEN):
             seen[int(place)] = name, width / height
-        page.mouse.wheel(0, 400)
-        page.wait_for_timeout(60)
+        page.evaluate("scrollBy(0, innerHeight)")
+        page.wait_for_timeout(50)
     assert sorted(seen) == list(range(NUMBER + MORE))
     assert [seen[place][0] for place in range(NUMBER, NUMBER + 3)] == ["more000.png", "more001.png", "more002.png"]
     shapes = [seen[NUMBER + place][1] for place in range(4)]

@@ -11,8 +11,9 @@ def test_whole_picture_then_cells_row_by_row():
     assert boxes[0].tolist() == [0, 0, 1, 1]
     assert torch.allclose(boxes[2], torch.tensor([third, 0, 2 * third, third]))
     assert torch.allclose(boxes[9], torch.tensor([2 * third, 2 * third, 1, 1]))
-    with pytest.raises(ValueError, match="cells is 0"):
-        grid_boxes(0)
+    assert torch.equal(grid_boxes(0), boxes[:1])
+    with pytest.raises(ValueError, match="cells is -1"):
+        grid_boxes(-1)
 
 
 def test_cells_that_fit_the_map_are_plain_means():

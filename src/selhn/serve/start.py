@@ -58,8 +58,8 @@ def serve(
 
 
 def missing_packages(names: Sequence[str]) -> str:
-    """Those of some packages that are not installed, in words."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    """Those of some packages that are not installed, in words; `a|b` is there if a or b is."""
+    missing = [name.split("|")[0] for name in names if not any(map(importlib.util.find_spec, name.split("|")))]
     return " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
 
 

@@ -209,6 +209,7 @@ def test_adding_selecting_and_removing(open_page, server):
 
 def test_a_long_press_selects_and_the_viewer_removes(open_page, server):
     page = open_page(server.address, **PHONE)
+    expect(page.locator(".open").first).to_be_visible()  # the page listens
     page.set_input_files(
         "#upload-files", {"name": "93.png", "mimeType": "image/png", "buffer": encoded(photo(93), "PNG")}
     )

@@ -127,3 +127,11 @@ def open_page(browser):
     for context in opened:
         context.close()
     assert not wrong
+
+
+@pytest.fixture
+def page(open_page, server):
+    """The first page of the server of the test's own file, with pictures in it."""
+    page = open_page(server.address)
+    page.wait_for_selector(".open")
+    return page

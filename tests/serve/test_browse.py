@@ -17,13 +17,6 @@ def server(start_server):
     return start_server(more=MORE)
 
 
-@pytest.fixture
-def page(open_page, server):
-    page = open_page(server.address)
-    page.wait_for_selector(".open")
-    return page
-
-
 def test_browsing_ends_with_the_last_picture(page):
     """Only what is near the view is in the document; rows keep the shapes of the pictures."""
     expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")

@@ -21,13 +21,6 @@ def server(start_server):
     return start_server()
 
 
-@pytest.fixture
-def page(open_page, server):
-    page = open_page(server.address)
-    page.wait_for_selector(".open")
-    return page
-
-
 def test_it_begins_with_what_there_is(page):
     assert page.title() == "Tiny pictures · selhn"
     assert page.locator("h1").inner_text() == "Tiny pictures"

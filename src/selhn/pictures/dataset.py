@@ -21,7 +21,7 @@ from selhn.data.splits import SPLITS
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
-from selhn.pictures.picture_files import Found, find_pictures, read_bytes, why_other, writable
+from selhn.pictures.picture_files import Found, find_pictures, missing_packages, read_bytes, why_other, writable
 
 ARRAYS = ("features", "x", "feat")
 """Names under which a `.npz` file may hold its features."""
@@ -114,7 +114,8 @@ def _read_folder(
         )
     file = None if captions is None else Path(captions).resolve()
     refused = extracted.report.refused
-    unused = found.closed + [(path, why_other(path)) for path in found.others if path.resolve() != file]
+    missing = missing_packages()
+    unused = found.closed + [(path, why_other(path, missing)) for path in found.others if path.resolve() != file]
     refused += [(writable(path, found.folder), why) for path, why in unused]
     refused += [(name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched]
     own_texts = [texts[name].texts if name in texts else () for name in names]

@@ -287,7 +287,7 @@ class Library:
         prepared = extractor.prepare(picture.image)
         suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(picture.format, picture.format.lower())
         root = self.folders[0]
-        path = root / UPLOADS / f"{content_key(content).hex()[:24]}.{suffix}"
+        path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
         path.parent.mkdir(exist_ok=True)
         if path.parent.is_symlink():
             raise SelhnError(f"{path.parent} is a link to another folder: remove it")
@@ -321,7 +321,7 @@ class Library:
         path = self.picture(name)
         uploads = [folder / UPLOADS for folder in self.folders]
         # People's own files may be in such a folder, but have other names.
-        if path is not None and (path.parent not in uploads or path.stem != content_key(path.read_bytes()).hex()[:24]):
+        if path is not None and (path.parent not in uploads or path.stem != _upload_name(path.read_bytes())):
             path = None
         self.index.delete([name])
         self.know_ids()
@@ -341,3 +341,7 @@ class Library:
 def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
     """With what its file says; metadata that it already has are kept."""
     return replace(item, regions=regions, metadata={**facts, **item.metadata})
+
+
+def _upload_name(content: bytes) -> str:
+    return content_key(content).hex()[:24]

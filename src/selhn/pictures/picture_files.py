@@ -91,9 +91,9 @@ def missing_packages() -> dict[str, str]:
     return {suffix: name for suffix, name in PACKAGES.items() if name in missing}
 
 
-def why_other(path: Path) -> str:
-    """Why a file is not among the pictures of a folder."""
-    package = missing_packages().get(path.suffix.lower())
+def why_other(path: Path, missing: Mapping[str, str]) -> str:
+    """Why a file is not among the pictures of a folder; `missing` is what `missing_packages` says."""
+    package = missing.get(path.suffix.lower())
     return f"needs a package that is not installed: pip install {package}" if package else "is not a picture"
 
 

@@ -19,7 +19,7 @@ from selhn.serve.watched_runs import WatchedRuns
 PICTURE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "The bytes of a JPEG, PNG, WebP, GIF, BMP or TIFF file.",
+        "description": "The bytes of a JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP, TIFF or RAW file.",
         "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
@@ -47,6 +47,24 @@ def api_routes(service: Service) -> APIRouter:
         """Search by the picture in the body, optionally combined with a sentence or an item."""
         return await _answers(service, asked, await read_picture(request))
 
+    @router.get("/look", tags=["search"])
+    async def look(id: str, text: str) -> messages.LookMessage:
+        """Which parts of a picture the words of a sentence are about."""
+        if service.looking is None:
+            raise NotFound("the model of this service cannot compare words with regions")
+        _check_length(service, text, "the text")
+        path = await _located(service, id)
+        await service.decode(service.looking.prepare, path)
+        return await service.queries.run(service.looking.look, path, text)
+
+    _item_routes(router, service)
+    _about_routes(router, service)
+    _writing_routes(router, service)
+    _run_routes(router, service)
+    return router
+
+
+def _item_routes(router: APIRouter, service: Service) -> None:
     @router.get("/items", tags=["items"])
     async def items(asked: Annotated[messages.BrowseRequest, Query()]) -> messages.Items:
         """List items, by default in the order of adding."""
@@ -116,21 +134,6 @@ def api_routes(service: Service) -> APIRouter:
         """The file of a picture, unchanged; as a download if asked for, or if browsers cannot show its format."""
         path = await _located(service, id)
         return await service.read(originals.original, path, download)
-
-    @router.get("/look", tags=["search"])
-    async def look(id: str, text: str) -> messages.LookMessage:
-        """Which parts of a picture the words of a sentence are about."""
-        if service.looking is None:
-            raise NotFound("the model of this service cannot compare words with regions")
-        _check_length(service, text, "the text")
-        path = await _located(service, id)
-        await service.decode(service.looking.prepare, path)
-        return await service.queries.run(service.looking.look, path, text)
-
-    _about_routes(router, service)
-    _writing_routes(router, service)
-    _run_routes(router, service)
-    return router
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

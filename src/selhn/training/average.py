@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
 from selhn.base.tensor_files import check_fits
@@ -41,6 +41,9 @@ class WeightAverage:
         shared = {id(part): part for part in (model.tokenizer, *frozen)}
         self.model = copy.deepcopy(model, shared).eval().requires_grad_(False)
         """The averaged model; `current` brings what is not averaged up to date."""
+        for part in self.model.modules():
+            if isinstance(part, nn.RNNBase):  # cuDNN wants its weights in one piece, and copies are in many
+                part.flatten_parameters()
         copies = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         followed = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
         copied = dict(model.named_buffers())

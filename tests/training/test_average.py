@@ -12,7 +12,7 @@ from selhn.losses import InfoNCE, TripletSelHN
 from selhn.models import Twins, load_model
 from selhn.runs import read_log
 from selhn.training import train
-from selhn.training.average import WeightAverage
+from selhn.training.average import EVERY_STEP_UNTIL, LATER_EVERY, WeightAverage
 
 
 def moved(model, seed):
@@ -44,6 +44,15 @@ def test_the_formula_for_every_model(name):
             torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-6)
         else:
             assert torch.equal(tensor.double(), seen[name]), f"{name} is as the model has it now"
+    before = {name: tensor.clone() for name, tensor in average.state().items()}
+    for step in range(LATER_EVERY + 1, LATER_EVERY * 2):
+        average.update(EVERY_STEP_UNTIL + step)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state().items()), "later, not every step"
+    seen = moved(model, 0)
+    average.update(EVERY_STEP_UNTIL + 2 * LATER_EVERY)
+    for name, tensor in average.state().items():
+        expected = seen[name] + 0.5**LATER_EVERY * (before[name].double() - seen[name])
+        torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-6)
     assert set(average.state()) >= trained
     batch = make_batch(regions=5)
     assert torch.isfinite(average.model(batch).scores).all()

@@ -148,6 +148,7 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
 
     averages = []
     monkeypatch.setattr(loop, "WeightAverage", Watched)
+    monkeypatch.setattr("selhn.training.average.EVERY_STEP_UNTIL", 10_000)
     run(tmp_path, "always", TripletSelHN(), ema=0.95, precision="float32")
     (average,) = averages
     moved = 0

@@ -17,9 +17,9 @@ class SelfDistillation(Protocol):
     same B pairs as the model sees them, t = `distil_temperature`, and softmax over the texts of an image or
     over the images of a text:
 
-        loss + distil / 2B  sum over the 2B anchors of  KL( softmax(a / t) || softmax(s / t) )
+        loss + distil * t / 2B  sum over the 2B anchors of  KL( softmax(a / t) || softmax(s / t) )
 
-    The gradient does not reach the teacher. It has no state of its own: the averages are checkpointed anyway.
+    The factor t makes its gradient as large as that of a triplet, whatever t is. It does not reach the teacher. It has no state of its own: the averages are checkpointed anyway.
 
     References:
         Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017.
@@ -39,8 +39,9 @@ class SelfDistillation(Protocol):
         assert self.average is not None
         # Without no_grad, for the kernels of training: none of the teacher's weights takes a gradient.
         teacher = self.average.model(batch).scores.detach()
-        distance = divergence(teacher, match.scores, self.config.distil_temperature)
-        return Match(match.scores, {**match.aux, "distillation": self.config.distil * distance}), None
+        temperature = self.config.distil_temperature
+        distance = divergence(teacher, match.scores, temperature)
+        return Match(match.scores, {**match.aux, "distillation": self.config.distil * temperature * distance}), None
 
 
 def divergence(

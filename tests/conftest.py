@@ -73,7 +73,7 @@ def check_golden_loss(golden):
 
     def check(name, loss_fn):
         arrays, config = golden(name)
-        assert len(config["matrices"]) == len(arrays["scores"]) == 6
+        assert len(config["matrices"]) == len(arrays["scores"]) > 0
         for matrix, scores, loss, grad in zip(
             config["matrices"], arrays["scores"], arrays["loss"], arrays["grad_scores"], strict=True
         ):

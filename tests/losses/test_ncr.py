@@ -28,7 +28,9 @@ def given_labels(loss_fn, labels):
 def test_golden(softness, golden, check_golden_loss):
     _, config = golden(f"loss_ncr_{softness}")
     labels = torch.tensor(config["labels"], dtype=torch.float64)
-    check_golden_loss(f"loss_ncr_{softness}", given_labels(NCR.official(softness=softness), labels))
+    check_golden_loss(
+        f"loss_ncr_{softness}", given_labels(NCR.official(margin=config["margin"], softness=softness), labels)
+    )
 
 
 def test_golden_warm_up(check_golden_loss):
@@ -48,7 +50,7 @@ def test_golden_pair_losses(golden):
 
 def test_golden_predictions(golden):
     arrays, config = golden("loss_ncr_predict")
-    assert len(config["matrices"]) == 5
+    assert len(config["matrices"]) == len(arrays["scores"]) > 0
     for k, matrix in enumerate(config["matrices"]):
         prediction = NCR.official().predict(torch.from_numpy(arrays["scores"][k]).double())
         torch.testing.assert_close(
@@ -59,7 +61,7 @@ def test_golden_predictions(golden):
 def test_golden_clean_pairs(golden):
     arrays, config = golden("loss_ncr_labeled_bxb")
     loss_fn, probability = NCR.official(), torch.tensor(config["clean_probability"], dtype=torch.float64)
-    assert len(config["matrices"]) == 5
+    assert len(config["matrices"]) == len(arrays["scores"]) > 0
     for k, matrix in enumerate(config["matrices"]):
         scores = torch.from_numpy(arrays["scores"][k]).double().requires_grad_()
         labels = loss_fn.clean_labels(probability, loss_fn.predict(scores))

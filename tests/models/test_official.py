@@ -1,4 +1,5 @@
 import contextlib
+import inspect
 import io
 import os
 import pickle
@@ -13,8 +14,10 @@ from model_cases import BERT, make_batch, make_model
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.layers import unit
 from selhn.losses import TripletHN
+from selhn.models import MODELS
 from selhn.models.official import LAYOUTS, load_official
 
+SIZES = ("dim", "feature_dim", "word_dim", "vocab_size")
 VSEPP = [
     ("vsepp_cosine", "vsepp", {}),
     ("vsepp_no_imgnorm", "vsepp", {"no_imgnorm": True}),
@@ -44,12 +47,40 @@ def recorded(golden):
     return load
 
 
-def first_of(lengths, size):
-    return torch.arange(size) < lengths[:, None]
+def first_of(lengths, like):
+    """A mask with the shape of the first two axes of another array."""
+    return torch.arange(like.shape[1]) < lengths[:, None]
 
 
 def close(ours, theirs, atol=2e-6, rtol=1e-5):
-    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
+    torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=rtol, atol=atol)
+
+
+def encoded(model, arrays):
+    """Recorded images, those of VSE++ with one region each, and texts."""
+    regions = arrays["regions"].to(next(model.parameters()).dtype)
+    images = model.encode_images(regions if regions.ndim == 3 else regions[:, None])
+    return images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], arrays["tokens"]))
+
+
+def settings_of(name, config):
+    """The recorded settings of a model, without the sizes: those are read from the weights."""
+    known = inspect.signature(MODELS[name].build).parameters
+    return {key: config[key] for key in config if key in known and key not in SIZES}
+
+
+def check_loss_and_gradients(scores, arrays, parameters, atol=1e-5, rtol=1e-4):
+    """The recorded loss of the first pairs, as many as its name says, and two gradients of it."""
+    name = next(key for key in arrays if key.startswith("thn_sum_"))
+    pairs = int(name.rsplit("x", 1)[1])
+    loss = TripletHN.official()(scores[:pairs, :pairs])
+    close(loss, arrays[name], atol=1e-5)
+    for ours, key in zip(torch.autograd.grad(loss, parameters), ("grad_img_fc", "grad_embed"), strict=True):
+        close(ours, arrays[key], atol, rtol)
+
+
+def check_sizes(model, config):
+    assert {key: model.settings[key] for key in SIZES} == {key: config[key] for key in SIZES}
 
 
 @pytest.mark.parametrize(("file", "name", "settings"), VSEPP)
@@ -57,75 +88,59 @@ def test_vsepp(recorded, file, name, settings):
     state, arrays, config = recorded(file)
     model = load_official(name, state, **settings)
     assert not model.training
-    assert model.settings["dim"] == config["dim"]
-    assert model.settings["vocab_size"] == config["vocab_size"]
-    images = model.encode_images(arrays["regions"][:, None], torch.ones(5, 1, dtype=torch.bool))
-    texts = model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))
+    check_sizes(model, config)
+    images, texts = encoded(model, arrays)
     scores = model.score(images, texts)
     close(images, arrays["image_emb"])
     close(texts, arrays["text_emb"])
     close(scores, arrays["scores"])
-    loss = TripletHN.official()(scores[:5, :5])
-    close(loss, arrays["thn_sum_5x5"], atol=1e-5)
-    loss.backward()
-    close(model.fc.weight.grad, arrays["grad_img_fc"], atol=1e-5, rtol=1e-4)
-    close(model.embed.weight.grad, arrays["grad_embed"], atol=1e-5, rtol=1e-4)
+    check_loss_and_gradients(scores, arrays, [model.fc.weight, model.embed.weight])
 
 
 def test_vsepp_in_double_precision(recorded):
     state, arrays, _ = recorded("vsepp_order")
     model = load_official("vsepp_order", state).double()
-    images = model.encode_images(arrays["regions"][:, None].double(), torch.ones(5, 1, dtype=torch.bool))
-    scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
-    close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+    close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
 def test_cross_attention(recorded, file, name):
     state, arrays, config = recorded(file)
-    model = load_official(name, state)
-    assert {key: model.settings[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")} == {
-        key: config[key] for key in ("dim", "feature_dim", "word_dim", "vocab_size")
-    }
-    assert model.settings["smooth"] == config["smooth"]
+    model = load_official(name, state, **settings_of(name, config))
+    check_sizes(model, config)
     if name in ("sgr", "saf"):
-        assert (model.settings["num_regions"], model.settings["sim_dim"]) == (36, config["sim_dim"])
-    images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
-    texts = model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))
+        sizes = (model.settings["num_regions"], model.settings["sim_dim"])
+        assert sizes == (arrays["regions"].shape[1], config["sim_dim"])
+    if name == "sgr":
+        assert model.settings["steps"] == config["sgr_steps"]
+    images, texts = encoded(model, arrays)
     scores = model.score(images, texts)
     close(images.vectors, arrays["region_emb"])
     close(texts.vectors, arrays["word_emb"])
     close(scores, arrays["scores"])
-    loss = TripletHN.official()(scores[:5, :5])
-    close(loss, arrays["thn_sum_5x5"], atol=1e-5)
-    loss.backward()
-    close(model.image.fc.weight.grad, arrays["grad_img_fc"], atol=1e-5, rtol=1e-4)
-    close(model.text.words.embed.weight.grad, arrays["grad_embed"], atol=1e-5, rtol=1e-4)
+    check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight])
 
 
 @pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
 def test_cross_attention_in_double_precision(recorded, file, name):
-    state, arrays, _ = recorded(file)
-    model = load_official(name, state).double()
-    mask = torch.ones(arrays["regions"].shape[:2], dtype=torch.bool)
-    images = model.encode_images(arrays["regions"].double(), mask)
-    scores = model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9)))
-    close(scores, arrays["scores"].double(), atol=1e-6, rtol=0)
+    state, arrays, config = recorded(file)
+    model = load_official(name, state, **settings_of(name, config)).double()
+    close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
 
 
 def test_files_of_cross_attention(recorded, tmp_path):
     path = tmp_path / "model_best.pth.tar"
     for file, name in (("scan_i2t_lse", "scan_i2t_lse"), ("sgraf_sgr", "sgr")):
-        state, arrays, _ = recorded(file)
+        state, arrays, config = recorded(file)
         sides = ("img_enc.", "txt_enc.", "sim_enc.") if name == "sgr" else ("img_enc.", "txt_enc.")
-        options = {"lambda_softmax": 4.0, "lambda_lse": 6.0, "cross_attn": "i2t", "agg_func": "LogSumExp"}
-        options = {"module_name": "SGR"} if name == "sgr" else options
+        options = {"module_name": "SGR"}
+        if name != "sgr":
+            options = {"lambda_softmax": config["smooth"], "lambda_lse": config["lambda_lse"]}
+            options |= {"cross_attn": "i2t", "agg_func": "LogSumExp"}
         write_checkpoint(path, state, sides=sides, **options)
-        model = load_official(name, path)
-        images = model.encode_images(arrays["regions"], torch.ones(arrays["regions"].shape[:2], dtype=torch.bool))
-        close(
-            model.score(images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], 9))), arrays["scores"]
-        )
+        # SGRAF's program has no option for the smoothness.
+        model = load_official(name, path, **({"smooth": config["smooth"]} if name == "sgr" else {}))
+        close(model.score(*encoded(model, arrays)), arrays["scores"])
     with pytest.raises(ValueError, match="trained with module_name='SGR'; saf has 'SAF' there"):
         load_official("saf", path)
 
@@ -145,9 +160,9 @@ def test_options_of_cross_attention(recorded):
 def test_vse_infty_images(recorded):
     state, arrays, _ = recorded("vse_infty_image")
     model = load_official("vse_infty", state)
-    mask = first_of(arrays["lengths"], 11)
+    mask = first_of(arrays["lengths"], arrays["regions"])
     close(model.encode_images(arrays["regions"], mask), arrays["embedding"])
-    close(model.image.gpo.weights(arrays["lengths"], 11), arrays["pool_weights"][:, :, 0])
+    close(model.image.gpo.weights(arrays["lengths"], mask.shape[1]), arrays["pool_weights"][:, :, 0])
 
 
 def test_one_side_alone_encodes_only_that(recorded, tmp_path):
@@ -163,9 +178,9 @@ def test_vse_infty_text_head(recorded):
     state, arrays, config = recorded("vse_infty_text_head")
     bert = {**BERT, "hidden_size": config["hidden"]}
     model = load_official("vse_infty_bert", state, bert=bert)
-    mask = first_of(arrays["lengths"], 12)
+    mask = first_of(arrays["lengths"], arrays["bert_last_hidden"])
     close(unit(model.text.gpo(model.text.fc(arrays["bert_last_hidden"]), mask)), arrays["embedding"])
-    close(model.text.gpo.weights(arrays["lengths"], 12), arrays["pool_weights"][:, :, 0])
+    close(model.text.gpo.weights(arrays["lengths"], mask.shape[1]), arrays["pool_weights"][:, :, 0])
     with pytest.raises(ValueError, match="missing: text.words.bert"):
         load_official(
             "vse_infty_bert", {**state, "txt_enc.bert.embeddings.LayerNorm.weight": state["txt_enc.linear.bias"]}
@@ -221,8 +236,7 @@ def test_the_authors_file(recorded, tmp_path, parallel):
     path = tmp_path / "model_best.pth.tar"
     write_checkpoint(path, state, parallel, measure="cosine", no_imgnorm=True, learning_rate=0.0002)
     model = load_official("vsepp", str(path))
-    images = model.encode_images(arrays["regions"][:, None], torch.ones(5, 1, dtype=torch.bool))
-    close(images, arrays["image_emb"])
+    close(model.encode_images(arrays["regions"][:, None]), arrays["image_emb"])
     write_checkpoint(path, their_state(make_model("vse_infty")), parallel)
     batch = make_batch()
     assert torch.equal(load_official("vse_infty", path)(batch).scores, make_model("vse_infty")(batch).scores)

@@ -10,6 +10,7 @@ from picture_cases import TinyBackbone, encoded, photo
 from PIL import Image, ImageFont
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.cli import main
 from selhn.cli.index import index as index_command
 from selhn.cli.index import search
 from selhn.cli.search import (
@@ -25,7 +26,7 @@ from selhn.models import create_model, load_model
 from selhn.pictures import Extractor
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_folders import default_index, found_index
-from selhn.search import Hit, Index
+from selhn.search import Hit, Index, Query
 from selhn.text import Vocabulary
 
 
@@ -152,6 +153,21 @@ def test_words_without_quotes_are_one_sentence(pictures, tmp_path, capsys):
     assert [hit.id for hit in ask(["own", "a red ball"])] == [hit.id for hit in hits]
     with pytest.raises(NotFound, match="photos/none does not exist"):
         ask(["photos/none", "a red ball"])
+
+
+def test_a_word_with_a_minus_is_not_wanted(pictures, monkeypatch, capsys):
+    fill_index("Pictures", None, None)
+    expected = Index.load(default_index()).search(Query("a ball", without="red kite"), k=3)
+    for words in (["a", "ball", "-red", "-kite"], ["-red", "a ball", "-kite"], ["a ball -red -kite"]):
+        monkeypatch.setattr("sys.argv", ["selhn", "search", *words, "-k3", "--json"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        assert [hit["score"] for hit in json.loads(capsys.readouterr().out)] == [hit.score for hit in expected], words
+    monkeypatch.setattr("sys.argv", ["selhn", "search", "ball", "-x"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "No such option: -x" in capsys.readouterr().err
 
 
 def test_an_index_that_is_being_made(pictures, tmp_path, capsys):

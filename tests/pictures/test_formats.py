@@ -8,6 +8,7 @@ from picture_cases import TinyBackbone, dng, encoded, exif_of, heic, photo, with
 from PIL import Image
 
 from selhn.base.errors import MissingExtra, SelhnError
+from selhn.cli.data import data_import
 from selhn.pictures import Extractor, decoding, index_pictures, picture_files
 from selhn.pictures import library as library_module
 from selhn.pictures.decoding import decode_picture, header_facts
@@ -194,6 +195,8 @@ def test_a_folder_of_a_phone(folder, tmp_path, monkeypatch, request):
     (folder / "c.avif").unlink()
     with pytest.raises(MissingExtra, match="pip install pi-heif rawpy"):
         index_pictures(folder, tmp_path / "i", quiet=True)
+    with pytest.raises(MissingExtra, match="pip install pi-heif rawpy"):
+        data_import(str(folder), tmp_path / "data")
     gone = index_pictures(folder, tmp_path / "i", quiet=True, remove_missing=True)
     assert (gone.removed, len(gone.index)) == (1, 2), "only what is not there"
 

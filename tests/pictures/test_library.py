@@ -151,7 +151,8 @@ def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
     assert (done.added, done.plan.unchanged) == (2, 4)
 
 
-def test_two_at_once(ready, folder):
+def test_two_at_once(ready, folder, monkeypatch):
+    monkeypatch.setattr(library_module, "PATIENCE", 0.0)
     index = index_pictures(folder, quiet=True).index
     (folder / "new.png").write_bytes(encoded(photo(70), "PNG"))
     told = []

@@ -111,8 +111,8 @@ def test_bad_queries(model, split):
         index.search("a ball", find="images")
     with pytest.raises(ValueError, match=r"have shape \(3, 17\): give \(M, 256\) for this model"):
         index.search(torch.rand(3, 17))
-    with pytest.raises(SelhnError, match="the query is a list: .* `search_many` takes a list"):
-        index.search(["a ball"])
+    with pytest.raises(SelhnError, match="the query is a dict: .* or a list of them"):
+        index.search({"a ball": 1})
     with pytest.raises(SelhnError, match=r"the regions of 'new' have shape \(3, 17\): give \(M, 256\)"):
         index.add([Item("new", torch.rand(3, 17))])
 

@@ -91,8 +91,11 @@ def test_what_is_found_when_nothing_is_said(searched, make_item):
 
 
 def test_many_queries_are_each_answered(searched, monkeypatch):
-    monkeypatch.setattr("selhn.search.index.QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr("selhn.search.answering.AT_ONCE", 3)
     queries = [*(f"word{n} word1" for n in range(7)), Query(like="item3"), REGIONS, Query("word2", REGIONS, "item5")]
+    assert searched.search(queries, k=4) == searched.search_many(queries, k=4)
+    with pytest.raises(SelhnError, match="given twice"):
+        searched.search(queries, like="item3")
     for query, hits in zip(queries, searched.search_many(queries, k=4)):
         alone = searched.search(query, k=4)
         assert [hit.id for hit in hits] == [hit.id for hit in alone]

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import threading
 import time
 from urllib.parse import quote
 
@@ -13,7 +14,11 @@ from PIL import Image
 from starlette.requests import ClientDisconnect, Request
 from tiny import NUMBER, WORDS
 
-from selhn.search import Item
+from selhn.base.errors import Locked
+from selhn.pictures import Library
+from selhn.pictures import library as library_module
+from selhn.search import Index, Item
+from selhn.serve import api
 from selhn.serve.api import while_connected
 from selhn.serve.limits import Limits
 from selhn.serve.service import Service
@@ -294,13 +299,56 @@ def test_a_service_that_only_reads(collection, client_of):
     assert len(collection.index) == NUMBER
 
 
-def test_while_another_process_writes(client, collection):
+def test_while_another_process_writes(client, collection, monkeypatch):
     from selhn.search.stores.segment_folder import IndexFolder
 
+    monkeypatch.setattr(api, "PATIENCE", 0.0)
     with IndexFolder(collection.index.path).writing():
         answer = client.delete("/api/v1/item", params={"id": collection.index.ids()[0]})
         assert "is being written by" in reason(answer, 409)
         assert client.get("/api/v1/search", params={"text": "dog"}).status_code == 200
+
+
+def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
+    """Who indexes holds the index for each block only: an upload gets its turn between them, and waits meanwhile."""
+    folder, other = collection.folders[0], Index.load(collection.index.path, collection.index.model)
+    for number in range(3):
+        (folder / f"new{number}.png").write_bytes(encoded(photo(80 + number), "PNG"))
+    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 1)
+    at_work, uploaded, add = threading.Event(), threading.Event(), Index.add
+
+    def slow(index, items, existing="refuse"):
+        if index is other and not at_work.is_set():
+            at_work.set()
+            time.sleep(0.3)  # it holds the lock
+        return add(index, items, existing)
+
+    def tell(*arguments):
+        if len(other) > NUMBER:  # the first block is written: the next waits for the upload
+            assert uploaded.wait(10)
+
+    monkeypatch.setattr(Index, "add", slow)
+    monkeypatch.setattr("selhn.pictures.how_far.HowFarFile.tell", tell)
+    library = Library(other, collection.extractor, [folder])
+    done = []
+    indexing = threading.Thread(
+        target=lambda: done.append(library.apply(library.plan(library.scan(folder)), cache=tmp_path, quiet=True))
+    )
+    indexing.start()
+    assert at_work.wait(10)
+    answer = client.post("/api/v1/items", content=encoded(photo(99)), headers=JPEG)
+    assert answer.status_code == 201, answer.text
+    assert not done, "in between"
+    with pytest.raises(Locked):
+        Library(Index.load(other.path, other.model), collection.extractor, [folder]).apply(
+            library.plan(library.scan(folder)), cache=tmp_path, quiet=True
+        )
+    uploaded.set()
+    indexing.join()
+    assert done[0].added == 3
+    collection.count()
+    assert len(collection.index) == NUMBER + 4
+    assert answer.json()["id"] in other
 
 
 def test_a_full_disk(client, collection, monkeypatch):

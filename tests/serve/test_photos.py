@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from selhn.pictures import Extractor
 from selhn.pictures.upkeep import bring_up_to_date
 from selhn.search import Index
 from selhn.serve import photos as photos_module
+from selhn.serve.keeper import Keeper
 from selhn.serve.photos import photos
 from selhn.serve.start import listen
 
@@ -160,3 +162,23 @@ def test_a_machine_without_a_screen(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(photos_module.sys, "platform", "linux")
     assert not photos_module.open_browser("http://127.0.0.1:8000")
+
+
+def test_another_model(pictures, tmp_path, monkeypatch):
+    """A new index is made with it, by both processes; it must be that of an index that exists."""
+    small_model(dim=16).save(tmp_path / "model")
+    small_model(dim=4).save(tmp_path / "other")
+    asked = []
+    monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ("no_model",))
+    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(TinyBackbone()))
+    monkeypatch.setattr("selhn.serve.indexer.Indexer", lambda *given: asked.append(given) or Mock())
+    monkeypatch.setattr("selhn.serve.keeper.Keeper", lambda *given, **named: asked.append(named) or Mock(spec=Keeper))
+    monkeypatch.setattr(photos_module.start, "answer", lambda service, *_: asked.append(service))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    photos([pictures], tmp_path / "i", model=tmp_path / "model", browser=False)
+    process, keeper, service = asked
+    assert (process[2], keeper["model"], service.models()[0].width) == (tmp_path / "model", tmp_path / "model", 16)
+    (done,) = bring_up_to_date(*process)
+    assert done.added == NUMBER
+    with pytest.raises(SelhnError, match="written by another model"):
+        photos([pictures], tmp_path / "i", model=tmp_path / "other", browser=False)

@@ -25,7 +25,9 @@ SHAPES = ((60, 40), (40, 60), (50, 50), (90, 30))
 
 def small_model(name="rvse", **settings):
     torch.manual_seed(0)
-    return create_model(name, tokenizer=Vocabulary.build(WORDS, 1), feature_dim=4, dim=8, **settings).eval()
+    return create_model(
+        name, **{"tokenizer": Vocabulary.build(WORDS, 1), "feature_dim": 4, "dim": 8, **settings}
+    ).eval()
 
 
 def make_collection(folder, place=None, more=0):

@@ -163,18 +163,18 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def writing(folder: Path, meanwhile: str = "", wait: bool = False) -> Iterator[None]:
+def writing(folder: Path, meanwhile: str = "", wait: float = 0.0, name: str = LOCK_FILE) -> Iterator[None]:
     """Hold the lock of a folder. Whoever finds it held is told by whom, and what can be done `meanwhile`.
 
-    With `wait` there is no error: the block begins when the lock is free.
+    `wait` is how many seconds to wait for it first, for ever if below 0. Locks of other names are apart.
 
     The lock belongs to the system, so one held by a killed process is free again at once. What is in the
     file only tells people who holds it.
     """
-    path = folder / LOCK_FILE
+    path = folder / name
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=-1 if wait else 0)
+        lock.acquire(timeout=wait)
     except Timeout:
         raise Locked(
             f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"

@@ -85,7 +85,9 @@ def losses(pattern: Annotated[str, Argument(help="A shell pattern such as '*hn'.
 app.command()(photos.photos)
 app.command()(train.train)
 app.command("eval")(train.evaluate)
-for command in (index.index, index.search, index.serve, train.reproduce, show.diagnose, train.report):
+app.command()(index.index)
+app.command(cls=index.Words)(index.search)
+for command in (index.serve, train.reproduce, show.diagnose, train.report):
     app.command()(command)
 
 

@@ -1,10 +1,12 @@
 """`selhn index`, `selhn search` and `selhn serve`."""
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
+from typer.core import TyperCommand
 
 from selhn.cli.train import stoppable
 
@@ -14,6 +16,19 @@ URI_HELP = (
 )
 EXTRACTOR_HELP = "Name of the index's extractor, if that may be downloaded."
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
+
+
+_UNWANTED = re.compile(r"-[^\W\d_]{2}\S*")
+
+
+class Words(TyperCommand):
+    """A command whose words may begin with a minus (`dog -snow`): options of several letters begin with two."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep such words from the parser of options, then add them to the others."""
+        found = super().parse_args(ctx, [word for word in args if not _UNWANTED.fullmatch(word)])
+        ctx.params["words"] = [*(ctx.params["words"] or []), *filter(_UNWANTED.fullmatch, args)]
+        return found
 
 
 def index(
@@ -82,7 +97,7 @@ def index(
 def search(
     words: Annotated[
         list[str] | None,
-        Argument(help="A sentence to search for, if you like after the folder of an index or a run."),
+        Argument(help="A sentence, as in: dog -snow; if you like after the folder of an index or a run."),
     ] = None,
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,

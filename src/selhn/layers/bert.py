@@ -127,7 +127,7 @@ def _unpacked(archive: Path) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with writing(folder.parent, wait=True):
+        with writing(folder.parent, wait=-1):
             if not folder.is_dir():
                 with zipfile.ZipFile(archive) as packed, new_folder(folder) as new:
                     for name, (size, digest) in MINILM_FILES.items():

@@ -20,7 +20,7 @@ from selhn.pictures.dataset import picture_split
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.picture_files import Found
+from selhn.pictures.picture_files import Found, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready import READY
@@ -69,11 +69,16 @@ def index_pictures(
 
 
 def pictures_in(source: Path | str) -> Found | None:
-    """The pictures of a folder; None if the source is a data set, or holds no pictures."""
+    """The pictures of a folder; None if the source is a data set, or holds no pictures.
+
+    If all that it holds need a package which is missing, that is an error.
+    """
     path = Path(source).expanduser()
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
         return None
     found = Library.scan(path)
+    if not found.pictures and {file.suffix.lower() for file in found.others} & missing_packages().keys():
+        make_plan(found, None)  # says which
     return found if found.pictures else None
 
 
@@ -91,7 +96,7 @@ def open_examples(
     if index is None:
         making = path.with_name(f".{path.name}.making")
         making.mkdir(parents=True, exist_ok=True)
-        with writing(making, wait=True):
+        with writing(making, wait=-1):
             if _complete_examples(path, new) is None:
                 _index_examples(making / "new", new)
                 shutil.rmtree(path, ignore_errors=True)

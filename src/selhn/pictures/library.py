@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,33 +14,32 @@ from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.base.files import write_whole
+from selhn.base.files import writing
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
 from selhn.pictures.backbones import is_foreign
-from selhn.pictures.cache import FeatureCache, content_key, default_cache
+from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
 from selhn.pictures.extraction import Extraction, in_blocks
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
 from selhn.pictures.how_far import HowFarFile
 from selhn.pictures.picture_files import Found, find_pictures, is_there, read_bytes, read_facts
-from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id, remove_parts
-from selhn.pictures.plans import Indexed, Plan, make_plan, picture_facts
+from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
+from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
 from selhn.pictures.two_towers import TwoTowers
+from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
 PICTURES_AT_ONCE = 512
 """Pictures that are written to the index together, at most; then they can be searched."""
-UPLOADS = "uploads"
-"""Folder below the first one, for pictures that are added by their content."""
-WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
-"""These show whether a file has changed, so nobody else can write them. `FACTS` can be corrected."""
+INDEXING_LOCK, PATIENCE = "indexing.lock", 60.0
+"""Held by who indexes, while others may make small changes between the blocks; seconds to wait for such a change."""
 
 
 class Library:
@@ -184,11 +183,12 @@ class Library:
         folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
         how_far = HowFarFile(self.index.path, plan.unchanged, len(fresh))
-        with closing(store), closing(iter(reading)) as pictures, self.index.writing(), how_far:
+        with self._indexing(), closing(store), closing(iter(reading)) as pictures, how_far:
             try:
                 for block in in_blocks(pictures, PICTURES_AT_ONCE, lambda: how_far.tell(reading)):
                     items = [_described(fresh[str(one.path)], one.facts, one.regions) for one in block]
-                    self.index.add(items, existing="replace")
+                    with self.index.writing(PATIENCE):
+                        self.index.add(items, existing="replace")
                     used.update(item.id for item in items)
                     report.write(plan.folder, folder)
                 described = self._describe(plan.describe, reading.workers, quiet)
@@ -197,10 +197,16 @@ class Library:
             gone = [*plan.delete, *(item.id for item in plan.replace if item.id not in used)]
             if gone and (fresh or plan.unchanged) and not is_there(plan.folder):  # unplugged meanwhile
                 gone = []
-            removed = self.index.delete([name for name in gone if name in self.index])
+            with self.index.writing(PATIENCE):
+                removed = self.index.delete([name for name in gone if name in self.index])
         file = report.write(plan.folder, folder)
         new = sum(item.id in used for item in plan.add)
         return Indexed(self.index, plan, new, len(used) - new, removed, report, file, described)
+
+    def _indexing(self) -> AbstractContextManager[None]:
+        """One process indexes at a time; others may add, change and remove items meanwhile."""
+        path, others = self.index.path, "; searching works meanwhile"
+        return writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()
 
     def _describe(self, items: Sequence[Item], workers: int | None, quiet: bool) -> int:
         """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
@@ -210,8 +216,8 @@ class Library:
                 block = items[first : first + PICTURES_AT_ONCE]
                 facts = pool.map(lambda item: read_facts(Path(item.id)), block)
                 known = [_described(item, own) for item, own in zip(block, facts) if own]
-                self.index.update(known)
-                told += len(known)
+                with self.index.writing(PATIENCE):
+                    told += self.index.update([item for item in known if item.id in self.index])
                 progress.step("dates and places", len(block))
         progress.clear()
         return told
@@ -220,17 +226,19 @@ class Library:
         """A question by a sentence, by a picture, or by both.
 
         Args:
+            text: as people type it: in "dog -snow", snow is not wanted.
             like: the id of an item, or the file of any picture.
             weight: of the text, if there is also a picture, which counts 1.
         """
         weights = {"text": weight} if text is not None and like is not None else {}
+        asked = replace(Query() if text is None else Query.minus(text), weights=weights)
         if like is None or like in self.index:
-            return Query(text, None, like, weights)
+            return replace(asked, like=like)
         if picture_id(like) in self.index:
-            return Query(text, None, picture_id(like), weights)
+            return replace(asked, like=picture_id(like))
         if not Path(like).expanduser().is_file():
             raise NotFound(f"{like} is neither an item of {self.index.location} nor a file: name one of them")
-        return Query(text, self.regions(like), None, weights)
+        return replace(asked, image=self.regions(like))
 
     def regions(self, picture: Path | str | Image.Image) -> Float[Tensor, "M F"]:
         """The features of a picture by its file, or as PIL opens it."""
@@ -285,26 +293,12 @@ class Library:
             raise SelhnError(f"{self.index.location} has no folder of pictures: index one with `selhn index`")
         picture = picture or self.decode(content, most_pixels)
         prepared = extractor.prepare(picture.image)
-        suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(picture.format, picture.format.lower())
-        root = self.folders[0]
-        path = root / UPLOADS / f"{_upload_name(content)}.{suffix}"
-        path.parent.mkdir(exist_ok=True)
-        if path.parent.is_symlink():
-            raise SelhnError(f"{path.parent} is a link to another folder: remove it")
-        remove_parts(path.parent)
-        is_new = not path.exists()
-        try:
-            if is_new or path.read_bytes() != content:  # an older version may have left a part of it
-                write_whole(path, content, durable=True)
+        with uploaded(self.folders[0], content, picture.format) as path:
             regions = extractor.extract([prepared])[0]
             # As `selhn index` would name and describe it, so that it finds the picture unchanged.
-            facts = {**picture.facts, **(metadata or {}), **picture_facts(path, root)}
+            facts = {**picture.facts, **(metadata or {}), **picture_facts(path, self.folders[0])}
             self.index.add([Item(str(path), regions, None, tuple(captions), facts)], existing="replace")
             self.know_ids()
-        except BaseException:
-            if is_new:
-                path.unlink(missing_ok=True)
-            raise
         return str(path)
 
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
@@ -319,13 +313,10 @@ class Library:
     def delete(self, name: str) -> None:
         """Remove an item; its file is deleted only if `add` wrote it."""
         path = self.picture(name)
-        uploads = [folder / UPLOADS for folder in self.folders]
-        # People's own files may be in such a folder, but have other names.
-        if path is not None and (path.parent not in uploads or path.stem != _upload_name(path.read_bytes())):
-            path = None
+        is_own = path is not None and is_upload(path, self.folders)
         self.index.delete([name])
         self.know_ids()
-        if path is not None:
+        if path is not None and is_own:
             path.unlink(missing_ok=True)
 
     def know_ids(self) -> bool:
@@ -341,7 +332,3 @@ class Library:
 def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
     """With what its file says; metadata that it already has are kept."""
     return replace(item, regions=regions, metadata={**facts, **item.metadata})
-
-
-def _upload_name(content: bytes) -> str:
-    return content_key(content).hex()[:24]

@@ -3,9 +3,8 @@
 import errno
 import os
 import stat
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -86,11 +85,3 @@ def picture_id(picture: Path | str) -> str:
     """The id of a picture in an index: its full path."""
     path = Path(picture).expanduser()
     return str(path.parent.resolve() / path.name)
-
-
-def remove_parts(uploads: Path) -> None:
-    """Remove what killed processes have left in the folder; anything younger may still be written."""
-    for left in uploads.glob(".*.partial"):
-        with suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime > 3600:
-                left.unlink()

@@ -19,6 +19,8 @@ from selhn.search import Index, Item
 SHOWN = 10
 """Kinds of files, and pictures of a plan, that are named."""
 EPOCH = datetime(1970, 1, 1)
+WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
+"""These show whether a file has changed, so nobody else can write them. `FACTS` can be corrected."""
 
 
 @dataclass(frozen=True)
@@ -169,4 +171,4 @@ def picture_facts(path: Path, root: Path) -> dict[str, Any]:
     except OverflowError:  # a clock that was wrong by thousands of years
         modified = ""
     folder = path.parent.relative_to(root).as_posix()
-    return {"folder": folder, "file": path.name, "modified": modified, "bytes": status.st_size}
+    return dict(zip(WRITTEN_BY_INDEXING, (folder, path.name, modified, status.st_size)))

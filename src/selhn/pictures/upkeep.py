@@ -7,20 +7,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from selhn.base.errors import NotFound
+from selhn.models import load_model
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there, readable_suffixes
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.search import Index
 
 
-def bring_up_to_date(path: Path, folders: Sequence[Path]) -> Iterator[Indexed]:
+def bring_up_to_date(path: Path, folders: Sequence[Path], model: Path | str | None = None) -> Iterator[Indexed]:
     """Make an index agree with folders, newest pictures first; a folder that is empty or missing is skipped.
 
-    If there is no index yet, wait until another process has created it.
+    If there is no index yet, wait until another process has created it. `model` is for an index without its own.
     """
     while not Index.exists(path):
         time.sleep(0.05)
-    library = Library.open(path)
+    library = Library.open(path, None if model is None else load_model(model))
     for folder in filter(is_there, folders):
         try:
             plan = library.plan(library.scan(folder))

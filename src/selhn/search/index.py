@@ -4,29 +4,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, overload
 
 import torch
 from jaxtyping import Float
-from PIL.Image import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import NAMED_CLASSES, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
-from selhn.models import AbstractMatcher, in_eval_mode, load_model_named_in_file
+from selhn.models import AbstractMatcher, load_model_named_in_file
+from selhn.search.answering import answer
 from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
-from selhn.search.query import Picture, Query, encode_queries
+from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_milvus, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
 from selhn.search.where import Where, found_or_explained, read_filter
-
-QUERIES_AT_ONCE = 256
 
 
 class Index:
@@ -174,9 +171,26 @@ class Index:
             next(self.records(where), None)  # an unknown field is an error
         return number
 
+    @overload
     def search(
         self,
-        query: str | Picture | Query | None = None,
+        query: Asked | None = ...,
+        k: int | None = ...,
+        find: Kind | None = ...,
+        *,
+        text: str | None = ...,
+        image: Picture | None = ...,
+        like: str | None = ...,
+        weights: Mapping[str, float] | None = ...,
+        where: Where | None = ...,
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, query: list[Asked], k: int | None = ..., find: Kind | None = ..., *, where: Where | None = ...
+    ) -> list[list[Hit]]: ...
+    def search(
+        self,
+        query: Any = None,
         k: int | None = None,
         find: Kind | None = None,
         *,
@@ -185,22 +199,24 @@ class Index:
         like: str | None = None,
         weights: Mapping[str, float] | None = None,
         where: Where | None = None,
-    ) -> list[Hit]:
+    ) -> Any:
         """The k best images for a text, an image, an item (`like`), or several of these at once.
 
         By position, a string that is the path of a file, "dog.jpg", is a picture; `text=` is always a text.
         With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
-        arguments; k is 5 unless given here or in the query.
+        arguments; k is 5 unless given here or in the query. A list of queries is what `search_many` takes.
         """
         parts = {"text": text, "image": image, "like": like, "weights": weights}
         given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
         if query is not None and given:
             raise SelhnError("the query is given twice: by position, or by text=, image= and like=, not both")
+        if isinstance(query, list):
+            return self.search_many(query, k, find, where=where)
         return self.search_many([Query(**given) if query is None else query], k, find, where=where)[0]
 
     def search_many(
         self,
-        queries: Sequence[str | Float[Tensor, "_ _"] | Path | Image | Query],
+        queries: Sequence[Asked],
         k: int | None = None,
         find: Kind | None = None,
         *,
@@ -213,19 +229,12 @@ class Index:
         if isinstance(queries, str):
             raise SelhnError("the queries are one text: give a list of them, or call `search`")
         asked = [self._opened(Query.of(query, k, find, where)) for query in queries]
-        groups: dict[tuple[Kind, str], list[int]] = {}
-        for row, query in enumerate(asked):
-            groups.setdefault((query.find, repr(query.where)), []).append(row)
-        hits = [Hits() for _ in asked]
-        with in_eval_mode(self.model):
-            for rows in groups.values():
-                for first in range(0, len(rows), QUERIES_AT_ONCE):
-                    some = rows[first : first + QUERIES_AT_ONCE]
-                    for row, found in zip(some, self._answers([asked[row] for row in some])):
-                        hits[row] = Hits(found, self._thumbnail)
-                if (where := asked[rows[0]].where) is not None and not any(hits[row] for row in rows):
-                    next(self.records(where), None)  # an unknown field is an error
-        return hits  # type: ignore[return-value]
+        answers = answer(self.model, self.store, asked, self._vectors, self.fit)
+        found_by = {repr(query.where) for query, hits in zip(asked, answers) if hits}
+        for query in asked:
+            if query.where is not None and repr(query.where) not in found_by:
+                next(self.records(query.where), None)  # an unknown field is an error
+        return [Hits(hits, self._thumbnail) for hits in answers]
 
     def _opened(self, query: Query) -> Query:
         """The query with the regions of its picture."""
@@ -243,17 +252,6 @@ class Index:
 
     def _thumbnail(self, name: str, size: int) -> bytes | None:
         return named_object(NAMED_CLASSES["thumbnail"])(name, size) if "extractor" in self.about else None
-
-    def _answers(self, queries: Sequence[Query]) -> Iterator[list[Hit]]:
-        """The answers to queries that find the same kind of thing by the same filter."""
-        find, where = queries[0].find, queries[0].where
-        filter = None if where is None else read_filter(where)
-        vectors = encode_queries(self.model, queries, self.store.device, self._vectors)
-        # One more, because the item of `like` is not an answer.
-        answers = self.store.nearest(vectors, find, 1 + max(query.k for query in queries), filter)
-        for query, found in zip(queries, answers):
-            hits = list(islice((hit for hit in found if find == "text" or hit.id != query.like), query.k))
-            yield hits if self.fit is None else self.fit.judge(query, hits)
 
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.
@@ -325,9 +323,12 @@ class Index:
     def refresh(self) -> None:
         self.store.refresh()
 
-    def writing(self) -> AbstractContextManager[object]:
-        """Hold the lock over several changes, so that no other process writes to the folder between them."""
-        return self.store.writing()
+    def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
+        """Hold the lock over several changes, so that no other process writes to the folder between them.
+
+        If another process holds it, `wait` so many seconds before that is an error.
+        """
+        return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":
         """Move the model, and the vectors of a folder, to a device."""

@@ -58,7 +58,7 @@ class Query:
         if self.image is not None and not isinstance(self.image, Tensor | str | Path | Image):
             raise SelhnError(
                 f"the query is a {type(self.image).__name__}: give a text, image= with a file, a PIL image or regions "
-                "(M, F), or a Query; `search_many` takes a list of them"
+                "(M, F), a Query, or a list of them"
             )
 
     @classmethod
@@ -71,7 +71,7 @@ class Query:
     @classmethod
     def of(
         cls,
-        query: "str | Picture | Query",
+        query: "Picture | Query",
         k: int | None = None,
         find: Kind | None = None,
         where: Where | None = None,
@@ -101,6 +101,10 @@ class Query:
         if not math.isfinite(total) or total == 0:
             raise SelhnError(f"the weights are {weights}: give finite numbers that are not all 0")
         return {part: weight / total for part, weight in weights.items()}
+
+
+Asked: TypeAlias = Picture | Query
+"""What can be asked: a string is a text, or the path of a picture."""
 
 
 def names_file(words: str) -> bool:

@@ -1,14 +1,15 @@
 """The routes for search, items, training runs and the service itself."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from starlette.requests import ClientDisconnect
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.serve import messages, originals
 from selhn.serve.collection import Collection
@@ -31,6 +32,8 @@ Search = Annotated[messages.SearchRequest, Query()]
 TOLD_LIMITS = {"answers": "answers", "query": "query", "bytes": "body", "pixels": "pixels"}
 MOST_CAPTIONS = 100
 """Per item; each is encoded."""
+PATIENCE, TRY_EVERY = 10.0, 0.1
+"""Seconds that a change waits for another process that writes, and between two attempts."""
 
 
 def api_routes(service: Service) -> APIRouter:
@@ -212,7 +215,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         _check_captions(service, caption or [])
         content, pixels = await read_picture(request), service.limits.pixels
         picture = await service.decode(collection.library.decode, content, pixels, sent=True)
-        name = await service.queries.run(collection.library.add, content, pixels, caption or [], None, picture)
+        name = await _in_turn(service, collection.library.add, content, pixels, caption or [], None, picture)
         return messages.Added(id=name)
 
     @router.patch("/item", tags=["writing"])
@@ -220,14 +223,26 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
         """Replace the captions or the metadata of an item."""
         collection = _written(service)
         _check_captions(service, changed.captions or [])
-        await service.queries.run(collection.library.change, id, changed.captions, changed.metadata)
+        await _in_turn(service, collection.library.change, id, changed.captions, changed.metadata)
         return await _item(service, collection, id)
 
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Remove an item. The file of a picture that was added here is deleted; all other files stay."""
-        await service.queries.run(_written(service).library.delete, id)
+        await _in_turn(service, _written(service).library.delete, id)
         return Response(status_code=204)
+
+
+async def _in_turn(service: Service, change: Callable[..., Value], *arguments: Any) -> Value:
+    """Change the index. If another process writes, as one that indexes does now and then, wait; questions do not."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await service.queries.run(change, *arguments)
+        except Locked:
+            if time.monotonic() > end:
+                raise
+        await asyncio.sleep(TRY_EVERY)
 
 
 def _run_routes(router: APIRouter, service: Service) -> None:

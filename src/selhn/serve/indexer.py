@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -34,10 +35,10 @@ class Outcome:
 class Indexer:
     """A process that brings an index up to date once."""
 
-    def __init__(self, index: Path, folders: Sequence[Path], work: Work | None = None):
+    def __init__(self, index: Path, folders: Sequence[Path], model: Path | str | None = None, work: Work | None = None):
         context = multiprocessing.get_context("spawn")
         self._told, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_index, args=(index, folders, work, theirs), daemon=True)
+        self._process = context.Process(target=_index, args=(index, folders, model, work, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.pid = self._process.pid
@@ -69,7 +70,7 @@ def _why_ended(status: int) -> str:
     return f"indexing stopped ({name}, {why}): start `selhn photos` again to continue"
 
 
-def _index(index: Path, folders: Sequence[Path], work: Work | None, told: Connection) -> None:
+def _index(index: Path, folders: Sequence[Path], model: Path | str | None, work: Work | None, told: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that serves stops this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(AttributeError, OSError):
@@ -77,7 +78,7 @@ def _index(index: Path, folders: Sequence[Path], work: Work | None, told: Connec
     if work is None:
         from selhn.pictures.upkeep import bring_up_to_date
 
-        work = bring_up_to_date
+        work = partial(bring_up_to_date, model=model)
     try:
         outcome = Outcome([str(done) for done in work(index, folders)])
     except Locked as locked:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +29,7 @@ class Keeper:
     Args:
         say: is given lines for the person at the terminal.
         first: a process that was started early.
+        model: of the index, if it has to be given.
         work: what each process calls, in place of `bring_up_to_date`.
     """
 
@@ -39,12 +41,14 @@ class Keeper:
         *,
         say: Callable[[str], None] = print,
         first: Indexer | None = None,
+        model: Path | str | None = None,
         work: Work | None = None,
     ):
         self.index, self.folders, self.watch = index, folders, watch
         self.state: State = "indexing"
         self.message = ""
-        self._say, self._work, self._indexer = say, work, first
+        self._say, self._indexer = say, first
+        self._start = partial(Indexer, index, folders, model, work)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="keeper", daemon=True)
         self._thread.start()
@@ -72,7 +76,7 @@ class Keeper:
         while not self._stopping.is_set():
             indexed = self._look() if self.watch else {}
             self.state, self.message = "indexing", ""
-            outcome = self._run(self._indexer or Indexer(self.index, self.folders, self._work))
+            outcome = self._run(self._indexer or self._start())
             if self._stopping.is_set():
                 return
             for line in outcome.said:

@@ -32,6 +32,7 @@ def photos(
     folders: Sequence[Path | str] = (),
     index: Path | str | None = None,
     *,
+    model: Path | str | None = None,
     watch: bool = False,
     browser: bool = True,
     host: str = "127.0.0.1",
@@ -44,15 +45,17 @@ def photos(
     Args:
         folders: by default those in the index, or else ~/Pictures.
         index: folder of the index, by default that of `selhn index`.
+        model: of a new index, what `load_model` takes, by default the shipped one; of an index that exists, its own.
         watch: index again whenever something in the folders changes.
         browser: open the page in the browser.
         port: by default 8000, or the next one that is free.
     """
     asked = [_folder(folder) for folder in folders]
-    if missing := start.missing_packages([*start.PACKAGES, *MODEL_PACKAGES]):
+    if missing := start.missing_packages([*start.PACKAGES, *(MODEL_PACKAGES if model is None else ())]):
         raise MissingExtra(f"selhn photos needs {missing}: {pip_install('search,serve')}")
     token = start.find_token(host, token)
 
+    from selhn.models import load_model
     from selhn.pictures import Library
     from selhn.pictures.picture_folders import default_index, indexed_folders
     from selhn.pictures.upkeep import require_pictures
@@ -76,10 +79,11 @@ def photos(
             return
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stop))
         listening = stack.enter_context(_listen(host, port))
-        indexer = Indexer(path, asked) if asked else None  # loads its models while this process loads its own
+        indexer = Indexer(path, asked, model) if asked else None  # loads its models while this process loads its own
         if indexer is not None:
             stack.callback(indexer.end)
-        library = Library.create(path) if is_new else Library.open(path)
+        own = None if model is None else load_model(model)
+        library = Library.create(path, own) if is_new else Library.open(path, own)
         known = indexed_folders(library.index)
         require_pictures([folder for folder in asked if folder not in known])
         kept = asked or known or [_folder("~/Pictures")]
@@ -90,7 +94,7 @@ def photos(
         opens = "opening in your browser" if shown else "open this address in a browser"
         print(f"{library.name}: {address} ({opens})", flush=True)
         print("Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.", flush=True)
-        keeper = Keeper(path, kept, watch, first=indexer)
+        keeper = Keeper(path, kept, watch, first=indexer, model=model)
         stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)
         start.answer(service, listening, token)

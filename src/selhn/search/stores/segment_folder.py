@@ -76,7 +76,7 @@ class IndexFolder:
         return replace(opened, candidates=found)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, wait: float = 0.0) -> Iterator[None]:
         """Hold the lock of the folder, which is created if needed; one with other things in it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise SelhnError(f"{self.path} is a file: an index is a folder, choose another name")
@@ -89,7 +89,7 @@ class IndexFolder:
                     raise SelhnError(f"{self.path} is not an index (it has {name!r}): choose another name")
         with self._errors_explained():
             self.path.mkdir(parents=True, exist_ok=True)
-        with writing(self.path, "; searching works meanwhile"):
+        with writing(self.path, "; searching works meanwhile", wait):
             yield
 
     def _has_segments(self) -> bool:

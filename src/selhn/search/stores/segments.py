@@ -195,13 +195,13 @@ class SegmentStore(Store):
             self.snapshot = self._moved(self.snapshot)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, wait: float = 0.0) -> Iterator[None]:
         """Hold the lock, and see what others have written before."""
         with self._changing:
             if self.folder is None or self._holds_lock:
                 yield
                 return
-            with self.folder.writing():
+            with self.folder.writing(wait):
                 self._holds_lock = True
                 try:
                     self.refresh()

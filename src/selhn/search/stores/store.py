@@ -167,8 +167,11 @@ class Store(ABC):
     def refresh(self) -> None:
         """See what others have written."""
 
-    def writing(self) -> AbstractContextManager[object]:
-        """Hold off other writers over several changes: other threads, and of a folder other processes."""
+    def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
+        """Hold off other writers over several changes: other threads, and of a folder other processes.
+
+        If another process is writing, `wait` so many seconds for it.
+        """
         return self._changing
 
     def kept_model(self) -> AbstractMatcher | None:

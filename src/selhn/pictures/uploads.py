@@ -1,0 +1,50 @@
+"""Pictures that are added by their content: files in a folder of their own, named by what they hold."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from selhn.base.errors import SelhnError
+from selhn.base.files import write_whole
+from selhn.pictures.cache import content_key
+
+UPLOADS = "uploads"
+"""Folder below the first one of a library."""
+
+
+@contextmanager
+def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
+    """The file of a picture of a kind as Pillow names it; a new one is removed again if the block fails."""
+    suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(kind, kind.lower())
+    path = root / UPLOADS / f"{_name(content)}.{suffix}"
+    path.parent.mkdir(exist_ok=True)
+    if path.parent.is_symlink():
+        raise SelhnError(f"{path.parent} is a link to another folder: remove it")
+    _remove_parts(path.parent)
+    is_new = not path.exists()
+    try:
+        if is_new or path.read_bytes() != content:  # an older version may have left a part of it
+            write_whole(path, content, durable=True)
+        yield path
+    except BaseException:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def is_upload(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether `uploaded` wrote a file: people's own files may be in such a folder, but have other names."""
+    return path.parent in [folder / UPLOADS for folder in folders] and path.stem == _name(path.read_bytes())
+
+
+def _name(content: bytes) -> str:
+    return content_key(content).hex()[:24]
+
+
+def _remove_parts(uploads: Path) -> None:
+    """Remove what killed processes have left in the folder; anything younger may still be written."""
+    for left in uploads.glob(".*.partial"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > 3600:
+                left.unlink()

@@ -30,6 +30,8 @@ CASES = {
     "vsepp_order": {**_COMMON, "word_dim": 8},
     "vse_infty": {**_COMMON, "word_dim": 8},
     "vse_infty_bert": {**_COMMON, "bert": BERT},
+    "devise": _COMMON,
+    "vsrn": {**_COMMON, "word_dim": 8, "graph_layers": 2, "caption_dim": 6},
     "scan_t2i_avg": {**_COMMON, "word_dim": 8},
     "scan_t2i_lse": {**_COMMON, "word_dim": 8},
     "scan_i2t_avg": {**_COMMON, "word_dim": 8},
@@ -51,6 +53,8 @@ def make_model(name, **settings):
         if isinstance(module, torch.nn.BatchNorm1d):
             module.running_mean.normal_()
             module.running_var.uniform_(0.5, 2.0)
+            if not module.weight.any():  # as a layer of VSRN is made, so that it changes nothing
+                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
     return model.eval()
 
 

@@ -10,6 +10,7 @@ from faults.reader import Reader, files, of_model
 from model_cases import FEATURE_DIM, WORDS, make_model, write_bert
 
 from selhn.base.sealed import seal
+from selhn.base.word_vectors import read_word_vectors
 from selhn.layers.bert import Bert, bert_tokenizer
 from selhn.models import create_model, load_model
 from selhn.models.official import load_official
@@ -80,6 +81,10 @@ def read_words(folder):
     return words.words, words.max_length, words.encode(["word1 word2", "none word3"])
 
 
+def make_vectors(folder):
+    (folder / "vectors.txt").write_text("".join(f"{word} {row} 0.5 -2e-3\n" for row, word in enumerate(WORDS.words)))
+
+
 def read_bert(folder):
     bert, tokenizer = Bert(folder / "bert").eval(), bert_tokenizer(folder / "bert")
     tokens, mask = tokenizer.encode(["a dog jumps", "two dogs jumping ."])
@@ -107,5 +112,8 @@ READERS = {
     "official, before zip": Reader(make_official("vsepp_cosine", THREE[:2], True), read_official("vsepp"), finite=True),
     "BERT folder": Reader(lambda folder: write_bert(folder / "bert"), read_bert, finite=True),
     "word pieces": Reader(make_pieces, read_pieces),
+    "word vectors": Reader(
+        make_vectors, lambda folder: read_word_vectors(folder / "vectors.txt", WORDS.words, 3), finite=True
+    ),
     "vocabulary": Reader(lambda folder: WORDS.to_json(folder / "vocabulary.json"), read_words),
 }

@@ -103,6 +103,36 @@ def test_vsepp_in_double_precision(recorded):
     close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("file", ["vsrn_f30k", "vsrn_coco"])
+def test_vsrn(recorded, file):
+    state, arrays, config = recorded(file)
+    model = load_official("vsrn", state)
+    check_sizes(model, config)
+    assert model.settings["graph_layers"] == config["gcn_layers"]
+    assert model.settings["final_bn"] == config["final_bn"] != model.reasoning.first_norm
+    images, texts = encoded(model, arrays)
+    scores = model.score(images, texts)
+    every = torch.ones(arrays["regions"].shape[:2], dtype=torch.bool)
+    close(model.reasoning(arrays["regions"], every), arrays["region_emb"])
+    close(images, arrays["image_emb"])
+    close(texts, arrays["text_emb"])
+    close(scores, arrays["scores"])
+    check_loss_and_gradients(scores, arrays, [model.reasoning.fc.weight, model.embed.weight])
+    model = model.double()
+    close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
+
+
+def test_a_file_of_vsrn(recorded, tmp_path):
+    """The captioner is not in it; all else must be."""
+    state, arrays, _ = recorded("vsrn_coco")
+    write_checkpoint(tmp_path / "a.pth", state, measure="cosine")
+    close(load_official("vsrn", tmp_path / "a.pth").encode_images(arrays["regions"]), arrays["image_emb"])
+    with pytest.raises(SelhnError, match="missing: final_bn.weight"):
+        load_official("vsrn", state, final_bn=True)
+    with pytest.raises(SelhnError, match="missing: region_rnn.weight_hh_l0"):
+        load_official("vsrn", {key: value for key, value in state.items() if "img_rnn.weight_hh" not in key})
+
+
 @pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
 def test_cross_attention(recorded, file, name):
     state, arrays, config = recorded(file)

@@ -161,9 +161,10 @@ def test_order_of_images_and_texts_does_not_matter(name):
 def test_gradients_reach_every_parameter(name):
     model, batch = make_model(name).train(), make_batch()
     # Not the scores themselves: a batch norm makes the sum over a batch blind to its bias.
-    (model(batch).scores * torch.randn(6, 6)).sum().backward()
+    match = model(batch)
+    sum(match.aux.values(), start=(match.scores * torch.randn(6, 6)).sum()).backward()
     idle = {key for key, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert all(".bns.1." in key or key.endswith((".key.bias", ".common.bias")) for key in idle)
+    assert all(".bns.1." in key or key.endswith((".key.bias", ".common.bias", ".out.bias")) for key in idle)
     for key, parameter in model.named_parameters():
         if key not in idle:
             assert parameter.grad is not None, key

@@ -4,7 +4,7 @@ import pytest
 
 from selhn.data import load_data, write_native
 from selhn.reproduce.paper_runs import PaperRuns, fitting, is_done
-from selhn.reproduce.tables import VSE_INFTY, Wanted, recipe
+from selhn.reproduce.tables import RUNS, VSE_INFTY, Wanted, recipe
 from selhn.runs import environment
 from selhn.training import open_run
 
@@ -126,6 +126,7 @@ def test_settings_go_to_the_models_that_have_them(tmp_path):
     config = small_runs(tmp_path).config(recipe("rvsepp_selhn"), 3)
     assert config.model_settings == {"bert": str(tmp_path / "tiny_bert"), "dim": 16}
     assert config.train.seed == 3
+    assert [small_runs(tmp_path).config(run, 3).train.seed for run in RUNS[("VSRN", "")]] == [3, 103]
     assert small_runs(tmp_path, "model.bert=mine").config(recipe("rvsepp_selhn"), 0).model_settings["bert"] == "mine"
 
 

@@ -22,7 +22,8 @@ CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cr
 def test_every_row_of_table_1_is_there():
     rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
     systems = {f"{model}_{loss}" for model in CROSS_ATTENTION for loss in ("hn", "selhn")}
-    assert set(RECIPES) == rows | {"rvsepp_selhn"} | systems
+    others = {f"devise_{loss}" for loss in ("triplet", "hn", "selhn")} | {"vsrn_hn", "vsrn_selhn"}
+    assert set(RECIPES) == rows | {"rvsepp_selhn"} | others | systems
     assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG))
 
 
@@ -33,11 +34,12 @@ def test_recipes(name):
     assert config.data == data
     assert f"{config.model}_{config.loss}" == recipe
     assert config.train.batch_size == 128
-    assert create_loss(config.loss, **config.loss_settings).margin == 0.2
+    assert create_loss(config.loss, **config.loss_settings).margin == (0.1 if recipe == "devise_triplet" else 0.2)
     assert config.loss in SYSTEMS[config.model].rsum
-    if config.model in CROSS_ATTENTION:
-        model = create_model(config.model, vocab_size=9, feature_dim=4, dim=4, word_dim=3, **config.model_settings)
-        assert config.model_settings.items() <= model.settings.items()
+    if config.model in (*CROSS_ATTENTION, "vsrn"):
+        small = {**config.model_settings, "dim": 4, "word_dim": 3}
+        model = create_model(config.model, vocab_size=9, feature_dim=4, **small)
+        assert small.items() <= model.settings.items()
         assert (config.train.weight_decay, config.train.drop_regions, config.train.corrupt_words) == (0, 0, 0)
         assert config.train.clip == 2.0
     else:
@@ -56,6 +58,8 @@ def test_recipes(name):
         ("saf_selhn_f8k", 20, (15,), 2e-4),
         ("scan_t2i_avg_hn_f8k", 30, (15,), 2e-4),
         ("saf_hn_coco", 20, (10,), 2e-4),
+        ("vsrn_hn_f30k", 30, (10, 20), 2e-4),
+        ("vsrn_selhn_coco", 30, (15,), 2e-4),
     ],
 )
 def test_schedules_of_the_authors(name, epochs, decay_at, lr):
@@ -70,6 +74,8 @@ def test_what_the_authors_set_by_data_set():
     assert get_recipe("scan_i2t_lse_hn_coco").model_settings == {"lambda_lse": 20.0}
     assert get_recipe("scan_i2t_lse_hn_coco").loss_settings == {"reduction": "sum"}
     assert get_recipe("scan_i2t_lse_selhn_coco").loss_settings == {}
+    assert get_recipe("vsrn_selhn_coco").model_settings == {"dim": 2048, "final_bn": False}
+    assert get_recipe("vsrn_selhn_coco").loss_settings == {"reduction": "sum"}
 
 
 @pytest.mark.parametrize(

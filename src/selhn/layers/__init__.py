@@ -1,6 +1,7 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.captioner import Captioner
 from selhn.layers.difference import projected_differences
 from selhn.layers.fragment_attention import (
     Focus,
@@ -10,12 +11,22 @@ from selhn.layers.fragment_attention import (
     turned,
     unit_attention,
 )
-from selhn.layers.fragments import Fragments, is_ragged, joined, score_in_blocks, unit
+from selhn.layers.fragments import Fragments, is_ragged, joined, mean_of, score_in_blocks, unit
 from selhn.layers.gpo import GPO
-from selhn.layers.gru import BiGRU, WordGRU, last_states, word_embedding
-from selhn.layers.mlp import MLP, MLPOrder
+from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
+from selhn.layers.mlp import MLP, MLPOrder, masked_batch_norm
 
-__all__ = ["GPO", "MLP", "Bert", "BiGRU", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
-__all__ += ["attention_weights", "bert_tokenizer", "bert_weights", "is_ragged", "joined", "last_states"]
+__all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
+__all__ += [
+    "attention_weights",
+    "bert_tokenizer",
+    "bert_weights",
+    "is_ragged",
+    "joined",
+    "last_states",
+    "look_up",
+    "masked_batch_norm",
+    "mean_of",
+]
 __all__ += ["products", "projected_differences", "score_in_blocks", "turned", "unit", "unit_attention"]
 __all__ += ["word_embedding"]

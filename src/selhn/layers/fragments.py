@@ -19,10 +19,16 @@ CPU_TEXTS = 32
 ScoresT = TypeVar("ScoresT", Tensor, tuple[Tensor, ...])
 
 
-def unit(vectors: Float[Tensor, "*K d"], epsilon: float = 1e-8) -> Float[Tensor, "*K d"]:
+def unit(vectors: Float[Tensor, "*K d"], epsilon: float = 1e-8, axis: int = -1) -> Float[Tensor, "*K d"]:
     """`x / (|x| + epsilon)`, in float32 or wider; a zero vector stays zero, with finite gradients."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
-    return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) + epsilon)
+    return vectors / (torch.linalg.vector_norm(vectors, dim=axis, keepdim=True) + epsilon)
+
+
+def mean_of(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"]) -> Float[Tensor, "n d"]:
+    """The mean of an item's vectors without padding, in float32 or wider; zeros if there are none."""
+    total = vectors.masked_fill(~mask[:, :, None], 0).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    return total.to(torch.promote_types(total.dtype, torch.float32))
 
 
 def is_ragged(tensor: Tensor) -> bool:

@@ -53,16 +53,17 @@ class MLP(nn.Module):
     def _norm(self, index: int, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M c"]:
         norm = self.bns[index]
         assert isinstance(norm, nn.BatchNorm1d)
-        if self.mask_bn and self.training:
-            return _masked_batch_norm(norm, features, mask)
         # Official: padded rows take part in the statistics of a training batch.
-        return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        return masked_batch_norm(norm, features, mask if self.mask_bn else None)
 
 
-def _masked_batch_norm(
-    norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]
+def masked_batch_norm(
+    norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"] | None
 ) -> Float[Tensor, "B M c"]:
-    """Batch norm in training whose statistics come from the rows under the mask, without indexing by it."""
+    """Batch norm of every region, in training with the statistics of those under the mask, or of all."""
+    if mask is None or not norm.training:
+        return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+    # Without indexing by the mask: the shapes of a step that is recorded do not depend on values.
     rows = features.to(torch.promote_types(features.dtype, torch.float32))
     weight = mask[:, :, None].to(rows.dtype)
     count = weight.sum().clamp(min=1)

@@ -1,15 +1,28 @@
 """The triplet loss over all negatives: Schroff et al., FaceNet, CVPR 2015."""
 
-from typing import Any
+from typing import Any, Literal, get_args
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.base import AbstractLoss
+from selhn.losses.checks import require_choice
+
+Anchors = Literal["both", "images", "texts"]
+"""Whose negatives count."""
 
 
 class Triplet(AbstractLoss):
     """The hinge of every negative, summed over an anchor's negatives.
 
     Equation 2 of the SelHN paper, for anchor V_i:  sum_{j != i} [s(V_i, T_j) - s(V_i, T_i) + margin]+
+
+    Args:
+        anchors: "images" leaves out the losses of texts, as in DeViSE (with a margin of 0.1), and a mean counts
+            images only.
 
     References:
         Schroff et al., FaceNet, CVPR 2015. Kiros et al., Unifying Visual-Semantic Embeddings, 2014 ("sum of
@@ -25,13 +38,26 @@ class Triplet(AbstractLoss):
 
     needs = ("hinge_sum",)
 
+    def __init__(self, margin: float = 0.2, reduction: Reduction = "mean", anchors: Anchors = "both"):
+        super().__init__(margin, reduction)
+        self.anchors = require_choice("anchors", anchors, get_args(Anchors))
+
     @classmethod
     def official(cls, **settings: Any) -> "Triplet":
         """As in the public code of VSE++ without `--max_violation`: summed over everything."""
         return cls.paper(**settings)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        return anchors["hinge_sum"]
+        return anchors["hinge_sum"] if self.anchors == "both" else anchors["hinge_sum"] * self._side(anchors)
+
+    def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
+        return None if self.anchors == "both" else self._side(anchors)
+
+    def _side(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"]:
+        """True for anchors of the chosen kind: the first of the two rows are images."""
+        row = 0 if self.anchors == "images" else 1
+        losses = anchors["hinge_sum"]
+        return (torch.arange(2, device=losses.device) == row)[:, None].expand_as(losses)
 
     def plateau(self, batch: int) -> float | None:
         """The margin, once for every negative."""

@@ -7,9 +7,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import nn
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
+from selhn.base.word_vectors import read_word_vectors
 from selhn.models.matcher import AbstractMatcher
 from selhn.text import Tokenizer
 
@@ -17,14 +19,12 @@ MatcherT = TypeVar("MatcherT", bound=AbstractMatcher)
 
 
 @dataclass(frozen=True)
-class WordSettings:
-    """Of a model that learns its own word vectors; give a tokenizer, or only the size of the vocabulary."""
+class Words:
+    """Of a model with a table of word vectors; give a tokenizer, or only the size of the vocabulary."""
 
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
     feature_dim: int = 2048
-    dim: int = 1024
-    word_dim: int = 300
 
     @property
     def num_words(self) -> int:
@@ -37,6 +37,20 @@ class WordSettings:
                 f"vocab_size is {self.vocab_size} and the tokenizer has {self.tokenizer.size} tokens: pass only one"
             )
         return self.tokenizer.size
+
+    def vectors_from(self, path: Path | str, dim: int) -> tuple[Float[Tensor, "V d"], Bool[Tensor, " V"]]:
+        """The vectors that a file has for the words, and for which of them it has some."""
+        if self.tokenizer is None:
+            raise SelhnError("word vectors are found by words: pass tokenizer=Vocabulary.build(captions)")
+        return read_word_vectors(path, self.tokenizer.spell(list(range(self.tokenizer.size))), dim)
+
+
+@dataclass(frozen=True)
+class WordSettings(Words):
+    """Of a model that learns its word vectors, and a joint space of its own width."""
+
+    dim: int = 1024
+    word_dim: int = 300
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A file is opened by `read_checkpoint`, which runs no code out of it.
 import inspect
 import re
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import not_
 from pathlib import Path
@@ -30,9 +30,20 @@ MOST_SPARED = 2**28
 State = dict[str, Tensor]
 Settings = dict[str, Any]
 
+Names = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
+
 _BERT = "text.words.bert."
 _GRU = [(r"(rnn|gru)\.(\w+)_reverse$", r"\1.back.\2"), (r"(rnn|gru)\.(\w+_l0)$", r"\1.ahead.\2")]
 _VSEPP_NAMES = [(r"^img_enc\.fc\.", "fc."), (r"^txt_enc\.(embed|rnn)\.", r"\1.")]
+_VSRN_NAMES: Names = [
+    (r"^img_enc\.fc\.", "reasoning.fc."),
+    (r"^img_enc\.Rs_GCN_([1-9])\.", lambda found: f"reasoning.layers.{int(found[1]) - 1}."),
+    (r"\.W\.0\.", ".out."),
+    (r"\.W\.1\.", ".norm."),
+    (r"^img_enc\.img_rnn\.", "region_rnn."),
+    (r"^img_enc\.bn\.", "final_bn."),
+    (r"^txt_enc\.(embed|rnn)\.", r"\1."),
+]
 _VSE_NAMES = [
     *_GRU,
     (r"^img_enc\.(fc|mlp)\.", r"image.\1."),
@@ -88,7 +99,7 @@ _BERT_AXES = [
 class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
-    names: list[tuple[str, str]]
+    names: Names
     """Their names to ours: patterns and replacements, all applied in this order."""
     fixed: Mapping[str, Any]
     """Options of their programs that the model has only with one value."""
@@ -96,6 +107,8 @@ class AuthorsLayout:
     """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
     parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
     """The prefixes of the state dicts in the list that their checkpoint holds."""
+    unsaved: str = "-"
+    """What the names of weights begin with that only training needs, and that their checkpoints leave out."""
 
 
 def load_official(
@@ -144,12 +157,15 @@ def _renamed(
     for key, value in state.items():
         for pattern, replacement in layout.names:
             key = re.sub(pattern, replacement, key)
-        found[key] = value
+        # A convolution over single places is a matrix.
+        flat = key in wanted and value.ndim == wanted[key].ndim + 1 and value.shape[-1] == 1
+        found[key] = value[..., 0] if flat else value
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
     absent = sides[0] if isinstance(outline, VSE) and len(sides) == 1 else None
-    spared = [key for key in wanted if (absent and key.startswith(absent)) or (own_bert and not bert and _BERT in key)]
+    unsaved = (layout.unsaved, absent or layout.unsaved)
+    spared = [key for key in wanted if key.startswith(unsaved) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
     if sum(wanted[key].numel() for key in spared) > MOST_SPARED:
         raise SelhnError(f"{where} has weights so large that those it lacks take too much memory: load both sides")
@@ -199,9 +215,10 @@ def _sizes(name: str, state: State) -> Settings:
     # The shapes do not tell the number of heads; a head of BERT is 64 wide.
     config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
     sizes: Settings = {"vocab_size": 1, **_lengths(state, _AXES), "bert": config}
-    steps = {key.split(".")[2] for key in state if key.startswith("sim_enc.SGR_module.")}
-    if steps:
-        sizes["steps"] = len(steps)
+    sizes["final_bn"] = "img_enc.bn.weight" in state
+    for setting, part in (("steps", r"sim_enc\.SGR_module\.\d+"), ("graph_layers", r"img_enc\.Rs_GCN_\d+")):
+        if several := {found[0] for key in state if (found := re.match(part, key))}:
+            sizes[setting] = len(several)
     known = inspect.signature(MODELS[name].build).parameters
     return {setting: size for setting, size in sizes.items() if setting in known}
 
@@ -246,6 +263,7 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "vsepp_order": AuthorsLayout(_VSEPP_NAMES, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS),
     "vse_infty": AuthorsLayout(_VSE_NAMES, _UNIT),
     "vse_infty_bert": AuthorsLayout(_VSE_NAMES, _UNIT),
+    "vsrn": AuthorsLayout(_VSRN_NAMES, {**_UNIT, "measure": "cosine", "use_abs": False}, unsaved="captioner."),
     "scan_t2i_avg": _scan("t2i", "Mean"),
     "scan_t2i_lse": _scan("t2i", "LogSumExp"),
     "scan_i2t_avg": _scan("i2t", "Mean"),

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from selhn.layers import last_states, unit, word_embedding
+from selhn.layers import last_states, mean_of, unit, word_embedding
 from selhn.models.builders import WordSettings, builder, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.models.vse import dot_scores
@@ -37,10 +37,7 @@ class VSEpp(AbstractMatcher):
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         """One vector per image; usually M = 1, otherwise the mean over the regions."""
-        region_mask = all_real(regions, region_mask)
-        features = self.fc(regions).masked_fill(~region_mask[:, :, None], 0).sum(1)
-        features = features / region_mask.sum(1, keepdim=True).clamp(min=1)
-        features = features.to(torch.promote_types(features.dtype, torch.float32))
+        features = mean_of(self.fc(regions), all_real(regions, region_mask))
         if self.normalise_images:
             features = unit(features)
         return features.abs() if self.order else features

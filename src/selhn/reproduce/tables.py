@@ -68,6 +68,8 @@ class Wanted:
     name: str
     recipe: str
     settings: tuple[str, ...] = ()
+    further_seed: int = 0
+    """Added to the seeds, for a second run of the same settings."""
 
 
 def recipe(name: str) -> Wanted:
@@ -78,8 +80,9 @@ def recipe(name: str) -> Wanted:
 VSEPP = Wanted("vsepp_hn", "vse_fc_hn", ("model=vsepp", "epochs=30", "lr=2e-4", "decay_at=[15]"))
 VSE_INFTY = Wanted("vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25"))
 """Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
-LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
-"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN."""
+LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn", "": "hn"}
+"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN. Systems of other authors,
+of which the paper does not say the loss, have T-HN."""
 MODELS: Mapping[str, tuple[str, ...]] = {
     "VSE (FC)": ("vse_fc",),
     "VSE (MLP)": ("vse_mlp",),
@@ -112,8 +115,9 @@ RUNS: Mapping[tuple[str, str], tuple[Wanted, ...]] = {
     },
     ("SGRAF", "NCR"): (Wanted("sgr_ncr", "sgr_selhn", ("loss=ncr", "loss.reduction=sum")),),
     ("VSE-infinity", "T-HN"): (VSE_INFTY,),
+    ("VSRN", ""): (recipe("vsrn_hn"), Wanted("vsrn_hn_again", "vsrn_hn", further_seed=100)),
 }
 """Method and loss of a row, and the runs that correspond to it; the scores of several are averaged. The SCAN of the
-paper's ensemble with SelHN is not named: we take the two that its appendix lists. NCR averages two networks of one
-kind, and sums over the batch: with clipping, the gradient is then as long after the warm-up as before. Rows that
-are not here are not reproduced yet."""
+paper's ensemble with SelHN is not named: we take the two that its appendix lists. VSRN averages two runs of the same
+settings. NCR averages two networks of one kind, and sums over the batch: with clipping, the gradient is then as long
+after the warm-up as before. Rows that are not here are not reproduced yet."""

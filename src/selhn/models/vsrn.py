@@ -1,0 +1,153 @@
+"""VSRN: Li et al., Visual Semantic Reasoning for Image-Text Matching, ICCV 2019.
+
+    x = FC(regions);  x <- x + BN(W (theta(x) phi(x)' / M) g(x)), four times;  x <- x normalised
+    image = unit(BN(GRU over the regions at the last one));  text = unit(GRU over the words at the last one)
+
+While it is trained, a captioner (`layers/captioner.py`) says the text from the regions x; its loss is added.
+"""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from selhn.base.types import Batch, Match
+from selhn.kernels import side_by_side
+from selhn.layers import Captioner, last_states, look_up, masked_batch_norm, unit, word_embedding
+from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.models.vse import dot_scores
+
+NormOver = Literal["regions", "features"]
+"""What the norm of regions (M, d) runs over: the M numbers of a feature, or the d numbers of a region."""
+
+
+class GraphLayer(nn.Module):
+    """`x + BN(W (R g(x)))`, `R = theta(x) phi(x)' / M`: regions look at each other, without a softmax."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.theta, self.phi, self.g, self.out = (nn.Linear(dim, dim) for _ in range(4))
+        self.norm = nn.BatchNorm1d(dim)
+        self.out.bias.requires_grad_(False)  # the norm takes it away; published weights have it
+        nn.init.zeros_(self.norm.weight)  # at first the layer changes nothing
+
+    def forward(self, regions: Float[Tensor, "I M d"], mask: RegionMask) -> Float[Tensor, "I M d"]:
+        number = mask.sum(1)[:, None, None].clamp(min=1)
+        # M is smaller than d, so the M x M matrix is made first.
+        affinity = self.theta(regions) @ self.phi(regions).transpose(1, 2) / number
+        seen = affinity @ self.g(regions).masked_fill(~mask[:, :, None], 0)
+        return regions + masked_batch_norm(self.norm, self.out(seen), mask)
+
+
+class RegionReasoning(nn.Module):
+    """Regions to regions that know of each other: FC, the graph layers, a norm."""
+
+    def __init__(self, feature_dim: int, dim: int, layers: int, first_norm: bool, norm_over: NormOver):
+        super().__init__()
+        self.axis = 1 if norm_over == "regions" else 2
+        self.first_norm = first_norm
+        self.fc = xavier(feature_dim, dim)
+        self.layers = nn.ModuleList(GraphLayer(dim) for _ in range(layers))
+
+    def forward(self, regions: Regions, mask: RegionMask) -> Float[Tensor, "I M d"]:
+        reasoned = self.fc(regions)
+        if self.first_norm:
+            reasoned = self._unit(reasoned, mask)
+        for layer in self.layers:
+            reasoned = layer(reasoned, mask)
+        return self._unit(reasoned, mask)
+
+    def _unit(self, regions: Float[Tensor, "I M d"], mask: RegionMask) -> Float[Tensor, "I M d"]:
+        return unit(regions.masked_fill(~mask[:, :, None], 0), axis=self.axis)
+
+
+class VSRN(AbstractMatcher):
+    """Regions that reason over a graph and are then read one after the other, as words are."""
+
+    is_embedding = True
+
+    def __init__(
+        self,
+        common: WordSettings,
+        reasoning: RegionReasoning,
+        final_bn: bool,
+        captioner: Captioner | None,
+        captioning: float,
+    ):
+        super().__init__(common.tokenizer)
+        self.reasoning = reasoning
+        self.region_rnn = nn.GRU(common.dim, common.dim, batch_first=True)
+        self.final_bn = nn.BatchNorm1d(common.dim) if final_bn else nn.Identity()
+        self.embed = word_embedding(common.num_words, common.word_dim)
+        self.rnn = nn.GRU(common.word_dim, common.dim, batch_first=True)
+        self.captioner = captioner
+        self.captioning = captioning
+        self.settings = {"vocab_size": common.num_words}
+        image, text = nn.ModuleList([reasoning, self.region_rnn]), nn.ModuleList([self.embed, self.rnn])
+        self.watched = {"image": image, "text": text, "image_fc": reasoning.fc, "text_last": self.rnn}
+
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
+        return self._pool(*self._reason(regions, region_mask))
+
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Float[Tensor, "T d"]:
+        return unit(last_states(self.rnn(look_up(self.embed, tokens))[0], all_real(tokens, token_mask)))
+
+    def score(self, images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Float[Tensor, "I T"]:
+        return dot_scores(images, texts)
+
+    def forward(self, batch: Batch) -> Match:
+        """The scores, and in training the captioner's loss, for which the regions are reasoned about once."""
+        (images, aux), texts = side_by_side(
+            lambda: self._images_and_captions(batch), lambda: self.encode_texts(batch.tokens, batch.token_mask)
+        )
+        return Match(self.score(images, texts), aux)
+
+    def auxiliary(self, batch: Batch, images: Tensor, texts: Tensor) -> dict[str, Tensor]:
+        """The captioner's loss for those who encode a batch themselves; the regions are reasoned about again."""
+        return self._captions(batch, *self._reason(batch.regions, batch.region_mask))
+
+    def _images_and_captions(self, batch: Batch) -> tuple[Float[Tensor, "B d"], dict[str, Tensor]]:
+        reasoned, mask = self._reason(batch.regions, batch.region_mask)
+        return self._pool(reasoned, mask), self._captions(batch, reasoned, mask)
+
+    def _captions(self, batch: Batch, reasoned: Float[Tensor, "B M d"], mask: RegionMask) -> dict[str, Tensor]:
+        if self.captioner is None or not self.training:
+            return {}
+        return {"captioning": self.captioning * self.captioner(reasoned, mask, batch.tokens, batch.token_mask)}
+
+    def _reason(self, regions: Regions, mask: RegionMask | None) -> tuple[Float[Tensor, "I M d"], RegionMask]:
+        """The regions after the graph, those that were left out behind the others, as a GRU wants them."""
+        mask, order = to_front(all_real(regions, mask))
+        regions = regions.gather(1, order[:, :, None].expand_as(regions))
+        return self.reasoning(regions, mask), mask
+
+    def _pool(self, reasoned: Float[Tensor, "I M d"], mask: RegionMask) -> Float[Tensor, "I d"]:
+        return unit(self.final_bn(last_states(self.region_rnn(reasoned)[0], mask)))
+
+
+def to_front(mask: RegionMask) -> tuple[RegionMask, Tensor]:
+    """The mask with all that is real in front, and the places that its items come from; their order stays."""
+    front, order = mask.to(torch.uint8).sort(dim=1, descending=True, stable=True)
+    return front.bool(), order
+
+
+@builder
+def vsrn(
+    common: WordSettings,
+    graph_layers: int = 4,
+    final_bn: bool = True,
+    norm_over: NormOver = "regions",
+    captioning: float = 1.0,
+    caption_dim: int = 512,
+) -> VSRN:
+    """VSRN as for Flickr30K; `final_bn=False` as for COCO. `captioning` weighs the captioner's loss, 0: none.
+
+    The authors' `dim` is 2048. Their programs differ: that for Flickr30K has a batch norm at the end, that for
+    COCO has none, and normalises after the FC.
+    """
+    # Official: the norm of regions runs over the regions; the paper means, and the authors agree, the features.
+    reasoning = RegionReasoning(common.feature_dim, common.dim, graph_layers, not final_bn, norm_over)
+    captioner = Captioner(common.dim, caption_dim, common.num_words, common.word_dim) if captioning else None
+    return VSRN(common, reasoning, final_bn, captioner, captioning)

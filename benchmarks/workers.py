@@ -118,6 +118,9 @@ def device_shared_by_kernels() -> Iterator[bool]:
 
     Without it the device gives each process a slice of time, in which small kernels leave most of it empty.
     """
+    if "CUDA_MPS_PIPE_DIRECTORY" in os.environ:  # of a daemon that serves other processes too
+        yield True
+        return
     daemon = shutil.which("nvidia-cuda-mps-control")
     if daemon is None:
         yield False

@@ -70,6 +70,8 @@ def make_precomp(folder):
         (folder / f"{name}_ids.txt").write_text("".join(f"{100 * number + n}\n" for n in range(4)))
         np.save(folder / f"{name}_boxes.npy", floats(4, 3, 4, seed=number) * 90 + 5)
         np.save(folder / f"{name}_img_sizes.npy", np.full((4, 2), 100))
+        np.save(folder / f"{name}_concepts.npy", floats(8, 2, seed=number))
+        (folder / f"{name}_caps.json").write_text(json.dumps([[[0, 2], [2, 1], [2, n % 4]] for n in range(8)]))
     (folder / "dev_image_of_text.txt").write_text("0\n0\n1\n1\n2\n2\n3\n3\n")
     (folder / "id_mapping.json").write_text(json.dumps({f"{n}": f"{n}.jpg" for n in range(300)}))
 
@@ -91,6 +93,8 @@ def make_ragged(folder):
     np.save(folder / "data" / "test_boxes.npy", floats(8, 3, 4))
     content["splits"]["train"]["offsets"] = "train_offsets.npy"
     content["splits"]["test"]["boxes"] = "test_boxes.npy"
+    np.save(folder / "data" / "test_dependencies.npy", np.full((16, 2, 2), 1))
+    content["splits"]["test"]["dependencies"] = "test_dependencies.npy"
     (folder / "data" / "data.json").write_text(json.dumps(content))
 
 

@@ -116,7 +116,7 @@ def of_split(split):
         list(split.captions),
         split.image_of_text,
         list(split.image_names),
-        split.boxes,
+        dict(split.side),
         split.folds,
     ]
 

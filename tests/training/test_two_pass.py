@@ -1,12 +1,10 @@
 import copy
-from dataclasses import fields
 
 import pytest
 import torch
 from model_cases import CASES, make_batch, make_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from selhn.base.types import Batch
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
 from selhn.models import MODELS, create_model
 from selhn.runs import read_log
@@ -80,7 +78,7 @@ def test_ties_go_to_the_same_pair(loss):
     # Images and texts that are there twice tie in every row and column.
     model, batch = make_model("scan_t2i_avg").double().train(), make_batch(6, dtype=torch.float64)
     again = torch.tensor([0, 1, 1, 3, 0, 3])
-    batch = type(batch)(*(getattr(batch, key)[again] for key in batch.__dataclass_fields__))
+    batch = batch.each(lambda tensor: tensor[again])
     made = LOSSES[loss]()
     assert assert_the_same_step(model, batch, made, None)
     assert assert_the_same_step(model, batch, made, torch.tensor([0, 1, 1, 3, 0, 3]))
@@ -94,7 +92,7 @@ def test_nothing_waits_for_the_device(name, monkeypatch):
     batch = make_batch()
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = create_model(name, **CASES[name]).train()
-        fake = Batch(*(torch.empty_like(getattr(batch, field.name)) for field in fields(Batch)))
+        fake = batch.each(torch.empty_like)
         match_in_two_passes(model, fake, TripletSHN(), fake.image_ids).scores.sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 

@@ -11,12 +11,12 @@ Signatures carry their axes with jaxtyping, for example `scores: Float[Tensor, "
 `scores` is always `[image, text]`. The tests check the annotations; otherwise they cost nothing.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int, Int8
+from jaxtyping import Bool, Float, Float32, Int, Int8, Shaped
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
@@ -40,6 +40,34 @@ def to_int8(rows: Float[Tensor, "*n d"]) -> tuple[Int8[Tensor, "*n d"], Float32[
 
 
 @dataclass(frozen=True)
+class SideInput:
+    """What a few models need of images or texts beyond regions and tokens; a row of `SIDE_INPUTS`."""
+
+    of: Literal["images", "texts"]
+    axes: str
+    """Of one image or text."""
+    dtype: torch.dtype | None
+    """None for that of the file."""
+    words: str
+    """What it is, and where it comes from, for messages."""
+
+
+SIDE_INPUTS: Mapping[str, SideInput] = {
+    "boxes": SideInput(
+        "images", "M 4", torch.float32, "x1, y1, x2, y2 of regions as shares of width and height, {split}_boxes.npy"
+    ),
+    "adjacency": SideInput(
+        "images", "M M", torch.bool, "which regions are neighbours, {split}_adjacency.npy, or made from boxes"
+    ),
+    "dependencies": SideInput(
+        "texts", "E 2", torch.int32,
+        "a parse: head and dependent, words counted from 1 (the root is 0, padding -1), {split}_dependencies.npy",
+    ),
+    "concepts": SideInput("texts", "C", None, "how much each concept is in a text, {split}_concepts.npy"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Batch:
     """B pairs of an image and a text; masks are True for real regions and tokens."""
 
@@ -49,8 +77,16 @@ class Batch:
     token_mask: Bool[Tensor, "B N"]
     image_ids: Int[Tensor, " B"]
 
+    side: Mapping[str, Shaped[Tensor, "B ..."]] = field(default_factory=dict)
+    """Side inputs by name, if the model takes any."""
+
     def to(self, device: torch.device | str) -> "Batch":
-        return Batch(*(getattr(self, f.name).to(device) for f in fields(self)))
+        return self.each(lambda tensor: tensor.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with every tensor changed."""
+        own = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "side"}
+        return replace(self, **own, side={name: change(tensor) for name, tensor in self.side.items()})
 
 
 @dataclass(frozen=True)

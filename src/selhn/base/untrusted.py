@@ -80,7 +80,7 @@ def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> np
     with path.open("rb") as file:
         shape, fortran, dtype = _read_header(file, path)
         start = file.tell()
-    words = {"f": "floats", "i": "whole numbers", "u": "whole numbers without sign"}
+    words = {"f": "floats", "i": "whole numbers", "u": "whole numbers without sign", "b": "truth values"}
     wanted = " or ".join(words[kind] for kind in kinds)
     if dtype.kind not in kinds:
         raise SelhnError(f"{path} holds {dtype} where {wanted} are expected: convert it with numpy's astype")

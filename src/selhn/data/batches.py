@@ -4,7 +4,7 @@ Every random number comes from a generator seeded with (seed, epoch) or (seed, e
 which is resumed at any step sees exactly the batches it would have seen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.types import Batch
+from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
@@ -88,6 +88,7 @@ class Batches:
             moves them); others are copied while the step before is computed.
         dtype: the precision in which regions are given.
         token_step: round the number of tokens up to a multiple of this, for few different shapes.
+        side: names of side inputs that batches carry; they are kept on the device.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Batches:
         device: torch.device | str = "cpu",
         token_step: int = 1,
         dtype: torch.dtype = torch.float32,
+        side: Iterable[str] = (),
     ):
         if not 1 <= batch_size <= split.num_texts:
             raise SelhnError(
@@ -111,6 +113,9 @@ class Batches:
         self.split, self.tokenizer = split, tokenizer
         self.batch_size, self.augmentation, self.seed, self.token_step = batch_size, augmentation, seed, token_step
         self.dtype, self.device = dtype, torch.device(device)
+        self.side = {name: split.side[name].to(self.device) for name in side}
+        if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:
+            raise SelhnError("dependencies name words by their places, and corrupt_words deletes words: set it to 0")
         self.texts = EncodedTexts.of(split, tokenizer, self.device)
         self.image_of_text = split.image_of_text.cpu()
         store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
@@ -172,7 +177,9 @@ class Batches:
         if change is not None and change.corrupt_words:
             tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, change.corrupt_words, self.generator)
             tokens = tokens.to(torch.int32)
-        return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images)
+        rows = {"images": pairs.images, "texts": pairs.texts}
+        side = {name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()}
+        return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images, side)
 
 
 def image_blocks(split: Split, block_size: int = 512, device: torch.device | str = "cpu") -> Iterator[Regions]:

@@ -64,10 +64,12 @@ def _describe(split: Split, report: Report) -> None:
     least, most = int(counts.min()), int(counts.max())
     number = f"{least}" if least == most else f"{least} to {most}"
     features = split.features
-    boxes = ", with boxes" if split.boxes is not None else ""
+    side = f", with {', '.join(split.side)}" if split.side else ""
+    with report.collecting():
+        dict(split.side)  # read and checked
     report.lines.append(
         f"{split.name}: {split.num_images:,} images, {split.num_texts:,} captions ({number} per image); "
-        f"up to {features.num_regions} regions of {features.width} numbers{boxes}"
+        f"up to {features.num_regions} regions of {features.width} numbers{side}"
     )
     if least == 0:
         without = (counts == 0).nonzero().flatten().tolist()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, get_args
 
 import torch
@@ -13,6 +14,7 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.names import require_type
 from selhn.base.types import FeaturePrecision, to_int8
 from selhn.data.features import DenseFeatures, Features, SomeImages, blocks
+from selhn.data.side_inputs import Given, SideInputs
 from selhn.data.steps import seed_for
 
 SPLITS = ("train", "dev", "test")
@@ -43,6 +45,8 @@ class Split:
     """x1, y1, x2, y2 of every region as a share of the image's width and height, if they are known."""
     folds: int = 1
     """How many folds of images it is measured in: `COCO_FOLDS` for the test images of COCO, else 1."""
+    given_side: Mapping[str, Given] = field(default_factory=dict)
+    """Further side inputs, or functions that read them; `side` has all."""
 
     def __post_init__(self) -> None:
         images, texts = self.features.num_images, len(self.captions)
@@ -58,6 +62,12 @@ class Split:
                 f"{self.name}: image_of_text goes from {int(self.image_of_text.min())} to "
                 f"{int(self.image_of_text.max())} but the images are 0 to {images - 1}"
             )
+        self.side  # noqa: B018  refuses names that are not known
+
+    @cached_property
+    def side(self) -> SideInputs:
+        """All side inputs by name: boxes, what follows from them, and what is given."""
+        return SideInputs(self.given_side, self.boxes, self.num_images, self.num_texts, self.name)
 
     @property
     def num_images(self) -> int:
@@ -80,6 +90,7 @@ class Split:
             torch.searchsorted(rows, self.image_of_text[texts]),
             [self.image_names[row] for row in rows.tolist()],
             None if self.boxes is None else self.boxes[rows],
+            given_side=self.side.some(rows, texts),
         )
 
 

@@ -16,6 +16,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.data import Split, image_blocks
 from selhn.diagnose.stall import StallAlarm
+from selhn.eval.encoded import side_rows
 from selhn.kernels import AnchorStatistics, Terms, dense_statistics
 from selhn.losses.checks import check_square
 from selhn.models import AbstractMatcher, in_eval_mode
@@ -243,14 +244,17 @@ def probe_split(model: AbstractMatcher, split: Split, pairs: int = 128) -> Row:
     """
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer to read the texts with: set model.tokenizer")
-    first = dict(reversed([*zip(split.image_of_text.tolist(), split.captions)]))
+    first = dict(reversed([*zip(split.image_of_text.tolist(), range(split.num_texts))]))
     chosen = [image for image in range(min(pairs, split.num_images)) if image in first]
     device = device_of(model)
     regions, region_mask = next(iter(image_blocks(split, pairs, device)))
-    tokens, token_mask = model.tokenize([first[image] for image in chosen])
+    captions = [first[image] for image in chosen]
+    tokens, token_mask = model.tokenize([split.captions[text] for text in captions])
     with in_eval_mode(model):
-        images = model.encode_images(regions[chosen], region_mask[chosen])
-        texts = model.encode_texts(tokens.to(device), token_mask.to(device))
+        own = side_rows(model, "images", split, torch.tensor(chosen))
+        images = model.encode_images(regions[chosen], region_mask[chosen], **own)
+        own = side_rows(model, "texts", split, torch.tensor(captions))
+        texts = model.encode_texts(tokens.to(device), token_mask.to(device), **own)
         numbers = probe_scores(model.score(images, texts))
         if isinstance(images, Tensor) and isinstance(texts, Tensor) and images.ndim == texts.ndim == 2:
             numbers |= probe_embeddings(images, texts)

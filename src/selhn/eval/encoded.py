@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,7 @@ from selhn.eval.protocols import folds as fold_metrics
 from selhn.eval.stored import StoredScores, identity_of
 from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
+from selhn.models.matcher import taken_side
 
 
 def evaluate(
@@ -100,7 +101,8 @@ def score_split(
             if isinstance(images, Fragments):
                 images = replace(images, byte_budget=byte_budget)
             for at, (tokens, mask) in islice(enumerate(blocks), result.done, None):
-                result.write(texts[at], score(images, model.encode_texts(tokens, mask)))
+                encoded = model.encode_texts(tokens, mask, **side_rows(model, "texts", split, texts[at]))
+                result.write(texts[at], score(images, encoded))
                 shown.step(f"words against {split.num_images:,} images", words[at])
         shown.clear()
         return result.matrix
@@ -133,15 +135,33 @@ def encode_split(model: AbstractMatcher, split: Split, block: int = 512) -> tupl
             return images, images[:0]
     blocks = _text_blocks(model, split, block)
     with in_eval_mode(model):
-        encoded = (model.encode_texts(tokens, mask) for tokens, mask in blocks)
-        texts = _join(encoded, split.num_texts, blocks.texts.tokens.shape[1])
+        texts = _join(text_encodings(model, split, blocks), split.num_texts, blocks.texts.tokens.shape[1])
         return _encode_images(model, split, block), texts[blocks.inverse]
 
 
 def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
-    device = device_of(model)
-    encoded = (model.encode_images(regions, mask) for regions, mask in image_blocks(split, block, device))
-    return _join(encoded, split.num_images, split.features.num_regions)
+    return _join(image_encodings(model, split, block), split.num_images, split.features.num_regions)
+
+
+def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> Iterator[Any]:
+    """What the model makes of all images, in their order, some at a time."""
+    rows = torch.arange(split.num_images).split(block)
+    for some, (regions, mask) in zip(rows, image_blocks(split, block, device_of(model)), strict=True):
+        yield model.encode_images(regions, mask, **side_rows(model, "images", split, some))
+
+
+def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks) -> Iterator[Any]:
+    """What the model makes of all texts, in the order of the blocks."""
+    for some, (tokens, mask) in zip(blocks.order.split(blocks.block_size), blocks, strict=True):
+        yield model.encode_texts(tokens, mask, **side_rows(model, "texts", split, some))
+
+
+def side_rows(
+    model: AbstractMatcher, of: Literal["images", "texts"], split: Split, rows: Int[Tensor, " R"]
+) -> dict[str, Tensor]:
+    """The side inputs that a model takes, of some images or texts, on its device."""
+    taken = taken_side(model, split.side, of)
+    return {name: tensor[rows.to(tensor.device)].to(device_of(model)) for name, tensor in taken.items()}
 
 
 def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks:
@@ -171,9 +191,12 @@ def in_folds(split: Split, folds: int) -> str:
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:
-    """Refuse what is not a model and a split, and features of another width than the model was made for."""
+    """Refuse what is not a model and a split, features of another width than the model was made for, and a
+    split without the side inputs that it needs.
+    """
     require_type("model", model, AbstractMatcher, "the model comes first, then the split, such as data.test")
     require_split(split)
+    taken_side(model, split.side)
     wanted = model.settings.get("feature_dim")
     if wanted is not None and wanted != split.features.width:
         raise SelhnError(

@@ -28,6 +28,7 @@ from selhn.base.untrusted import open_array
 from selhn.data import Split, image_blocks
 from selhn.data.batches import EncodedTexts
 from selhn.models import AbstractMatcher
+from selhn.models.matcher import taken_side
 
 MATRIX_FILE = "scores.npy"
 ITEM = np.dtype("<f4")
@@ -180,6 +181,7 @@ def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind:
         "images": _digest(images),
         "texts": _digest([texts.tokens, texts.mask]),
         "kind of scores": kind,
+        **{name: _digest([tensor]) for name, tensor in taken_side(model, split.side).items()},
     }
 
 

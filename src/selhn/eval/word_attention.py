@@ -1,17 +1,20 @@
 """Which words of a text look at which regions of an image: the attention of one pair of a split."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.base.device import device_of
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import Attention
 from selhn.data import Split
-from selhn.eval.encoded import require_width
+from selhn.data.side_inputs import SideInputs
+from selhn.eval.encoded import require_width, side_rows
 from selhn.models import MODELS, AbstractMatcher, CrossAttention, Twins, in_eval_mode
+from selhn.models.matcher import all_real, taken_side
 
 
 def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text: str) -> Attention:
@@ -20,13 +23,25 @@ def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text:
     row = image_row(split, image)
     regions, mask = split.features.gather(torch.tensor([row]))
     boxes = None if split.boxes is None else split.boxes[row][mask[0].to(split.boxes.device)]
-    return region_attention(model, regions[0][mask[0]], text, boxes)
+    return _attention(model, regions, mask, text, boxes, side_rows(model, "images", split, torch.tensor([row])))
 
 
 def region_attention(
     model: AbstractMatcher, regions: Float[Tensor, "M F"], text: str, boxes: Float[Tensor, "M 4"] | None = None
 ) -> Attention:
     """How a model that compares regions with words looks at the regions of one image and any sentence."""
+    side = SideInputs({}, None if boxes is None else boxes[None], 1, 1, "the image")
+    return _attention(model, regions[None], all_real(regions[None], None), text, boxes, side)
+
+
+def _attention(
+    model: AbstractMatcher,
+    regions: Float[Tensor, "1 M F"],
+    region_mask: Bool[Tensor, "1 M"],
+    text: str,
+    boxes: Float[Tensor, "m 4"] | None,
+    side: Mapping[str, Tensor],
+) -> Attention:
     if isinstance(model, Twins):
         raise SelhnError(f"{model.name} has two networks that look in their own ways: ask one of model.both")
     if not isinstance(model, CrossAttention):
@@ -40,7 +55,8 @@ def region_attention(
     device = device_of(model)
     tokens, mask = model.tokenize([text])
     with in_eval_mode(model):
-        images = model.encode_images(regions[None].to(device))
+        own = {name: tensor.to(device) for name, tensor in taken_side(model, side, "images").items()}
+        images = model.encode_images(regions.to(device), region_mask.to(device), **own)
         attention = model.attention(images, model.encode_texts(tokens.to(device), mask.to(device)))
     assert model.tokenizer is not None
     ids = tokens[0][mask[0]].cpu()

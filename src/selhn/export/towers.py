@@ -27,6 +27,7 @@ from selhn.base.onnx import import_onnxruntime
 from selhn.base.version import __version__
 from selhn.export.onnx_gru import translations, with_exported_grus
 from selhn.models import AbstractMatcher, Twins, VSEpp, in_eval_mode
+from selhn.models.matcher import taken_side
 from selhn.search.encoding import digest_of, width_of
 from selhn.text import PIECES_FILE, VOCABULARY_FILE, Vocabulary
 
@@ -76,6 +77,7 @@ def export_towers(
     if model.source is not None:
         raise SelhnError(f"{model.source} is a model of another library: export it with that")
     width_of(model)  # refuses a model that has none
+    taken_side(model, {}, "images")
     onnx, onnxruntime = _imported()
     with new_folder(Path(out)) as partial:
         differences = {}

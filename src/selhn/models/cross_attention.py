@@ -10,7 +10,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
 from selhn.layers import Fragments, WordGRU, unit
 from selhn.models.builders import WordSettings, xavier
-from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real
+from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
 from selhn.text import Tokenizer
 
 
@@ -22,9 +22,9 @@ class RegionEncoder(nn.Module):
         self.fc = xavier(feature_dim, dim)
         self.pool = pool
 
-    def forward(self, regions: Regions, mask: RegionMask) -> Fragments:
+    def forward(self, regions: Regions, mask: RegionMask, **side: Tensor) -> Fragments:
         fragments = Fragments.of(unit(self.fc(regions)), mask)
-        return fragments if self.pool is None else self.pool(fragments)
+        return fragments if self.pool is None else self.pool(fragments, **side)
 
 
 class WordEncoder(nn.Module):
@@ -35,9 +35,9 @@ class WordEncoder(nn.Module):
         self.words = WordGRU(vocab_size, word_dim, dim, dropout)
         self.pool = pool
 
-    def forward(self, tokens: Tokens, mask: TokenMask) -> Fragments:
+    def forward(self, tokens: Tokens, mask: TokenMask, **side: Tensor) -> Fragments:
         fragments = Fragments.of(unit(self.words(tokens, mask)), mask)
-        return fragments if self.pool is None else self.pool(fragments)
+        return fragments if self.pool is None else self.pool(fragments, **side)
 
 
 class CrossAttention(AbstractMatcher):
@@ -66,11 +66,11 @@ class CrossAttention(AbstractMatcher):
         self.settings = {"vocab_size": text.words.embed.num_embeddings}
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
-    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Fragments:
-        return self.image(regions, all_real(regions, region_mask))
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None, **side: Tensor) -> Fragments:
+        return self.image(regions, all_real(regions, region_mask), **taken_side(self, side, "images"))
 
-    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Fragments:
-        return self.text(tokens, all_real(tokens, token_mask))
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None, **side: Tensor) -> Fragments:
+        return self.text(tokens, all_real(tokens, token_mask), **taken_side(self, side, "texts"))
 
     def score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         return self.activation(self.logits(images, texts))

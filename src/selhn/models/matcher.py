@@ -1,10 +1,11 @@
 """What a matcher is: encode each image once, each text once, score all pairs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
-from selhn.base.types import Batch, Match
+from selhn.base.types import SIDE_INPUTS, Batch, Match
 from selhn.kernels import side_by_side
 from selhn.models.saved import write_folder
 from selhn.text import Tokenizer, check_texts
@@ -35,6 +36,9 @@ class AbstractMatcher(nn.Module, ABC):
 
     is_embedding: bool = False
     """Whether images and texts are one vector each, (I, d) and (T, d), and scores are their dot products."""
+
+    side: Mapping[str, bool] = MappingProxyType({})
+    """Side inputs (`SIDE_INPUTS`) that its encoders take by name, and whether it cannot work without."""
 
     def __init__(self, tokenizer: Tokenizer | None = None):
         super().__init__()
@@ -93,6 +97,7 @@ class AbstractMatcher(nn.Module, ABC):
 
     def embed_texts(self, texts: list[str]) -> Float[Tensor, "T d"]:
         """One vector per sentence, on the model's device, in evaluation mode and without gradients."""
+        taken_side(self, {}, "texts")
         if not isinstance(texts, str) and len(texts) == 0:
             return self.embed_texts(["a"])[:0]
         check_texts(texts)
@@ -108,6 +113,7 @@ class AbstractMatcher(nn.Module, ABC):
 
     def embed_images(self, regions: Regions, mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
         """One vector per image, on the model's device, in evaluation mode and without gradients."""
+        taken_side(self, {}, "images")
         width = self.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 3 or regions.shape[2] != width:
             raise SelhnError(f"the regions have shape {tuple(regions.shape)}: give (I, M, {width}) for this model")
@@ -140,11 +146,25 @@ class AbstractMatcher(nn.Module, ABC):
         write_folder(Path(out), self.name, self.settings, self.state_dict(), self.tokenizer)
 
 
+def taken_side(
+    model: AbstractMatcher, given: Mapping[str, Tensor], of: Literal["images", "texts"] | None = None
+) -> dict[str, Tensor]:
+    """Of the given side inputs, those of images, of texts or of both that a model takes; it must get what it needs."""
+    own = [name for name in model.side if of in (None, SIDE_INPUTS[name].of)]
+    missing = next((name for name in own if model.side[name] and name not in given), None)
+    if missing is not None:
+        raise SelhnError(
+            f"{model.name or type(model).__name__} needs the {missing} of {SIDE_INPUTS[missing].of}, which are not "
+            f"given here: {SIDE_INPUTS[missing].words}"
+        )
+    return {name: given[name] for name in own if name in given}
+
+
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
     """The images and the texts of a batch, at the same time in a step that is being recorded."""
     return side_by_side(
-        lambda: model.encode_images(batch.regions, batch.region_mask),
-        lambda: model.encode_texts(batch.tokens, batch.token_mask),
+        lambda: model.encode_images(batch.regions, batch.region_mask, **taken_side(model, batch.side, "images")),
+        lambda: model.encode_texts(batch.tokens, batch.token_mask, **taken_side(model, batch.side, "texts")),
     )
 
 

@@ -28,7 +28,7 @@ class Twins(AbstractMatcher):
     def __init__(self, first: AbstractMatcher, second: AbstractMatcher):
         super().__init__(first.tokenizer)
         self.networks = nn.ModuleList([first, second])
-        self.is_embedding = first.is_embedding
+        self.is_embedding, self.side = first.is_embedding, dict(first.side)
         self.settings = {**first.settings, "networks": 2}
         self.watched = {**first.watched, **{f"second_{name}": part for name, part in second.watched.items()}}
 
@@ -39,11 +39,11 @@ class Twins(AbstractMatcher):
         assert isinstance(second, AbstractMatcher)
         return first, second
 
-    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
-        return self._join(*(network.encode_images(regions, region_mask) for network in self.both))
+    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None, **side: Tensor) -> Any:
+        return self._join(*(network.encode_images(regions, region_mask, **side) for network in self.both))
 
-    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None) -> Any:
-        return self._join(*(network.encode_texts(tokens, token_mask) for network in self.both))
+    def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None, **side: Tensor) -> Any:
+        return self._join(*(network.encode_texts(tokens, token_mask, **side) for network in self.both))
 
     def score(self, images: Any, texts: Any) -> Float[Tensor, "I T"]:
         return self.activation(self.logits(images, texts))

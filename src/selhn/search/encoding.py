@@ -16,6 +16,7 @@ from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.eval.stored import identity_of_model
 from selhn.models import AbstractMatcher
+from selhn.models.matcher import taken_side
 from selhn.search.items import Item, Record
 from selhn.text import Tokenizer
 
@@ -83,6 +84,7 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
             raise SelhnError("the query is empty: write a few words")
         if len(text) > LONGEST_QUERY:
             raise SelhnError(f"the query has {len(text):,} characters: shorten it to {LONGEST_QUERY:,}")
+    taken_side(model, {}, "texts")  # a question has no side inputs
     tokens, mask = model.tokenize(texts)
     assert model.tokenizer is not None
     foreign = next((text for text in texts if not can_read(model.tokenizer, text)), None)

@@ -1,6 +1,6 @@
 """Two stages: vectors find the k best; a model that compares regions with words helps to order them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from selhn.eval import Metrics, recall, require_width, score_split
 from selhn.eval.encoded import encode_split
 from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
+from selhn.models.matcher import taken_side
 from selhn.search.index import Index
 from selhn.search.items import Hit, split_ids
 from selhn.search.where import Where
@@ -31,9 +32,14 @@ class Reranker:
         model: usually a cross-attention model; any matcher will do.
         features: the regions of the images.
         ids: what the images are called in the index, in the order of `features`.
+        side: side inputs of the images, if the model takes any.
     """
 
-    def __init__(self, model: AbstractMatcher, features: Features, ids: Sequence[str]):
+    def __init__(
+        self, model: AbstractMatcher, features: Features, ids: Sequence[str], side: Mapping[str, Tensor] | None = None
+    ):
+        taken_side(model, {}, "texts")  # a sentence that is typed has none
+        self.side = taken_side(model, side or {}, "images")
         if len(ids) != features.num_images:
             raise SelhnError(f"there are {features.num_images} images and {len(ids)} ids: give one each")
         self.model, self.features = model, features
@@ -43,7 +49,7 @@ class Reranker:
     def of_split(cls, model: AbstractMatcher, split: Split) -> "Reranker":
         """For an index that was built from a split."""
         require_width(model, split)
-        return cls(model, split.features, split_ids(split))
+        return cls(model, split.features, split_ids(split), split.side)
 
     def search(
         self, index: Index, text: str, k: int = 5, depth: int = 50, where: Where | None = None,
@@ -61,8 +67,10 @@ class Reranker:
             return []
         device = device_of(self.model)
         with in_eval_mode(self.model):
-            regions, mask = self.features.gather(torch.tensor([self.row_of_id[hit.id] for hit in hits]))
-            images = self.model.encode_images(regions.to(device), mask.to(device))
+            rows = torch.tensor([self.row_of_id[hit.id] for hit in hits])
+            regions, mask = self.features.gather(rows)
+            side = {name: tensor[rows.to(tensor.device)].to(device) for name, tensor in self.side.items()}
+            images = self.model.encode_images(regions.to(device), mask.to(device), **side)
             tokens, token_mask = self.model.tokenize([text])
             texts = self.model.encode_texts(tokens.to(device), token_mask.to(device))
             numbers = self.model.logits(images, texts)[:, 0].float().cpu()

@@ -15,6 +15,7 @@ from selhn.kernels import side_by_side
 from selhn.losses import AbstractLoss, Learns
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
+from selhn.models.matcher import taken_side
 from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
@@ -80,6 +81,7 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
         # On a GPU a few more tokens cost little, and every number of tokens needs a recording of its own.
         token_step=4 if device.type == "cuda" else 1,
         dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
+        side=taken_side(model, data.train.side),
     )
 
 

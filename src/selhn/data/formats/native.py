@@ -6,11 +6,13 @@ data.json                what is there: version, name, folds, and for each split
 {split}_texts.jsonl      {"image": 0, "text": "a dog jumps"}   one per line, any number per image
 {split}_images.jsonl     {"name": "dog.jpg"}                   one per line
 {split}_boxes.npy        (images, regions, 4): x1, y1, x2, y2 as shares of width and height; may be missing
+{split}_adjacency.npy    and other side inputs (`SIDE_INPUTS`), a row per image or per text; may be missing
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +23,11 @@ import torch
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.files import new_folder
 from selhn.base.names import require_kind
+from selhn.base.types import SIDE_INPUTS
 from selhn.base.untrusted import open_array, read_json, read_json_lines, some
 from selhn.data.features import DenseFeatures, Features, RaggedFeatures, blocks
 from selhn.data.formats.data_report import Found, Report, each
+from selhn.data.formats.side_files import read_side_input
 from selhn.data.splits import Data, Split
 
 FORMAT, VERSION = "selhn-data", 1
@@ -65,12 +69,19 @@ def _write_split(folder: Path, split: Split, precision: NativePrecision) -> dict
     if counts.min() != counts.max():
         entry["offsets"] = f"{split.name}_offsets.npy"
         np.save(folder / entry["offsets"], np.append(0, counts.cumsum()))
+    # As the features, without the places that are padding in the middle or in all images.
+    real_first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)
     if split.boxes is not None:
         entry["boxes"] = f"{split.name}_boxes.npy"
-        # As the features, without the places that are padding in the middle or in all images.
-        real_first = torch.from_numpy(mask).int().argsort(dim=1, descending=True, stable=True)
         boxes = split.boxes.cpu().take_along_dim(real_first[:, : counts.max(), None], dim=1)
         np.save(folder / entry["boxes"], boxes.numpy().astype(np.float32))
+    for name in split.given_side:
+        entry[name] = f"{split.name}_{name}.npy"
+        value = split.side[name].cpu()
+        if SIDE_INPUTS[name].axes == "M M":
+            places = real_first[:, : counts.max()]
+            value = value.take_along_dim(places[:, :, None], dim=1).take_along_dim(places[:, None], dim=2)
+        np.save(folder / entry[name], value.numpy())
     texts = zip(split.image_of_text.tolist(), split.captions)
     _write_json_lines(folder / entry["texts"], ({"image": image, "text": text} for image, text in texts))
     _write_json_lines(folder / entry["images"], ({"name": name} for name in split.image_names))
@@ -134,9 +145,9 @@ def read_native(path: Path, report: Report) -> Found:
 
 def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> Split:
     paths = {}
-    for kind in ("features", "texts", "images", "offsets", "boxes"):
+    for kind in ("features", "texts", "images", "offsets", *SIDE_INPUTS):
         file = entry.get(kind) if isinstance(entry, dict) else None
-        if file is None and kind in ("offsets", "boxes"):
+        if file is None and kind not in ("features", "texts", "images"):
             continue
         # A name that leads out of the folder would read a file nobody meant.
         if not isinstance(file, str) or Path(file).name != file:
@@ -165,7 +176,9 @@ def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> S
     with report.collecting():
         boxes = _open_boxes(paths["boxes"], features) if "boxes" in paths else None
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
-    return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes)
+    side = {kind: partial(read_side_input, paths[kind], kind) for kind in SIDE_INPUTS if kind in paths}
+    side.pop("boxes", None)
+    return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes, given_side=side)
 
 
 def _open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:

@@ -83,16 +83,14 @@ def read_pocket(
     splits = {}
     for name in SPLITS:
         with report.collecting():
-            split = open_split(path / name, name, report, kinds="i")
+            split = open_split(path / name, name, report, "i", regions)
             codes = cast(DenseFeatures, split.features)
             if codes.store.dtype != np.int8 or codes.store.ndim != 3 or codes.width != reduced:
                 raise SelhnError(
                     f"{codes.path} is {codes.store.dtype} {codes.store.shape}, but projection.npz unpacks int8 codes "
                     f"of shape (images, regions, {reduced}): take both files from the same folder"
                 )
-            kept = replace(codes, store=codes.store[:, :regions])
-            boxes = None if split.boxes is None else split.boxes[:, :regions]
-            splits[name] = replace(split, features=PocketFeatures(kept, projection, form), boxes=boxes)
+            splits[name] = replace(split, features=PocketFeatures(codes, projection, form))
     return path.name, splits
 
 

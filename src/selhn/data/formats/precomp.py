@@ -20,6 +20,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.untrusted import open_array, read_integers, read_json, read_lines, some
 from selhn.data.features import DenseFeatures
 from selhn.data.formats.data_report import Found, Report, each
+from selhn.data.formats.side_files import side_files
 from selhn.data.splits import COCO_FOLDS, Split
 
 # Official: every public program validates on the first 5,000 captions of dev, that is 1,000 images.
@@ -66,8 +67,11 @@ def precomp_folder(folder: Path) -> Path:
     return inner if inner.is_dir() and not any(folder.glob("*_ims.npy")) else folder
 
 
-def open_split(files: Path, name: str, report: Report, kinds: str = "f") -> Split:
-    """The split whose files begin with this path; `kinds` of numbers are those of `open_array`."""
+def open_split(files: Path, name: str, report: Report, kinds: str = "f", regions: int | None = None) -> Split:
+    """The split whose files begin with this path; `kinds` of numbers are those of `open_array`.
+
+    With `regions`, the first of an image are kept.
+    """
     path = Path(f"{files}_ims.npy")
     array, captions, ids = each(
         lambda: open_array(path, kinds),
@@ -75,6 +79,7 @@ def open_split(files: Path, name: str, report: Report, kinds: str = "f") -> Spli
         lambda: _read_ids(files, report),
     )
     report.lines.append(f"{path.name}: {len(array):,} rows, {array.dtype}, shape {array.shape[1:]} each")
+    array = array[:, :regions]
     layout = _find_layout(files, array, len(captions), ids)
     report.lines.append(f"{path.name}: {layout.words}")
     names, boxes = [f"{files.name} row {row}" for row in layout.rows.tolist()], None
@@ -83,7 +88,8 @@ def open_split(files: Path, name: str, report: Report, kinds: str = "f") -> Spli
     features = DenseFeatures(array, layout.rows, path=path)
     with report.collecting():
         boxes = _read_boxes(files, layout, features.num_regions, len(array), report)
-    return Split(name, features, captions, layout.image_of_text, names, boxes)
+    side = side_files(files, layout.rows, len(array), features.num_regions)
+    return Split(name, features, captions, layout.image_of_text, names, boxes, given_side=side)
 
 
 def cut_images(name: str, number: int, report: Report) -> int:

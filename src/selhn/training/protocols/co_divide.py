@@ -41,7 +41,8 @@ class CoDivide(Protocol):
         size = (2 if isinstance(self.model, Twins) else 1, split.num_texts)
         self.tables["labels"] = torch.ones(size, device=device)
         self.tables["trained"] = torch.ones(size, dtype=torch.bool, device=device)
-        self._plain = Batches(split, batches.tokenizer, batches.batch_size, seed=self.config.seed, device=device)
+        self._plain = Batches(split, batches.tokenizer, batches.batch_size, seed=self.config.seed, device=device,
+            side=batches.side)  # fmt: skip
 
     def begin_epoch(self, epoch: int) -> None:
         if self.loss.warming_up:

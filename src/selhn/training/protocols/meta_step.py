@@ -47,7 +47,9 @@ class MetaStep(Protocol):
         on_gpu = batches.device.type == "cuda"
         self._optimizer = torch.optim.Adam(loss.network.parameters(), lr=loss.weight_lr, capturable=on_gpu)
         size = min(batches.batch_size, data.dev.num_texts)
-        self._dev = Batches(data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device)
+        self._dev = Batches(
+            data.dev, batches.tokenizer, size, seed=config.seed, device=batches.device, side=batches.side
+        )
         self._image_of_text = data.dev.image_of_text.to(batches.device)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         drops = any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())

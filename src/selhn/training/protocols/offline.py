@@ -9,7 +9,8 @@ from torch import Tensor
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.types import Batch, Match
-from selhn.data import Pairs, Split, TextBlocks, image_blocks
+from selhn.data import Pairs, Split, TextBlocks
+from selhn.eval.encoded import image_encodings, text_encodings
 from selhn.eval.scoring import BYTES_PER_SCORE, Matching
 from selhn.layers import Fragments, unit
 from selhn.losses import AOQ, OfflineScores
@@ -117,10 +118,9 @@ def hardest_negatives(
     assert model.tokenizer is not None
     with in_eval_mode(model):
         blocks = TextBlocks(split, model.tokenizer, device=device)
-        parts = image_blocks(split, device=device)
-        images = torch.cat([one_vector(model.encode_images(*part)) for part in parts])
-        texts = torch.cat([one_vector(model.encode_texts(*part)) for part in blocks])[blocks.inverse]
-        has_fragments = isinstance(model.encode_texts(*next(iter(blocks))), Fragments)
+        images = torch.cat([one_vector(part) for part in image_encodings(model, split)])
+        texts = torch.cat([one_vector(part) for part in text_encodings(model, split, blocks)])[blocks.inverse]
+        has_fragments = isinstance(next(text_encodings(model, split, blocks)), Fragments)
         image_of_text = split.image_of_text.to(device)
         without_texts = image_of_text.bincount(minlength=split.num_images) == 0
 

@@ -11,6 +11,7 @@ from selhn.eval import score_split
 from selhn.pictures import FeatureCache
 from selhn.pictures.picture_folders import indexed_folders
 from selhn.search import Index
+from selhn.search.albums import Albums
 from selhn.search.fit import Fit
 from selhn.search.stores.checked_files import write_checked_json, write_file
 from selhn.search.where import read_filter
@@ -105,6 +106,18 @@ def read_filters(folder):
     return [repr(read_filter(line)) for line in lines if line.strip()]
 
 
+def albums_of(folder):
+    index = Index.create(small_model())
+    index.add(make_item(number) for number in range(4))
+    return Albums(folder, index.store)
+
+
+def seal_albums(folder):
+    content = json.loads((folder / "albums" / "albums.json").read_text())
+    content.pop("checksum", None)
+    write_checked_json(folder / "albums" / "albums.json", content)
+
+
 FILTERS = ("year > 2003 and not even = true", "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)", 'name like "*.jp?g"')
 INDEX_FILES = files("manifest.json", "segments/*/*", "deleted/*")
 READERS = {
@@ -119,6 +132,12 @@ READERS = {
             folder / "fit.json"
         ),
         lambda folder: Fit.read(folder / "fit.json")("a dog", [0.4]),
+    ),
+    "albums": Reader(
+        lambda folder: albums_of(folder).change("Trip", add=["item1", "item2"]),
+        lambda folder: albums_of(folder).all(),
+        files("albums.json"),
+        seal_albums,
     ),
     "filters": Reader(lambda folder: (folder / "filters.txt").write_text("\n".join(FILTERS)), read_filters),
 }

@@ -5,7 +5,6 @@ import io
 import json
 import threading
 import time
-from urllib.parse import quote
 
 import pytest
 import torch
@@ -140,13 +139,12 @@ def test_pictures(client, collection):
 
 def test_originals(client, collection):
     path = collection.library.picture(collection.index.ids()[0])
-    for address in ("/api/v1/original", f"/api/v1/items/{quote(str(path), safe='')}/original"):
-        answer = client.get(address, params={"id": str(path)} if address.endswith("v1/original") else {})
-        assert answer.content == path.read_bytes()
-        assert answer.headers["content-type"] == "image/png"
-        assert answer.headers["content-disposition"] == "inline; filename*=UTF-8''00.png"
-        assert "sandbox" in answer.headers["content-security-policy"]
-        assert answer.headers["x-content-type-options"] == "nosniff"
+    answer = client.get("/api/v1/original", params={"id": str(path)})
+    assert answer.content == path.read_bytes()
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.headers["content-disposition"] == "inline; filename*=UTF-8''00.png"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
     answer = client.get("/api/v1/original", params={"id": str(path), "download": True})
     assert answer.headers["content-disposition"].startswith("attachment;")
 
@@ -159,6 +157,38 @@ def test_an_original_that_browsers_cannot_show_is_a_download(client, collection)
     answer = client.get("/api/v1/original", params={"id": str(path)})
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["content-disposition"].startswith("attachment;")
+
+
+def test_albums(client, collection, client_of):
+    ids = collection.index.ids()
+    changed = client.patch("/api/v1/album", params={"name": "Trip"}, json={"add": ids[:3]})
+    assert changed.json() == {"name": "Trip", "ids": ids[:3]}
+    asked = {"where": 'album = "Trip"'}
+    first, every = (client.get("/api/v1/items", params=own).json() for own in (asked, {}))
+    assert first["total"] == 3
+    assert [
+        hit["id"] in ids[:3]
+        for hit in client.get("/api/v1/search", params={"text": "a red ball", **asked}).json()["answers"]
+    ]
+    client.patch("/api/v1/album", params={"name": "Trip"}, json={"remove": ids[:1], "name": "Sea"})
+    asked = {"where": 'album = "Sea"'}
+    assert client.get("/api/v1/albums").json() == [{"name": "Sea", "ids": ids[1:3]}]
+    then = client.get("/api/v1/timeline", params=asked).json()
+    assert then["total"] == 2
+    client.patch("/api/v1/album", params={"name": "Sea"}, json={"add": ids[:1]})
+    now = client.get("/api/v1/timeline", params=asked).json()
+    assert now["total"] == 3
+    assert now["version"] != then["version"], "positions in an album change with it"
+    assert client.get("/api/v1/items").json()["version"] == every["version"], "and those of all pictures do not"
+    assert "there are Sea" in reason(client.get("/api/v1/items", params={"where": "album = Tripp"}), 404)
+    assert "no item" in reason(client.patch("/api/v1/album", params={"name": "Sea"}, json={"add": ["x"]}), 404)
+    assert client.delete("/api/v1/album", params={"name": "Sea"}).status_code == 204
+    assert client.get("/api/v1/albums").json() == []
+    reads = client_of(Service(collection))
+    assert reads.get("/api/v1/about").json()["can"]["albums"]
+    for send in (reads.patch, reads.delete):
+        body = {"json": {}} if send == reads.patch else {}
+        assert "--writable" in reason(send("/api/v1/album", params={"name": "Sea"}, **body), 403)
 
 
 def test_the_timeline(client):
@@ -235,6 +265,7 @@ def test_about_models_health(client, collection):
         "show_pictures": True,
         "look": True,
         "duplicates": True,
+        "albums": True,
         "write": True,
         "runs": False,
     }

@@ -87,6 +87,28 @@ def test_back_closes_the_picture_and_leaves_the_question(page):
     assert page.input_value("#text") == ""
 
 
+def test_a_question_in_the_address_can_be_filtered_by_date(open_page, server):
+    page = open_page(f"{server.address}/?text=a+red+ball&from=2024&to=2024")
+    expect(page.locator(".card .score").first).to_be_attached()
+    expect(page.get_by_label("Dates: 2024")).to_be_visible()
+    with page.expect_response(lambda answer: "/api/v1/duplicates" in answer.url) as asked:
+        page.get_by_role("button", name="Duplicates").click()
+    assert "number=50" in asked.value.url, "however many answers the question has shown"
+
+
+def test_the_tab_key_stops_in_the_view(page):
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    expect(page.locator("[data-place='71'] .open")).to_be_visible()
+    expect(page.locator(".open[tabindex='0']")).to_be_in_viewport()
+
+
+def test_training_has_no_timeline(page):
+    expect(page.locator("#scrubber")).to_be_visible()
+    page.get_by_role("link", name="Training").click()
+    expect(page.locator("#runs-view")).to_be_visible()
+    expect(page.locator("#scrubber")).to_be_hidden()
+
+
 def test_a_filter_in_the_address_counts(open_page, server):
     page = open_page(f"{server.address}/?where=colour+%3D+%22red%22")
     expect(page.locator(".open")).to_have_count(3)
@@ -188,7 +210,7 @@ def test_adding_selecting_and_removing(open_page, server):
     page.locator(".card").nth(0).hover()
     page.locator(".circle").nth(0).click()
     page.locator(".open").nth(1).click(modifiers=["Shift"])
-    expect(page.locator("#select-count")).to_have_text("2 pictures selected")
+    expect(page.locator("#select-count")).to_have_text("2 selected")
     page.click("#select-remove")
     page.get_by_role("button", name="Keep").click()
     expect(page.locator(".chosen")).to_have_count(2)
@@ -216,10 +238,52 @@ def test_a_long_press_selects_and_the_viewer_removes(open_page, server):
     page.locator("#select-none").tap()
     expect(page.locator(".chosen")).to_have_count(0)
     page.locator(".card[data-id*='uploads'] .open").tap()
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER + MORE + 1}")
     page.locator("#detail-delete").tap()
     page.locator("#sure").get_by_role("button", name="Remove").tap()
-    expect(page.locator("#detail")).to_be_hidden()
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER + MORE}")  # the next one
+    page.locator("#detail-close").tap()
     expect(page.locator("#status")).to_have_text("1 picture removed.")
+
+
+def test_favourites_and_albums(open_page, server):
+    page = open_page(server.address, expect_errors=True)
+    page.locator(".open").first.click()
+    page.keyboard.press("f")
+    expect(page.locator("#detail-favour")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#detail-facts")).to_contain_text("Favourites")
+    page.keyboard.press("Escape")
+    expect(page.locator(".loved")).to_have_count(1)
+    for place in (1, 2):
+        page.locator(".open").nth(place).hover()
+        page.locator(".circle").nth(place).click()
+    page.click("#select-album")
+    page.fill("#albums-name", "Tri p")
+    page.keyboard.press("Enter")
+    expect(page.locator("#albums-list button")).to_have_count(2)
+    page.locator("#albums-list button", has_text="Favourites").click()
+    expect(page.locator("#albums-list [aria-pressed='true']")).to_have_count(2)
+    page.get_by_role("button", name="Done").click()
+    expect(page.locator(".loved")).to_have_count(3)
+    page.keyboard.press("Escape")
+    page.get_by_label("Album", exact=True).select_option("Tri p")
+    expect(page.locator("#status")).to_contain_text("2 pictures in Tri p.")
+    page.reload()
+    page.get_by_role("button", name="Rename").click()
+    page.fill("#albums-name", "Favourites")
+    page.keyboard.press("Enter")
+    expect(page.locator("#albums-wrong")).to_contain_text("already")
+    page.fill("#albums-name", "Trip")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_contain_text("2 pictures in Trip.")
+    page.get_by_role("button", name="Delete album").click()
+    page.locator("#sure-yes").click()
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures.")
+    page.get_by_label("Album", exact=True).select_option("Favourites")
+    expect(page.locator(".loved")).to_have_count(3)
+    page.locator(".open").first.focus()
+    page.keyboard.press("f")
+    expect(page.locator("#status")).to_contain_text("2 pictures in Favourites.")
 
 
 def test_duplicates_in_groups(page):

@@ -213,12 +213,12 @@ def test_what_fits_is_shown_first(open_page, server):
     page = open_page(server.address)
     page.wait_for_selector(".open")
 
-    def answer(fits):
+    def answer(fits, unknown=()):
         def fulfil(route):
             found = route.fetch().json()
             for row, hit in enumerate(found["answers"]):
                 hit["fit"] = 0.9 if row < fits else 0.2
-            route.fulfill(json={**found, "fits": fits})
+            route.fulfill(json={**found, "fits": fits, "unknown": unknown})
 
         page.unroute_all()
         page.route("**/api/v1/search**", fulfil)
@@ -231,10 +231,10 @@ def test_what_fits_is_shown_first(open_page, server):
     page.get_by_role("button", name="Show weaker matches").click()
     playwright.expect(page.locator(".card .score")).to_have_count(NUMBER)
     playwright.expect(page.locator("#more")).to_be_hidden()
-    answer(0)
-    ask(page, "ein roter dog im snow")
+    answer(0, ["ein", "roter"])
+    ask(page, "ein roter dog")
     playwright.expect(page.locator("#status")).to_have_text(
-        "The model reads English. Nothing fits well. The nearest pictures:"
+        "“ein”, “roter” are new to the model, which reads English. Nothing fits well. The nearest pictures:"
     )
 
 
@@ -332,7 +332,7 @@ def test_a_run_as_it_goes(open_page, server):
 
 def test_the_page_of_the_api(open_page, server):
     page = open_page(f"{server.address}/docs")
-    playwright.expect(page.locator("article")).to_have_count(20)
+    playwright.expect(page.locator("article")).to_have_count(22)
     playwright.expect(page.locator("article").first).to_contain_text("curl")
 
 

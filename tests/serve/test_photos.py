@@ -19,7 +19,7 @@ from selhn.pictures.upkeep import bring_up_to_date
 from selhn.search import Index
 from selhn.serve import photos as photos_module
 from selhn.serve.keeper import Keeper
-from selhn.serve.photos import photos
+from selhn.serve.photos import PAGE_FILE, Page, photos
 from selhn.serve.start import listen
 
 HERE = Path(__file__).parent
@@ -128,6 +128,17 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     (again,) = bring_up_to_date(index, [pictures, tmp_path / "nowhere"])
     assert (again.plan.unchanged, again.added, backbone.calls) == (NUMBER, 0, []), "nothing is computed again"
     assert (tmp_path / "browser.py.asked").read_text().split() == [first.address, *[second.address] * 2]
+
+
+def test_the_page_of_a_killed_process_is_not_shown(tmp_path):
+    page = Page(tmp_path / "pictures.index")
+    with page:
+        page.write("http://127.0.0.1:8000", [tmp_path])
+        left = (page.folder / PAGE_FILE).read_bytes()
+        page.show_other([tmp_path / "trip"], browser=False)  # below a folder that is kept
+    (page.folder / PAGE_FILE).write_bytes(left)
+    with Page(tmp_path / "pictures.index"), pytest.raises(Locked, match="being started"):
+        page.read()
 
 
 def test_what_was_asked_for_is_wrong(pictures, tmp_path, monkeypatch):

@@ -16,8 +16,9 @@ from schemathesis.specs.openapi.checks import response_schema_conformance  # noq
 
 OPERATIONS = (
     "GET /search", "POST /search", "GET /items", "GET /timeline", "GET /duplicates", "GET /item", "GET /picture",
-    "GET /original", "GET /items/{id}/original", "GET /look", "GET /about", "GET /progress", "GET /models",
-    "GET /health", "POST /items", "PATCH /item", "DELETE /item", "GET /runs", "GET /runs/log", "GET /runs/verdict",
+    "GET /original", "GET /albums", "PATCH /album", "DELETE /album", "GET /look", "GET /about", "GET /progress",
+    "GET /models", "GET /health", "POST /items", "PATCH /item", "DELETE /item", "GET /runs", "GET /runs/log",
+    "GET /runs/verdict",
 )  # fmt: skip
 
 

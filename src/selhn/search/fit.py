@@ -51,6 +51,10 @@ class Fit:
         numbers = torch.tensor(scores, dtype=torch.float64)
         return (offset + slope.clamp_min(LEAST_SLOPE) * numbers).sigmoid().tolist()
 
+    def unknown(self, text: str) -> list[str]:
+        """The words of a text that the model has hardly met in training: rare ones, or of another language."""
+        return list(dict.fromkeys(word for word in words_of(text) if word not in self.counts))
+
     def judge(self, query: Query, hits: list[Hit]) -> list[Hit]:
         """The answers with their fit, if the query is a text alone that asks for images."""
         if query.text is None or query.find != "image" or query.shares != {"text": 1.0}:

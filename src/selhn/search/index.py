@@ -16,6 +16,7 @@ from selhn.base.names import NAMED_CLASSES, named_object
 from selhn.base.types import StoredPrecision
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model_named_in_file
+from selhn.search.albums import Albums
 from selhn.search.answering import answer
 from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
@@ -23,7 +24,7 @@ from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_milvus, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
-from selhn.search.where import Where, found_or_explained, read_filter
+from selhn.search.where import Filter, Where, found_or_explained, read_filter
 
 
 class Index:
@@ -85,10 +86,7 @@ class Index:
         """Open an index. `model` is needed if the index neither has nor names it."""
         store: Store = store_for(path).open(path)
         identity = store.identity
-        if model is None:
-            model = store.kept_model()
-        if model is None:
-            model = load_model_named_in_file(identity.about.get("model"))
+        model = model or store.kept_model() or load_model_named_in_file(identity.about.get("model"))
         if model is None:
             raise SelhnError(f"{path} has no model ({identity.model_name} made it): give it with --model, or model=")
         identity.require(model, path)
@@ -109,12 +107,9 @@ class Index:
         return "memory" if self.path is None else str(self.path)
 
     def __str__(self) -> str:
-        identity = self.identity
-        how = f", candidates by {self.found_by}" if self.found_by != "exact" else ""
-        return (
-            f"{self.location}: {len(self):,} images, {self.num_texts:,} texts, "
-            f"{identity.width} numbers each in {identity.precision}, by {identity.model_name}{how}"
-        )
+        identity, how = self.identity, "" if self.found_by == "exact" else f", candidates by {self.found_by}"
+        what = f"{len(self):,} images, {self.num_texts:,} texts, {identity.width} numbers each in {identity.precision}"
+        return f"{self.location}: {what}, by {identity.model_name}{how}"
 
     def __repr__(self) -> str:
         return f"Index({self})"
@@ -162,14 +157,12 @@ class Index:
                 without either come last. By default, the order of `ids`. Milvus reads all records to sort them.
             first: number of items to skip.
         """
-        filter = None if where is None else read_filter(where)
+        filter = self._filter(where)
         return found_or_explained(self.store.scan(filter, order, first), filter, self.store.scan)
 
     def count(self, where: Where | None = None) -> int:
-        number = self.store.count("image", None if where is None else read_filter(where))
-        if where is not None and not number:
-            next(self.records(where), None)  # an unknown field is an error
-        return number
+        number = self.store.count("image", self._filter(where))
+        return number or len(list(self.records(where)))  # none: an unknown field is an error
 
     @overload
     def search(
@@ -229,7 +222,7 @@ class Index:
         if isinstance(queries, str):
             raise SelhnError("the queries are one text: give a list of them, or call `search`")
         asked = [self._opened(Query.of(query, k, find, where)) for query in queries]
-        answers = answer(self.model, self.store, asked, self._vectors, self.fit)
+        answers = answer(self.model, self.store, asked, self._vectors, self.fit, self._filter)
         found_by = {repr(query.where) for query, hits in zip(asked, answers) if hits}
         for query in asked:
             if query.where is not None and repr(query.where) not in found_by:
@@ -240,6 +233,15 @@ class Index:
         """The query with the regions of its picture."""
         is_picture = query.image is not None and not isinstance(query.image, Tensor)
         return replace(query, image=self._library.regions(query.image)) if is_picture else query
+
+    @cached_property
+    def albums(self) -> Albums | None:
+        """Named lists of items, which the filter `album = "Trip"` names; None if the index is not in a folder."""
+        return Albums(self.path, self.store) if isinstance(self.path, Path) else None
+
+    def _filter(self, where: Where | None) -> Filter | None:
+        filter = None if where is None else read_filter(where)
+        return filter if filter is None or self.albums is None else self.albums.resolve(filter)
 
     @cached_property
     def fit(self) -> Fit | None:

@@ -7,9 +7,9 @@
     sign        = "=" | "!=" | "<" | "<=" | ">" | ">=" | "contains" | "like"
     value       = "text" | 'text' | number | true | false | null | word
 
-`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own, and
-`date` is when it was taken, or else changed. A field that an item does not have compares as false, except
-with `!=`. Nothing is executed.
+`like` takes a pattern with * and ?. A dot in a field looks inside: `exif.year`. `id` is the item's own, `date` is
+when it was taken, or else changed, and `album` an album that it is in (see `albums.py`). A field that an item does
+not have compares as false, except with `!=`. Nothing is executed.
 
 A date is the whole of a year, month, day, hour or minute: a field with the time 2019-06-14 15:03:22 is = 2019,
 = 2019-06 and = 2019-06-14, <= 2019-06 and not > 2019-06. Dates need no quotes, unless they have a space.
@@ -18,7 +18,7 @@ A date is the whole of a year, month, day, hour or minute: a field with the time
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -88,7 +88,18 @@ class Several:
         return (all if self.every else any)(one(record) for one in self.filters)
 
 
-Filter: TypeAlias = Comparison | Not | Several
+@dataclass(frozen=True)
+class OneOf:
+    """Items by their ids; those of the same name are the same."""
+
+    name: str
+    ids: frozenset[str] = field(repr=False)
+
+    def __call__(self, record: Record) -> bool:
+        return record.id in self.ids
+
+
+Filter: TypeAlias = Comparison | Not | Several | OneOf
 Where: TypeAlias = str | Mapping[str, Any]
 
 

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.version import __version__
 from selhn.serve import messages, originals
+from selhn.serve.album_routes import album_routes
 from selhn.serve.collection import Collection
 from selhn.serve.problems import PROBLEMS
 from selhn.serve.service import Service
@@ -63,6 +64,7 @@ def api_routes(service: Service) -> APIRouter:
     _item_routes(router, service)
     _about_routes(router, service)
     _writing_routes(router, service)
+    album_routes(router, service)
     _run_routes(router, service)
     return router
 
@@ -132,7 +134,6 @@ def _item_routes(router: APIRouter, service: Service) -> None:
         return await tagged(request, content, tag, "image/jpeg", headers)
 
     @router.get("/original", tags=["items"], response_class=Response, responses=FILE)
-    @router.get("/items/{id:path}/original", tags=["items"], response_class=Response, responses=FILE)
     async def original(id: str, download: bool = False) -> Response:
         """The file of a picture, unchanged; as a download if asked for, or if browsers cannot show its format."""
         path = await _located(service, id)
@@ -181,6 +182,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
                 show_pictures=service.thumbnails is not None,
                 look=service.looking is not None,
                 duplicates=collection is not None and collection.duplicates is not None,
+                albums=collection is not None and collection.index.albums is not None,
                 write=service.writable,
                 runs=service.runs is not None,
             ),
@@ -211,7 +213,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.post("/items", tags=["writing"], status_code=201, openapi_extra=PICTURE_BODY)
     async def add(request: Request, caption: Annotated[list[str] | None, Query()] = None) -> messages.Added:
         """Add the picture in the body; the same picture always gets the same id and replaces itself."""
-        collection = _written(service)
+        collection = service.written()
         _check_captions(service, caption or [])
         content, pixels = await read_picture(request), service.limits.pixels
         picture = await service.decode(collection.library.decode, content, pixels, sent=True)
@@ -221,7 +223,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.patch("/item", tags=["writing"])
     async def update(id: str, changed: messages.ItemChange) -> messages.ItemMessage:
         """Replace the captions or the metadata of an item."""
-        collection = _written(service)
+        collection = service.written()
         _check_captions(service, changed.captions or [])
         await _in_turn(service, collection.library.change, id, changed.captions, changed.metadata)
         return await _item(service, collection, id)
@@ -229,7 +231,7 @@ def _writing_routes(router: APIRouter, service: Service) -> None:
     @router.delete("/item", tags=["writing"], status_code=204, response_class=Response)
     async def delete(id: str) -> Response:
         """Remove an item. The file of a picture that was added here is deleted; all other files stay."""
-        await _in_turn(service, _written(service).library.delete, id)
+        await _in_turn(service, service.written().library.delete, id)
         return Response(status_code=204)
 
 
@@ -297,7 +299,9 @@ async def _answers(service: Service, asked: Search, content: bytes | None) -> me
         regions = await service.extractions.ask(prepared)
     hits = await service.queries.ask(asked.query(regions))
     pictures = await service.read(collection.have_pictures, hits)
-    return messages.Answers(answers=[messages.HitMessage.of(*pair) for pair in zip(hits, pictures)])
+    answers = [messages.HitMessage.of(*pair) for pair in zip(hits, pictures)]
+    fit = collection.index.fit
+    return messages.Answers(answers=answers, unknown=[] if fit is None else fit.unknown(asked.text or ""))
 
 
 async def _located(service: Service, id: str) -> Path:
@@ -316,10 +320,3 @@ async def _item(service: Service, collection: Collection, id: str) -> messages.I
 def _check_length(service: Service, text: str | None, what: str) -> None:
     if text is not None and len(text) > service.limits.query:
         raise SelhnError(f"{what} has {len(text):,} characters: at most {service.limits.query:,} are read")
-
-
-def _written(service: Service) -> Collection:
-    collection = service.searched()
-    if not service.writable:
-        raise HTTPException(403, "this service only reads: start it with --writable to change the index")
-    return collection

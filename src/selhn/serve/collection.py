@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from zlib import crc32
 
 from jaxtyping import Float
 from torch import Tensor
@@ -110,21 +111,28 @@ class Collection:
     def browse(
         self, first: int, number: int, where: str | None = None, order: Order | None = None
     ) -> tuple[list[Record], int, int]:
-        """A page of the items that match a filter, the number of all that do, and the generation of the index."""
+        """A page of the items that match a filter, the number of all that do, and the version of this list."""
         self._refresh()
-        total, generation = self.index.count(where), self.index.generation
+        total, version = self.index.count(where), self._version(where)
         found = islice(self.index.records(where, order, first=first), number) if first < total else ()
-        return list(found), total, generation
+        return list(found), total, version
 
     def timeline(self, where: str | None = None, order: Order = "newest") -> Timeline:
-        """Days and shapes of all items that match a filter; read once for each generation of the index."""
+        """Days and shapes of all items that match a filter; read once for each version of the list."""
         self._refresh()
-        asked = self.index.generation, where, order
+        asked = self._version(where), where, order
         if asked not in self._timelines:
             if len(self._timelines) >= TIMELINES_KEPT:
                 self._timelines.pop(next(iter(self._timelines)))
             self._timelines[asked] = Timeline.of(self.index.records(where, order), asked[0])
         return self._timelines[asked]
+
+    def _version(self, where: str | None) -> int:
+        """Differs after every change of the index, and of the albums if the filter names one."""
+        albums = self.index.albums
+        if albums is None or "album" not in (where or ""):
+            return self.index.generation
+        return crc32(f"{self.index.generation} {albums.stamp}".encode())
 
     def alike(self, first: int, number: int) -> tuple[list[tuple[Alike, list[Record]]], int, int] | None:
         """Some groups of near-duplicates with their items, the number of all, and of the pictures that are spare.

@@ -86,6 +86,10 @@ class Answers(BaseModel):
     """The best answers, in order of score."""
 
     answers: list[HitMessage]
+    unknown: Annotated[
+        list[str],
+        Field(description="Words of the text that the model has hardly met in training; none if that is not known."),
+    ] = []
 
     @computed_field(  # type: ignore[prop-decorator]
         description="How many of the answers are called matches: the first ones. 0: nothing fits well. null if unknown."
@@ -169,6 +173,22 @@ class ItemChange(BaseModel):
     metadata: dict[str, Any] | None = None
 
 
+class AlbumMessage(BaseModel):
+    """An album, and its items that are in the index, in the order of adding."""
+
+    name: str
+    ids: list[str]
+
+
+class AlbumChange(BaseModel):
+    """Items to add to an album or to remove from it, and a new name if it gets one."""
+
+    model_config = ConfigDict(extra="forbid")
+    add: list[str] = []
+    remove: list[str] = []
+    name: str = ""
+
+
 class FieldValue(BaseModel):
     """A value of a metadata field, and the number of items that have it."""
 
@@ -195,6 +215,7 @@ class Can(BaseModel):
     show_pictures: bool
     look: bool
     duplicates: bool
+    albums: bool
     write: bool
     runs: bool
 

@@ -138,6 +138,7 @@ class Page:
     def __enter__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(writing(self.folder))
+        (self.folder / PAGE_FILE).unlink(missing_ok=True)  # of a process that was killed
 
     def __exit__(self, *error: object) -> None:
         (self.folder / PAGE_FILE).unlink(missing_ok=True)
@@ -159,7 +160,7 @@ class Page:
         """Open the page of the process that is running; an error if it does not keep a folder that is asked for."""
         address, kept = self.read()
         for folder in asked:
-            if str(folder) not in kept:
+            if not any(map(folder.is_relative_to, kept)):
                 raise Locked(
                     f"selhn photos is running without {folder} ({address}): stop it with Ctrl-C, then start it "
                     "again with all folders"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+from fastapi import HTTPException
 from jaxtyping import Float
 from torch import Tensor
 
@@ -130,6 +131,13 @@ class Service:
         if self.collection is None:
             raise NotFound("no index is served here, only training runs")
         return self.collection
+
+    def written(self) -> Collection:
+        """The collection, if it may be changed."""
+        collection = self.searched()
+        if not self.writable:
+            raise HTTPException(403, "this service only reads: start it with --writable to change the index")
+        return collection
 
     async def read(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call something that reads files in a thread."""

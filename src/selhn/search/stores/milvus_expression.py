@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from selhn.search.where import Comparison, Filter, Not, read_date
+from selhn.search.where import Comparison, Filter, Not, OneOf, read_date
 
 NOTHING = 'key == ""'
 MOST_VALUES = 500
@@ -35,6 +35,8 @@ def _wider(filter: Filter) -> str | None:
         return _wider(filter.inner.inner) if isinstance(filter.inner, Not) else None
     if isinstance(filter, Comparison):
         return _comparison(filter)
+    if isinstance(filter, OneOf):
+        return None
     parts = [_wider(one) for one in filter.filters]
     return _joined(" and ", parts) if filter.every else _any_of(parts)
 

@@ -13,11 +13,17 @@ export function el(tag, properties = {}, ...children) {
   return made;
 }
 
-export const svg = (tag, attributes = {}) => {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
-};
+// Asks in a dialog; whether the answer is yes.
+export async function sure(title, words, verb) {
+  const dialog = $("sure");
+  $("sure-title").textContent = title;
+  $("sure-words").textContent = words;
+  $("sure-yes").textContent = verb;
+  dialog.returnValue = "";
+  dialog.showModal();
+  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
+  return dialog.returnValue === "yes";
+}
 
 // A link that a collection names: only to the web, and it learns nothing of where we come from.
 export function outside(address, words) {

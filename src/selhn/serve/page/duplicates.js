@@ -7,16 +7,21 @@ import { Found } from "./source.js";
 
 const PAGE = 50;
 
-// Waits until the service has compared all pictures; `wait` is told the share of the work that is done.
-export async function duplicates(signal, wait, number = PAGE) {
-  let found = await get("/duplicates", { number }, signal);
-  while (found.state === "computing") {
-    wait(found.share);
-    await new Promise((done) => setTimeout(done, 700));
-    found = await get("/duplicates", { number }, signal);
+// The first pages of groups. Waits until all pictures are compared; `wait` is told the share of the work that is done.
+export async function duplicates(signal, wait, pages) {
+  const groups = [];
+  let found;
+  for (let first = 0; first < pages * PAGE;) {
+    found = await get("/duplicates", { first, number: PAGE }, signal);
+    groups.push(...found.groups);
+    if (found.state === "ready") first += PAGE;
+    else {
+      wait(found.share);
+      await new Promise((done) => setTimeout(done, 700));
+    }
   }
   const items = [], sections = [];
-  for (const group of found.groups) {
+  for (const group of groups) {
     const { taken, modified } = group.items[0].metadata, day = String(taken ?? modified ?? "").slice(0, 10);
     const title = group.kind === "burst" ? `A burst of ${group.count}` : `${group.count} almost the same`;
     sections.push({ title, note: day ? dayWords(day) : "", first: items.length, count: group.items.length });
@@ -27,5 +32,5 @@ export async function duplicates(signal, wait, number = PAGE) {
   source.note = ({ metadata }) => sizeWords(metadata);
   const words = found.total ? `${count(found.total, "group")} with ${count(found.spare, "spare picture")}. The largest of each group is first.` :
     "No two pictures are almost the same.";
-  return { source, words, more: found.total > found.groups.length };
+  return { source, words, more: found.total > pages * PAGE };
 }

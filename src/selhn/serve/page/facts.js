@@ -1,11 +1,11 @@
 // What is known of a picture, as people say it.
-import { el } from "./dom.js";
+import { el, outside } from "./dom.js";
 import { timeWords } from "./dates.js";
 
-const TOLD = new Set("license license_url source folder file modified bytes taken camera width height latitude longitude favourite".split(" "));
+const TOLD = new Set("license license_url source folder file modified bytes taken camera width height latitude longitude".split(" "));
 const decimals = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-export function bytesWords(bytes) {
+function bytesWords(bytes) {
   const steps = ["bytes", "KB", "MB", "GB"];
   const step = Math.min(3, Math.max(0, Math.floor(Math.log10(Math.max(1, bytes)) / 3)));
   return `${decimals(bytes / 1000 ** step, step > 1 ? 1 : 0)} ${steps[step]}`;
@@ -21,9 +21,11 @@ export function sizeWords({ width, height, bytes }) {
   return parts.join(", ");
 }
 
-export function facts({ id, metadata }) {
+export function facts({ id, metadata }, albums) {
   const { taken, modified, camera, folder, latitude, longitude } = metadata;
-  const place = Number.isFinite(latitude) && Number.isFinite(longitude) ? `${side(latitude, "NS")}, ${side(longitude, "EW")}` : "";
+  const place = Number.isFinite(latitude) && Number.isFinite(longitude) ?
+    outside(`https://www.openstreetmap.org/?mlat=${latitude}&mlon=${longitude}#map=14/${latitude}/${longitude}`, // only if it is clicked
+      `${side(latitude, "NS")}, ${side(longitude, "EW")}`) : "";
   const rows = [
     ["Taken", taken ? timeWords(String(taken)) : ""],
     ["File changed", !taken && modified ? timeWords(String(modified)) : ""],
@@ -31,11 +33,12 @@ export function facts({ id, metadata }) {
     ["Camera", camera],
     ["Folder", folder === "." ? "" : folder],
     ["Place", place],
+    ["Albums", albums.join(", ")],
     ...Object.entries(metadata).filter(([name]) => !TOLD.has(name)),
     ["Path", id],
   ];
   return rows.filter(([, value]) => value !== "" && value !== undefined && value !== null).flatMap(([name, value]) =>
-    [el("dt", {}, name), el("dd", {}, typeof value === "string" ? value : JSON.stringify(value))]);
+    [el("dt", {}, name), el("dd", {}, typeof value === "string" || value instanceof Node ? value : JSON.stringify(value))]);
 }
 
 export async function copy(words, button) {

@@ -1,21 +1,23 @@
 // Filters below the question: fields with few values, dates, a filter from the address, and the order.
+import { albumSizes } from "./albums.js";
 import { $, el } from "./dom.js";
 import { yearOf } from "./dates.js";
 
-const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude", "favourite"]);
+const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude"]);
 const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;
 
 // The filter of a question, in the language of the service.
-export function whereOf({ where, filters, from, to }) {
+export function whereOf({ where, filters, album, from, to }) {
   const parts = Object.entries(filters).map(([name, value]) => `${quoted(name)} = ${typeof value === "string" ? quoted(value) : value}`);
   if (where) parts.unshift(`(${where})`);
+  if (album) parts.push(`album = ${quoted(album)}`);
   if (from) parts.push(`date >= ${quoted(from)}`);
   if (to) parts.push(`date <= ${quoted(to)}`);
   return parts.join(" and ");
 }
 
 export function drawFilters(asked, { fields, can }, years, change) {
-  const made = [dates(asked, years, change)];
+  const made = [dates(asked, years, change), albums(asked, change)];
   for (const [name, values] of Object.entries(fields)) if (!HIDDEN.has(name)) made.push(field(name, values, asked, change));
   if (asked.where) made.unshift(el("button", { type: "button", class: "set", "aria-label": `Remove the filter ${asked.where}`,
     onclick: () => change({ where: "" }) }, el("span", {}, asked.where), " ×"));
@@ -37,6 +39,15 @@ function field(name, values, asked, change) {
     const { [name]: _, ...others } = asked.filters;
     change({ filters: row === "" ? others : { ...others, [name]: values[row].value } });
   } }, el("option", { value: "" }, `${name}: any`), ...options);
+}
+
+function albums(asked, change) {
+  const known = albumSizes();
+  if (asked.album && !known.some(([name]) => name === asked.album)) known.push([asked.album, 0]);
+  if (!known.length) return null;
+  return el("select", { "aria-label": "Album", class: asked.album ? "set" : "", onchange: (event) => change({ album: event.target.value }) },
+    el("option", { value: "" }, "album: any"),
+    ...known.map(([name, size]) => el("option", { value: name, selected: name === asked.album }, `${name}  (${size})`)));
 }
 
 function order(asked, change) {

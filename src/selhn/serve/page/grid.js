@@ -31,9 +31,8 @@ export function setSource(shown) {
   arrange();
 }
 
-export const cardOf = (place) => cards.get(place);
 const width = () => Math.floor($("grid").clientWidth);
-const within = () => scrollY - ($("grid").getBoundingClientRect().top + scrollY);
+const within = () => -$("grid").getBoundingClientRect().top; // pixels of the grid above the view
 const rowOf = (place) => lastWhere(plan.rows, (row) => row.first <= place);
 
 function clear() {
@@ -72,6 +71,10 @@ function draw() {
   for (const [place, made] of cards) {
     if ((place < first || place >= end) && !made.contains(document.activeElement)) drop(place);
   }
+  if (!cards.has(current) && (current < first || current >= end)) { // where the Tab key stops is in the view
+    current = plan.rows[lastWhere(plan.rows, (row) => row.top <= y + $("ask").offsetHeight)]?.first ?? 0;
+    cards.get(current)?.querySelector(".open").setAttribute("tabindex", 0);
+  }
   const made = [];
   for (let place = first; place < end; place++) if (!cards.has(place)) made.push(card(place));
   $("grid").append(...made);
@@ -85,7 +88,7 @@ function draw() {
   };
   if (speed > FAST) waiting = setTimeout(ask, 100);
   else ask();
-  act.moved(y);
+  act.moved();
 }
 
 function drawHeads(from, to) {
@@ -95,6 +98,7 @@ function drawHeads(from, to) {
     if (heads.has(head)) continue;
     const made = el("li", { class: "head", role: "presentation" }, el("h2", {}, head.title), el("span", {}, head.note ?? count(head.count, "picture")));
     made.style.transform = `translateY(${head.top.toFixed(1)}px)`;
+    act.headed(made, head);
     heads.set(head, made);
     $("grid").append(made);
   }

@@ -31,7 +31,7 @@ function askForToken() {
   return asking;
 }
 
-export class Problem extends Error {
+class Problem extends Error {
   constructor(reason, status) {
     super(reason.charAt(0).toUpperCase() + reason.slice(1));
     this.status = status;

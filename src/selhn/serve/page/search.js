@@ -1,4 +1,5 @@
 // The question and its answers: what is asked, from where, and what is shown meanwhile.
+import { chooseAlbum, deleteAlbum, favour, hasOwnName, isFavourite, loadAlbums, renameAlbum, startAlbums } from "./albums.js";
 import { duplicates } from "./duplicates.js";
 import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
@@ -6,19 +7,18 @@ import { drawFilters, whereOf } from "./filters.js";
 import { focusCard, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
 import { acceptPictures } from "./picture.js";
-import { addCircle, remove, selects, startSelecting } from "./select.js";
-import { perhapsNotEnglish } from "./language.js";
+import { addCircle, addHeadCircle, remove, selects, startSelecting } from "./select.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
 import { add, startUpload } from "./upload.js";
-import { closeViewer, openViewer, startViewer } from "./viewer.js";
+import { closeViewer, drawAlbums, openViewer, startViewer } from "./viewer.js";
 
 const FEW = 24, STEP = 60;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
 const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
-const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", from: "", to: "", order: "", view: "" };
+const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", album: "", from: "", to: "", order: "", view: "" };
 const asked = { ...NOTHING };
-let about, running, timer, shown = null, answers = [], fits = null, limit = STEP, timeline = null, years = [];
+let about, running, timer, shown = null, answers = [], fits = null, unknown = [], limit = STEP, pages = 1, timeline = null, years = null;
 
 export function startSearch(told) {
   about = told;
@@ -26,12 +26,19 @@ export function startSearch(told) {
   const writes = about.can.write && about.can.ask_with_pictures;
   startGrid({
     open: (place, event) => { if (!about.can.write || !selects(place, event)) openViewer(shown, place); },
-    filled: about.can.write ? addCircle : () => {}, arranged, moved,
+    filled: (card, place, item) => {
+      if (about.can.write) addCircle(card, place, item);
+      card.classList.toggle("loved", isFavourite(item.id));
+    },
+    headed: about.can.write ? addHeadCircle : () => {}, arranged, moved,
   });
-  if (about.can.write) startSelecting({ shown: () => shown, changed: (words) => load().then(() => { $("status").textContent = words; }) });
+  const tell = async (words) => { await load(); $("status").textContent = words; };
+  const acts = { shown: () => shown, favour, album: chooseAlbum };
+  if (about.can.write) startSelecting({ ...acts, albums: about.can.albums, changed: tell });
+  if (about.can.albums) startAlbums({ changed: albumsChanged, failed: (words) => ($("detail").open ? alert(words) : tell(words)) });
   if (writes) startUpload(load);
   startTimeline();
-  startViewer({ like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard, remove });
+  startViewer({ ...acts, like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard, remove });
   if (about.can.ask_with_pictures) {
     $("choose").hidden = false;
     acceptPictures((picture) => change({ picture, like: null }), writes && ((files) => add(files, load)));
@@ -40,7 +47,8 @@ export function startSearch(told) {
   $("ask").addEventListener("submit", (event) => { event.preventDefault(); typed(true); });
   $("text").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => typed(false), PAUSE); });
   $("more").addEventListener("click", () => {
-    limit = asked.view ? 100 : fits === null ? limit + STEP : answers.length;
+    if (asked.view) pages += 1;
+    else limit = fits === null ? limit + STEP : answers.length;
     (asked.view ? load : present)();
   });
   $("again").addEventListener("click", load);
@@ -51,6 +59,7 @@ export function startSearch(told) {
   });
   addEventListener("keydown", keys);
   document.addEventListener("library-changed", () => {
+    loadAlbums();
     if (!isQuestion() && !asked.view && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
   });
   addEventListener("click", (event) => {
@@ -70,6 +79,7 @@ function typed(entered) {
 
 function change(parts, typing = false) {
   Object.assign(asked, { view: "" }, parts);
+  pages = 1;
   if (!typing) $("text").value = asked.text;
   writeAddress(typing);
   scrollTo({ top: 0 });
@@ -77,7 +87,6 @@ function change(parts, typing = false) {
 }
 
 function moreLike(item) {
-  if (asked.picture) URL.revokeObjectURL(asked.picture.address);
   change({ text: "", picture: null, like: { id: item.id } });
   $("text").focus({ preventScroll: true });
 }
@@ -86,14 +95,15 @@ const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
 // The address holds the question, but for a picture from this machine, which nobody else has.
 function writeAddress(typing) {
-  const { text, like, where, from, to, order, view } = asked;
-  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, from, to, order, view });
+  const { text, like, where, album, from, to, order, view } = asked;
+  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, album, from, to, order, view });
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
   history[typing ? "replaceState" : "pushState"](null, "", words ? `?${words}` : location.pathname);
 }
 
 function readAddress() {
+  pages = 1;
   const words = new URLSearchParams(location.search);
   const id = words.get("like") ?? words.get("unlike");
   const filters = {};
@@ -101,7 +111,7 @@ function readAddress() {
     if (!name.startsWith("is.") || !(name.slice(3) in about.fields)) continue;
     try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
   }
-  const plain = ["text", "where", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
+  const plain = ["text", "where", "album", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
   Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
   $("text").value = asked.text;
 }
@@ -113,7 +123,7 @@ export async function load() {
   const mine = running = new AbortController();
   const grid = $("grid");
   drawChips();
-  drawFilters(asked, about, years, change);
+  redrawFilters();
   grid.setAttribute("aria-busy", "true");
   $("problem").hidden = $("empty").hidden = true;
   const waiting = setTimeout(() => {
@@ -123,6 +133,7 @@ export async function load() {
   }, 160);
   try {
     await (asked.view === "duplicates" ? compare : isQuestion() ? search : browse)(mine.signal);
+    if (!years && !mine.signal.aborted) learnYears(await get("/timeline", {}, mine.signal));
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
     setShown(null);
@@ -146,7 +157,7 @@ async function search(signal) {
   const parts = { text: asked.text, like: asked.like?.id, where: whereOf(asked), k: about.limits.answers, ...less };
   const found = await ask(parts, asked.picture?.bytes ?? null, signal);
   if (signal.aborted) return;
-  [answers, fits, timeline] = [found.answers, found.fits ?? null, null];
+  [answers, fits, unknown, timeline] = [found.answers, found.fits ?? null, found.unknown ?? [], null];
   limit = fits === null ? STEP : fits || FEW;
   hideTimeline();
   present();
@@ -170,7 +181,9 @@ function present() {
   const words = fits === 0 ? "Nothing fits well. The nearest pictures:" :
     fits !== null && limit === fits ? `${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.` :
       `The ${count(best.length, "picture")} closest to ${what}, ${order}.`;
-  $("status").textContent = perhapsNotEnglish(asked.text) ? `The model reads English. ${words}` : words;
+  const are = unknown.length > 1 ? "are" : "is";
+  const hint = unknown.length ? `${unknown.map((word) => `“${word}”`).join(", ")} ${are} new to the model, which reads English. ` : "";
+  $("status").textContent = hint + words;
 }
 
 async function browse(signal) {
@@ -178,29 +191,48 @@ async function browse(signal) {
   const found = await get("/timeline", { where, order, layout: true }, signal);
   if (signal.aborted) return;
   timeline = found;
-  if (!where) {
-    years = [...new Set(found.months.map(({ month }) => yearOf(month)).filter(Boolean))];
-    drawFilters(asked, about, years, change);
-  }
+  if (!where) learnYears(found);
   const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
   setShown(new Listing(found, sections(found.days), page, load));
   $("more").hidden = true;
   if (!found.total) return nothing();
   const mine = shown;
-  $("status").textContent = `${count(found.total, "picture")}.`;
+  $("status").replaceChildren(`${count(found.total, "picture")}${asked.album && ` in ${asked.album}`}. `, ...albumTools());
   if (!where) shown.load(0).then(() => { if (mine === shown) suggest(); }, () => {});
 }
 
+const redrawFilters = () => drawFilters(asked, about, years ?? [], change);
+
+// The years that can be chosen, of all pictures.
+function learnYears({ months }) {
+  years = [...new Set(months.map(({ month }) => yearOf(month)).filter(Boolean))];
+  redrawFilters();
+}
+
+function albumTools() {
+  const name = asked.album;
+  if (!name || !about.can.write || !hasOwnName(name)) return [];
+  const tool = (words, act) => el("button", { type: "button", class: "try", onclick: () => act(name) }, words);
+  return [tool("Rename", renameAlbum), " ", tool("Delete album", deleteAlbum)];
+}
+
+function albumsChanged(name, now) {
+  for (const card of $("grid").querySelectorAll(".card[data-id]")) card.classList.toggle("loved", isFavourite(card.dataset.id));
+  drawAlbums();
+  if (name === undefined || name !== asked.album) redrawFilters();
+  else if (now === undefined) load();
+  else change({ album: now });
+}
+
 async function compare(signal) {
-  const number = Math.min(100, limit);
   timeline = null;
   hideTimeline();
   const told = (share) => { $("status").textContent = `Comparing all pictures … ${Math.round(share * 100)} %`; };
-  const { source, words, more } = await duplicates(signal, told, number);
+  const { source, words, more } = await duplicates(signal, told, pages);
   if (signal.aborted) return;
   setShown(source);
   $("status").textContent = words;
-  $("more").hidden = !more || number === 100;
+  $("more").hidden = !more;
   $("more").textContent = "Show more";
 }
 

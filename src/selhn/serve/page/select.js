@@ -1,15 +1,20 @@
 // Several pictures at once: a click on the circle, a long press, x, or shift and a click; and removing them.
-import { $, count, el } from "./dom.js";
+import { $, count, el, sure } from "./dom.js";
 import { write } from "./http.js";
 
 const LONG = 450; // milliseconds of a press that selects
+const STAYS = "What is removed is no longer found here. Files that were added in this page are deleted; files in your own folders stay, " +
+  "and indexing the folder again brings them back.";
 const selected = new Map();
 let use, last = null, pressed = false;
 
 export function startSelecting(given) {
   use = given;
   $("select-none").addEventListener("click", clear);
-  $("select-remove").addEventListener("click", () => remove([...selected.values()]));
+  $("select-remove").addEventListener("click", () => remove(chosen()));
+  $("select-favour").addEventListener("click", () => use.favour(chosen()));
+  $("select-album").addEventListener("click", () => use.album(chosen()));
+  $("select-favour").hidden = $("select-album").hidden = !use.albums;
   addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !selected.size || document.querySelector("dialog[open]")) return;
     event.preventDefault();
@@ -28,7 +33,11 @@ export function startSelecting(given) {
     grid.addEventListener(name, (event) => { if (name !== "pointermove" || Math.hypot(event.movementX, event.movementY) > 4) clearTimeout(timer); });
   }
   grid.addEventListener("keydown", (event) => {
-    if (event.key === "x" && !event.ctrlKey && !event.metaKey && event.target.matches(".open")) toggle(Number(event.target.closest(".card").dataset.place));
+    if (event.ctrlKey || event.metaKey || event.altKey || !event.target.matches(".open")) return;
+    const place = Number(event.target.closest(".card").dataset.place), here = use.shown().item(place);
+    if (event.key === "x") toggle(place);
+    else if (event.key === "f" && here && use.albums) use.favour(selected.size ? chosen() : [here]);
+    else if (event.key === "Delete" && here) remove(selected.size ? chosen() : [here]);
   });
   grid.addEventListener("contextmenu", (event) => { if (pressed) event.preventDefault(); });
 }
@@ -39,6 +48,13 @@ export function addCircle(card, place, item) {
     onclick: (event) => choose(place, event.shiftKey) }));
   mark(card, item.id);
 }
+
+// And one on every heading, for all below it.
+export function addHeadCircle(head, { first, count: number }) {
+  head.append(el("button", { type: "button", class: "circle", tabindex: -1, "aria-label": "Select all of these", onclick: () => between(first, first + number - 1) }));
+}
+
+const chosen = () => [...selected.values()];
 
 function mark(card, id) {
   card.classList.toggle("chosen", selected.has(id));
@@ -61,7 +77,7 @@ function choose(place, range) {
 async function between(one, other) {
   const shown = use.shown();
   for (let place = Math.min(one, other); place <= Math.max(one, other); place++) {
-    const item = await shown.load(place);
+    const item = shown.item(place) ?? await shown.load(place).catch(() => null);
     if (item) selected.set(item.id, item);
   }
   last = other;
@@ -85,18 +101,14 @@ export function clear() {
 function draw() {
   for (const card of $("grid").querySelectorAll(".card[data-id]")) mark(card, card.dataset.id);
   $("selection").hidden = !selected.size;
-  $("select-count").textContent = `${count(selected.size, "picture")} selected`;
+  $("select-count").textContent = `${selected.size.toLocaleString("en")} selected`;
   $("grid").classList.toggle("selecting", selected.size > 0);
 }
 
 // Asks first; what is removed and what stays is said as it is.
 export async function remove(items) {
-  $("sure-title").textContent = `Remove ${items.length === 1 ? "this picture" : count(items.length, "picture")} from the collection?`;
-  const dialog = $("sure");
-  dialog.returnValue = "";
-  dialog.showModal();
-  await new Promise((done) => dialog.addEventListener("close", done, { once: true }));
-  if (dialog.returnValue !== "yes") return false;
+  const title = `Remove ${items.length === 1 ? "this picture" : count(items.length, "picture")} from the collection?`;
+  if (!await sure(title, STAYS, "Remove")) return false;
   const wrong = [];
   for (const item of items) {
     try {
@@ -107,6 +119,6 @@ export async function remove(items) {
     }
   }
   draw();
-  use.changed(wrong.length ? `${count(wrong.length, "picture")} could not be removed. ${wrong[0]}` : `${count(items.length, "picture")} removed.`);
+  await use.changed(wrong.length ? `${count(wrong.length, "picture")} could not be removed. ${wrong[0]}` : `${count(items.length, "picture")} removed.`);
   return true;
 }

@@ -1,4 +1,5 @@
 // One picture, as large as the screen: swipe, zoom, what is known of it, and what can be done with it.
+import { albumsOf, isFavourite } from "./albums.js";
 import { $, el, number, outside } from "./dom.js";
 import { copy, facts } from "./facts.js";
 import { headline } from "./grid.js";
@@ -21,7 +22,9 @@ export function startViewer(given) {
   on("before", () => turn(-1));
   on("next", () => turn(1));
   on("info", () => tell(!dialog.classList.contains("told-open")));
-  on("delete", async () => { if (await use.remove([item])) leave(); });
+  on("delete", async () => { if (await use.remove([item])) again(); });
+  on("favour", () => use.favour([item]));
+  on("album", () => use.album([item]));
   on("copy", () => copy(item.id, $("detail-copy")));
   dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
   dialog.addEventListener("keydown", keys);
@@ -34,7 +37,7 @@ export function startViewer(given) {
 export async function openViewer(shown, which) {
   source = shown;
   history.pushState({ viewer: true }, "");
-  $("detail").classList.toggle("told-open", wide() && localStorage.getItem(TOLD) !== "no");
+  tell(wide() && localStorage.getItem(TOLD) !== "no", false);
   $("detail").showModal();
   $("stage").focus();
   await turnTo(which);
@@ -56,10 +59,10 @@ export function closeViewer() {
   return true;
 }
 
-function tell(open) {
+function tell(open, keep = wide()) {
   $("detail").classList.toggle("told-open", open);
   $("detail-info").setAttribute("aria-expanded", String(open));
-  if (wide()) localStorage.setItem(TOLD, open ? "yes" : "no");
+  if (keep) localStorage.setItem(TOLD, open ? "yes" : "no");
 }
 
 const turn = (step) => { if (place + step >= 0 && place + step < source.total) turnTo(place + step); };
@@ -69,17 +72,31 @@ async function turnTo(which) {
   $("detail-place").textContent = `${(place + 1).toLocaleString("en")} of ${source.total.toLocaleString("en")}`;
   $("detail-before").disabled = place === 0;
   $("detail-next").disabled = place === source.total - 1;
-  if (!source.item(place)) $("detail-picture").removeAttribute("src");
-  const found = source.item(place) ?? await source.load(place);
-  if (!found || place !== which) return;
-  item = found;
+  item = source.item(place) ?? null;
+  if (!item) {
+    $("detail").classList.add("blank"); // its buttons would act on the picture before
+    $("detail-picture").removeAttribute("src");
+    const found = await source.load(place).catch(() => null);
+    if (place !== which || !$("detail").open) return;
+    if (!found && source !== use.shown()) return again();
+    item = found;
+  }
+  $("no-picture").hidden = Boolean(item?.picture);
+  $("detail").classList.toggle("blank", !item);
+  if (!item) return;
   draw();
   for (const near of [place + 1, place - 1]) {
-    if (near < 0 || near >= source.total) continue;
-    const next = await source.load(near);
+    const next = near >= 0 && near < source.total && await source.load(near).catch(() => null);
     if (place !== which) return;
     if (next?.picture) show(new Image(), next.id, size());
   }
+}
+
+// The pictures that are shown have changed: go on with them from the same place.
+function again() {
+  source = use.shown();
+  if (source?.total) turnTo(Math.min(place, source.total - 1));
+  else leave();
 }
 
 const size = () => (Math.max(innerWidth, innerHeight) * devicePixelRatio > 1500 ? 2560 : 1280);
@@ -90,10 +107,11 @@ function draw() {
   $("detail-score").textContent = item.score === undefined ? "" : `Result ${place + 1}${fits} · score ${number(item.score)}`;
   $("detail-caption").textContent = words;
   $("detail-captions").replaceChildren(...item.captions.filter((text) => text !== words).map((text) => el("li", {}, text)));
-  $("detail-facts").replaceChildren(...facts(item));
+  drawAlbums();
   credit(item.metadata);
   $("detail-less").hidden = !use.text();
   $("detail-delete").hidden = !use.can.write;
+  $("detail-favour").hidden = $("detail-album").hidden = !(use.can.write && use.can.albums);
   $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(item.id);
   $("detail-download").hidden = !item.picture;
   linkOriginal($("detail-open"), item, false);
@@ -101,12 +119,18 @@ function draw() {
   resetZoom();
   sharp = false;
   image.hidden = !item.picture;
-  $("no-picture").hidden = item.picture;
   image.alt = item.captions[0] ?? words;
   image.removeAttribute("src");
   fit();
   if (item.picture) large(size());
   if (use.can.look) look(item, use.text() || item.captions[0]);
+}
+
+// What depends on the albums, which change while the picture is open.
+export function drawAlbums() {
+  if (!item) return;
+  $("detail-facts").replaceChildren(...facts(item, albumsOf(item.id)));
+  $("detail-favour").setAttribute("aria-pressed", String(isFavourite(item.id)));
 }
 
 // The small copy, which is there already, until the large one has come.
@@ -141,14 +165,16 @@ function credit({ license, license_url, source: from }) {
   if (license) told.append(license_url ? outside(license_url, license) : String(license), ".");
 }
 
+const press = (id) => { if (item && !$(id).hidden) $(id).click(); };
+
 function keys(event) {
   if (event.target.closest("#look-words") && event.key !== "Escape") return;
   const does = {
     ArrowRight: () => turn(1), ArrowLeft: () => turn(-1), "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
     0: resetZoom, i: () => tell(!$("detail").classList.contains("told-open")),
-    Home: () => turnTo(0), End: () => turnTo(source.total - 1),
+    Home: () => turnTo(0), End: () => turnTo(source.total - 1), f: () => press("detail-favour"), Delete: () => press("detail-delete"),
   }[event.key];
-  if (!does || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (!does || document.querySelector("dialog[open]:not(#detail)") || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   does();
 }

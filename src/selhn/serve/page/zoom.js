@@ -15,8 +15,6 @@ export function startZoom(where, what, actions) {
   }, { passive: false });
 }
 
-export const zoomed = () => scale;
-
 export function resetZoom() {
   [scale, x, y] = [1, 0, 0];
   apply();

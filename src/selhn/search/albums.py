@@ -1,0 +1,144 @@
+"""Albums: named lists of items, in one small file of an index in a folder."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.files import writing
+from selhn.search.items import Record, date_of
+from selhn.search.stores.checked_files import read_checked_json, write_checked_json
+from selhn.search.stores.store import Store
+from selhn.search.where import OPERATORS, Comparison, Filter, Not, OneOf, Several
+
+ALBUMS = "albums"
+FAVOURITES = "Favourites"
+"""The album that the page has a heart for."""
+LONGEST_NAME, MOST_ALBUMS, MOST_MEMBERS = 100, 1000, 100_000
+Members = dict[str, str]
+"""Ids in the order of adding, each with its mark, see `mark_of`."""
+
+
+class Albums:
+    """Named lists of items. Their file has a lock of its own, so that nobody waits while pictures are indexed.
+
+    An item stays in its albums when its picture is renamed, moved to another folder or removed and indexed again: where
+    there is no item of its id, the one of the same size and date counts.
+    """
+
+    def __init__(self, index: Path, store: Store):
+        self.folder, self.store = index / ALBUMS, store
+        self.path = self.folder / "albums.json"
+        self._found: tuple[object, Mapping[str, list[str]]] = (None, {})
+
+    @property
+    def stamp(self) -> str:
+        """Differs after every change of the file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return ""
+        return f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
+    def all(self) -> Mapping[str, list[str]]:
+        """The names of all albums, each with the ids of those of its items that are in the index."""
+        now = self.stamp, self.store.generation
+        if self._found[0] != now:
+            albums = self._located(self._read())
+            there = self.store.get({one for members in albums.values() for one in members})
+            self._found = now, {name: [one for one in own if one in there] for name, own in albums.items()}
+        return self._found[1]
+
+    def change(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = (), new_name: str = "") -> None:
+        """Add items to an album, which is created if needed, remove some from it, or give it another name."""
+        wanted, gone = list(add), set(remove)
+        found = self.store.get(wanted)
+        if missing := [one for one in wanted if one not in found]:
+            raise NotFound(f"there is no item {missing[0][:80]!r} in the index")
+        self.folder.mkdir(exist_ok=True)
+        with writing(self.folder, wait=True):
+            albums = self._located(self._read())
+            if not wanted:
+                self._require(name, albums)
+            before = albums.get(name, {})
+            members = {**before, **{one: mark_of(found[one].record) for one in wanted}}
+            albums[_plain(name)] = {one: mark for one, mark in members.items() if one not in gone}
+            if new_name:
+                if new_name in albums:
+                    raise SelhnError(f"there is an album {new_name!r} already: choose another name")
+                albums = {_plain(new_name) if own == name else own: members for own, members in albums.items()}
+            self._write(albums)
+
+    def delete(self, name: str) -> None:
+        """Delete an album; its items stay in the index."""
+        self._require(name, self._read())
+        with writing(self.folder, wait=True):
+            self._write({own: members for own, members in self._read().items() if own != name})
+
+    def resolve(self, filter: Filter) -> Filter:
+        """A filter in which `album` stands for the items of albums, if there are any."""
+        if isinstance(filter, Not):
+            return Not(self.resolve(filter.inner))
+        if isinstance(filter, Several):
+            return replace(filter, filters=tuple(map(self.resolve, filter.filters)))
+        if not isinstance(filter, Comparison) or filter.field != "album" or not (albums := self.all()):
+            return filter
+        if filter.operator == "!=":
+            return Not(self.resolve(replace(filter, operator="=")))
+        value = tuple(map(str, filter.value)) if filter.operator == "in" else str(filter.value)  # album = 2019
+        named = [name for name in albums if OPERATORS[filter.operator](name, value)]
+        if not named:
+            raise _no_album(filter.value, albums)
+        return OneOf(f"{named} {self._found[0]}", frozenset(one for name in named for one in albums[name]))
+
+    def _located(self, albums: Mapping[str, Members]) -> dict[str, Members]:
+        """The same with the ids of today, as far as items that have another one now are found."""
+        marks = {one: mark for members in albums.values() for one, mark in members.items()}
+        there = self.store.get(marks)
+        lost = {mark for one, mark in marks.items() if mark and one not in there}
+        today = {mark: record.id for record in self.store.scan() if (mark := mark_of(record)) in lost} if lost else {}
+        return {
+            name: {one if one in there else today.get(mark, one): mark for one, mark in members.items()}
+            for name, members in albums.items()
+        }
+
+    def _read(self) -> dict[str, Members]:
+        if not self.path.exists():
+            return {}
+        try:
+            albums: dict[str, Members] = read_checked_json(self.path).get(ALBUMS, {})
+            kept = albums.values() if isinstance(albums, dict) else [None]
+            if not all(isinstance(own, dict) and all(isinstance(mark, str) for mark in own.values()) for own in kept):
+                raise Damaged("it holds no albums")
+        except Damaged as wrong:
+            raise Damaged(f"{self.path} is damaged ({wrong}): restore a copy, or remove it") from None
+        return albums
+
+    def _write(self, albums: Mapping[str, Members]) -> None:
+        if len(albums) > MOST_ALBUMS or sum(map(len, albums.values())) > MOST_MEMBERS:
+            raise SelhnError(f"at most {MOST_ALBUMS:,} albums with {MOST_MEMBERS:,} items in all are kept")
+        write_checked_json(self.path, {ALBUMS: albums})
+
+    @staticmethod
+    def _require(name: str, albums: Mapping[str, Members]) -> None:
+        if name not in albums:
+            raise _no_album(name, albums)
+
+
+def mark_of(record: Record) -> str:
+    """What a picture is recognised by under another name: its size and its date; nothing if it has none."""
+    size, date = record.metadata.get("bytes"), date_of(record)
+    return f"{size} {date}" if isinstance(size, int) and date else ""
+
+
+def _plain(name: str) -> str:
+    if not 0 < len(name) <= LONGEST_NAME or name != name.strip() or not name.isprintable():
+        raise SelhnError(f"{name[:40]!r} cannot be the name of an album: give 1 to {LONGEST_NAME} plain characters")
+    return name
+
+
+def _no_album(name: object, albums: Iterable[str]) -> NotFound:
+    there = ", ".join(list(albums)[:10])
+    return NotFound(
+        f"there is no album {str(name)[:80]!r}: " + (f"there are {there}" if there else "there is none yet")
+    )

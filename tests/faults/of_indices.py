@@ -113,9 +113,9 @@ def albums_of(folder):
 
 
 def seal_albums(folder):
-    content = json.loads((folder / "albums" / "albums.json").read_text())
+    content = json.loads((folder / "albums.json").read_text())
     content.pop("checksum", None)
-    write_checked_json(folder / "albums" / "albums.json", content)
+    write_checked_json(folder / "albums.json", content)
 
 
 FILTERS = ("year > 2003 and not even = true", "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)", 'name like "*.jp?g"')

@@ -1,6 +1,7 @@
 """Albums: named lists of items, in one small file of an index in a folder."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ ALBUMS = "albums"
 FAVOURITES = "Favourites"
 """The album that the page has a heart for."""
 LONGEST_NAME, MOST_ALBUMS, MOST_MEMBERS = 100, 1000, 100_000
+PATIENCE = 10.0
+"""Seconds to wait for another process that changes albums."""
 Members = dict[str, str]
 """Ids in the order of adding, each with its mark, see `mark_of`."""
 
@@ -27,8 +30,8 @@ class Albums:
     """
 
     def __init__(self, index: Path, store: Store):
-        self.folder, self.store = index / ALBUMS, store
-        self.path = self.folder / "albums.json"
+        self.folder, self.store = index, store
+        self.path = index / "albums.json"
         self._found: tuple[object, Mapping[str, list[str]]] = (None, {})
 
     @property
@@ -55,8 +58,7 @@ class Albums:
         found = self.store.get(wanted)
         if missing := [one for one in wanted if one not in found]:
             raise NotFound(f"there is no item {missing[0][:80]!r} in the index")
-        self.folder.mkdir(exist_ok=True)
-        with writing(self.folder, wait=True):
+        with self._writing():
             albums = self._located(self._read())
             if not wanted:
                 self._require(name, albums)
@@ -71,9 +73,10 @@ class Albums:
 
     def delete(self, name: str) -> None:
         """Delete an album; its items stay in the index."""
-        self._require(name, self._read())
-        with writing(self.folder, wait=True):
-            self._write({own: members for own, members in self._read().items() if own != name})
+        with self._writing():
+            albums = self._read()
+            self._require(name, albums)
+            self._write({own: members for own, members in albums.items() if own != name})
 
     def resolve(self, filter: Filter) -> Filter:
         """A filter in which `album` stands for the items of albums, if there are any."""
@@ -90,6 +93,9 @@ class Albums:
         if not named:
             raise _no_album(filter.value, albums)
         return OneOf(f"{named} {self._found[0]}", frozenset(one for name in named for one in albums[name]))
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.folder, wait=PATIENCE, name="albums.lock")
 
     def _located(self, albums: Mapping[str, Members]) -> dict[str, Members]:
         """The same with the ids of today, as far as items that have another one now are found."""

@@ -40,6 +40,12 @@ CASES = {
     "bfan_prob": {**_COMMON, "word_dim": 8},
     "sgr": {**_COMMON, "word_dim": 8, "sim_dim": 8, "num_regions": 5},
     "saf": {**_COMMON, "word_dim": 8, "sim_dim": 8, "num_regions": 5},
+    "camp": {**_COMMON, "word_dim": 8, "heads": 2},
+    "camp_stage1": {**_COMMON, "word_dim": 8, "padded_length": 12},
+    "imram_text": {**_COMMON, "word_dim": 8},
+    "imram_image": {**_COMMON, "word_dim": 8},
+    "imram": {**_COMMON, "word_dim": 8},
+    "naaf": {**_COMMON, "word_dim": 8, "threshold_safe": 0.1, "min_words": 12},
 }
 FIXED_REGIONS = {"sgr", "saf"}
 """Models with a batch norm over the places of regions: their images have so many regions and no other number."""

@@ -81,14 +81,15 @@ def cosines(queries, contexts, smooth, focus=None):
 
 
 def fragments(model, batch):
-    """The unit vectors of the regions of every image and of the words of every text."""
+    """The vectors of the regions of every image and of the words of every text, of length 1 in most models."""
     width = model.image.fc.out_features
+    scaled = length_one if model.image.normed else lambda x: x
     images = [
-        torch.stack([length_one(model.image.fc(x)) for x in regions[mask]])
+        torch.stack([scaled(model.image.fc(x)) for x in regions[mask]])
         for regions, mask in zip(batch.regions, batch.region_mask, strict=True)
     ]
     texts = []
     for tokens, mask in zip(batch.tokens, batch.token_mask, strict=True):
         words = [model.text.words.embed.weight[t] for t in tokens[mask]]
-        texts.append(torch.stack([length_one(h) for h in both_ways(model.text.words.rnn, words, width)]))
+        texts.append(torch.stack([scaled(h) for h in both_ways(model.text.words.rnn, words, width)]))
     return images, texts

@@ -37,7 +37,9 @@ def test_tiled_equals_dense(case, kind, batch, tile, with_ids, seed):
     batch = min(batch, 12 * tile)  # 144 tiles are enough
     images, texts = make_embeddings(kind, batch, 8, seed)
     ids = make_ids(batch, seed) if with_ids else None
-    assert_equal_to(*both_ways(CASES[case].make(), images, texts, ids, tile), tolerance=1e-12)
+    # The slope 1 / (1 - s) of a cross-entropy is thousands for embeddings that are alike, and so is the rounding.
+    tolerance = 1e-9 if case.startswith("bce") else 1e-12
+    assert_equal_to(*both_ways(CASES[case].make(), images, texts, ids, tile), tolerance)
 
 
 @every_case

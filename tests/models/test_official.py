@@ -12,9 +12,9 @@ import torch
 from model_cases import BERT, make_batch, make_model
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.layers import unit
+from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
-from selhn.models import MODELS
+from selhn.models import MODELS, create_model
 from selhn.models.official import LAYOUTS, load_official
 
 SIZES = ("dim", "feature_dim", "word_dim", "vocab_size")
@@ -32,6 +32,13 @@ FRAGMENTS = {
     "bfan_prob": "bfan_prob",
     "sgraf_sgr": "sgr",
     "sgraf_saf": "saf",
+    "imram_text": "imram_text",
+    "imram_image": "imram_image",
+    "imram_full": "imram",
+    "camp_gated": "camp",
+    "camp_stage1": "camp_stage1",
+    "naaf_test_t0": "naaf",
+    "naaf_test_thr": "naaf",
 }
 
 
@@ -146,7 +153,7 @@ def test_cross_attention(recorded, file, name):
     images, texts = encoded(model, arrays)
     scores = model.score(images, texts)
     close(images.vectors, arrays["region_emb"])
-    close(texts.vectors, arrays["word_emb"])
+    close(texts.vectors, arrays["word_emb"][:, : texts.mask.shape[1]])
     close(scores, arrays["scores"])
     check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight])
 
@@ -156,6 +163,31 @@ def test_cross_attention_in_double_precision(recorded, file, name):
     state, arrays, config = recorded(file)
     model = load_official(name, state, **settings_of(name, config)).double()
     close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("file", ["naaf_train", "naaf_train_small"])
+def test_naaf_in_training(recorded, file):
+    """The threshold changes with every text, and with it the scores of the next."""
+    _, arrays, config = recorded(file)
+    vectors = {key: arrays[key].double().requires_grad_() for key in ("region_emb", "word_emb")}
+    settings = {key: config[key] for key in ("smooth", "alpha", "min_words")}
+    for ours in ("threshold", "threshold_safe"):
+        settings[ours] = config[f"{ours}_before"]
+    sizes = {"vocab_size": 1, "feature_dim": 1, "word_dim": 1, "dim": vectors["word_emb"].shape[2]}
+    model = create_model("naaf", **sizes, **settings).double().train()
+    images = Fragments.of(vectors["region_emb"], torch.ones(vectors["region_emb"].shape[:2], dtype=torch.bool))
+    texts = Fragments.of(vectors["word_emb"], first_of(arrays["lengths"], vectors["word_emb"]))
+    before = model.state_dict()["head.thresholds.training_value"].clone()
+    close(model.head.mine(images, texts), arrays["threshold_per_text"], atol=1e-9, rtol=0)
+    close(model.head.thresholds.both(), arrays["thresholds_after"], atol=1e-9, rtol=0)
+    model.head.thresholds.store(torch.tensor([before, config["threshold_safe_before"]]))
+    scores = model.score(images, texts)
+    close(scores, arrays["scores"], atol=1e-9, rtol=0)
+    close(model.head.thresholds.both(), arrays["thresholds_after"], atol=1e-9, rtol=0)
+    loss = TripletHN.official(margin=config["margin"])(scores)
+    close(loss, arrays["loss_max_violation"], atol=1e-9, rtol=0)
+    for key, ours in zip(vectors, torch.autograd.grad(loss, list(vectors.values())), strict=True):
+        close(ours.float(), arrays[f"grad_{key}"], atol=1e-6, rtol=1e-4)
 
 
 def test_files_of_cross_attention(recorded, tmp_path):

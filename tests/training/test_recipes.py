@@ -22,6 +22,7 @@ CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cr
 def test_every_row_of_table_1_is_there():
     rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
     systems = {f"{model}_{loss}" for model in CROSS_ATTENTION for loss in ("hn", "selhn")}
+    systems |= {"camp_bce_max", "camp_stage1_bce_max"}
     others = {f"devise_{loss}" for loss in ("triplet", "hn", "selhn")} | {"vsrn_hn", "vsrn_selhn"}
     assert set(RECIPES) == rows | {"rvsepp_selhn"} | others | systems
     assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG))
@@ -33,8 +34,9 @@ def test_recipes(name):
     recipe, _, data = name.rpartition("_")
     assert config.data == data
     assert f"{config.model}_{config.loss}" == recipe
-    assert config.train.batch_size == 128
-    assert create_loss(config.loss, **config.loss_settings).margin == (0.1 if recipe == "devise_triplet" else 0.2)
+    assert config.train.batch_size == (256 if name.startswith("naaf") and data == "coco" else 128)
+    margins = {"devise_triplet": 0.1, "camp_bce_max": 0, "camp_stage1_bce_max": 0}
+    assert create_loss(config.loss, **config.loss_settings).margin == margins.get(recipe, 0.2)
     assert config.loss in SYSTEMS[config.model].rsum
     if config.model in (*CROSS_ATTENTION, "vsrn"):
         small = {**config.model_settings, "dim": 4, "word_dim": 3}
@@ -59,6 +61,8 @@ def test_recipes(name):
         ("scan_t2i_avg_hn_f8k", 30, (15,), 2e-4),
         ("saf_hn_coco", 20, (10,), 2e-4),
         ("vsrn_hn_f30k", 30, (10, 20), 2e-4),
+        ("imram_hn_coco", 20, (10,), 5e-4),
+        ("naaf_selhn_coco", 20, (10,), 5e-4),
         ("vsrn_selhn_coco", 30, (15,), 2e-4),
     ],
 )

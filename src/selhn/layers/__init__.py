@@ -6,27 +6,23 @@ from selhn.layers.difference import projected_differences
 from selhn.layers.fragment_attention import (
     Focus,
     attended_cosines,
+    attended_squares,
     attention_weights,
+    fragment_mean,
+    log_mask,
     products,
+    softmax_attention,
     turned,
     unit_attention,
+    weighted_cosines,
 )
-from selhn.layers.fragments import Fragments, is_ragged, joined, mean_of, score_in_blocks, unit
+from selhn.layers.fragments import Fragments, chunks, is_ragged, joined, mean_of, score_in_blocks, unit
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder, masked_batch_norm
 
 __all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
-__all__ += [
-    "attention_weights",
-    "bert_tokenizer",
-    "bert_weights",
-    "is_ragged",
-    "joined",
-    "last_states",
-    "look_up",
-    "masked_batch_norm",
-    "mean_of",
-]
-__all__ += ["products", "projected_differences", "score_in_blocks", "turned", "unit", "unit_attention"]
-__all__ += ["word_embedding"]
+__all__ += ["attended_squares", "attention_weights", "bert_tokenizer", "bert_weights", "chunks", "fragment_mean"]
+__all__ += ["is_ragged", "joined", "last_states", "log_mask", "look_up", "masked_batch_norm", "mean_of", "products"]
+__all__ += ["projected_differences", "score_in_blocks", "softmax_attention", "turned", "unit", "unit_attention"]
+__all__ += ["weighted_cosines", "word_embedding"]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from selhn.layers.fragments import is_ragged
+from selhn.layers.fragments import chunks, is_ragged
 
 # The differences of so many bytes stay in the cache of a CPU's core, about.
 CHUNK_BYTES = 2**22
@@ -31,8 +31,7 @@ def projected_differences(
 
 def _chunks(weights: Tensor, words: Tensor) -> list[tuple[slice, slice]]:
     """Some images, and the words that belong to them."""
-    step = max(1, CHUNK_BYTES // max(1, words.element_size() * words[:1].numel()))
-    some = [slice(first, first + step) for first in range(0, len(weights), step)]
+    some = chunks(len(weights), words.element_size() * words[:1].numel(), CHUNK_BYTES, words.device)
     return [(images, images if len(words) == len(weights) else slice(None)) for images in some]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from selhn.kernels.cross_scores import EPSILON, SLOPE
-from selhn.layers.fragments import Fragments
+from selhn.layers.fragments import Fragments, chunks
 
 Focus = Literal["equal", "prob"]
 """Which fragments of a context BFAN keeps: see `attended_cosines`."""
@@ -69,14 +69,51 @@ def attended_cosines(
     context q alone, and c is 1.
     """
     dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
-    dot, square = _Attended.apply(dots, contexts.with_gram().gram, _log_mask(contexts.mask), smooth, focus)
+    dot, square = _Attended.apply(dots, contexts.with_gram().gram, log_mask(contexts.mask), smooth, focus)
+    return _cosines(dot, square, queries, aligned)
+
+
+def weighted_cosines(
+    weights: Float[Tensor, "C K L q"],
+    dots: Float[Tensor, "C K L q"],
+    contexts: Fragments,
+    queries: Fragments,
+    aligned: bool = False,
+) -> Float[Tensor, "c L Q"]:
+    """The cosines of `attended_cosines` for weights that do not come from these products."""
+    dot, square = (weights * dots).sum(1), attended_squares(contexts, weights)
+    return _cosines(dot, square, queries, aligned)
+
+
+def attended_squares(contexts: Fragments, weights: Float[Tensor, "C K L q"]) -> Float[Tensor, "C L q"]:
+    """The squared length of what each query fragment attends to, `w' G w`; at least 1e-30."""
+    gram = contexts.with_gram().gram
+    assert gram is not None
+    # Clamped for whoever takes the root: at padding that of zero would have an infinite slope.
+    return (_times_gram(gram, weights) * weights).sum(1).clamp(min=1e-30)
+
+
+def fragment_mean(values: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
+    """The mean over the real fragments of every query; 0 without any."""
+    present = mask.T
+    return values.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
+
+
+def softmax_attention(
+    dots: Float[Tensor, "C K L q"], mask: Bool[Tensor, "C K"], smooth: float
+) -> Float[Tensor, "C K L q"]:
+    """How every query fragment divides its attention among a context's fragments, from their products."""
+    return _Weights.apply(dots, log_mask(mask), smooth)
+
+
+def _cosines(dot: Tensor, square: Tensor, queries: Fragments, aligned: bool) -> Tensor:
     if aligned:
         dot, square = dot.permute(2, 1, 0), square.permute(2, 1, 0)
-    # Clamped before the roots: at padding the root of zero would have an infinite slope.
     if queries.gram is None:
         lengths = torch.linalg.vector_norm(queries.vectors, dim=2)
     else:
         lengths = queries.gram.diagonal(dim1=1, dim2=2).clamp(min=1e-30).sqrt()
+    # Clamped before the root: at padding that of zero would have an infinite slope.
     return dot / (lengths.T * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
 
 
@@ -85,10 +122,9 @@ def attention_weights(
     contexts: Fragments, queries: Fragments, smooth: float, focus: Focus | None = None
 ) -> Float[Tensor, "C K L Q"]:
     """How every query fragment divides its look among a context's fragments; without gradients, to show."""
-    log_mask = _log_mask(contexts.mask)
-    weights = _Weights.apply(products(contexts.vectors, queries.vectors), log_mask, smooth)
+    weights = softmax_attention(products(contexts.vectors, queries.vectors), contexts.mask, smooth)
     if focus is not None:
-        _focus(weights, log_mask, focus)
+        _focus(weights, log_mask(contexts.mask), focus)
     return weights
 
 
@@ -101,14 +137,12 @@ def unit_attention(
     they are `aligned`, query c looks at context c alone, and q is 1.
     """
     dots = products(contexts.vectors, queries.vectors, aligned)
-    weights = _Weights.apply(dots, _log_mask(contexts.mask), smooth)
-    gram = contexts.with_gram().gram
-    assert gram is not None
-    square = (_times_gram(gram, weights) * weights).sum(1, keepdim=True)
-    return (weights / (square.clamp(min=1e-30).sqrt() + EPSILON)).permute(0, 3, 2, 1)
+    weights = softmax_attention(dots, contexts.mask, smooth)
+    lengths = attended_squares(contexts, weights).sqrt().unsqueeze(1)
+    return (weights / (lengths + EPSILON)).permute(0, 3, 2, 1)
 
 
-def _log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
+def log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
     """0 for fragments, -inf for padding; a context of nothing but padding attends to its zeros."""
     none = ~mask.any(1, keepdim=True)
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~(mask | none), -torch.inf)[:, :, None, None]
@@ -145,11 +179,8 @@ def _focus(weights: Tensor, log_mask: Tensor, focus: Focus) -> None:
 
 
 def _chunks(dots: Tensor) -> list[slice]:
-    """The contexts, a few at a time on a CPU, all at once elsewhere."""
-    step = len(dots)
-    if dots.device.type == "cpu":
-        step = max(1, CHUNK_BYTES // (dots.element_size() * max(1, dots[:1].numel())))
-    return [slice(first, first + step) for first in range(0, len(dots), step)]
+    """The contexts, a few at a time on a CPU."""
+    return chunks(len(dots), dots.element_size() * dots[:1].numel(), CHUNK_BYTES, dots.device)
 
 
 class _Turned(torch.autograd.Function):

@@ -50,8 +50,8 @@ class Fragments:
 
     vectors: Float[Tensor, "n K d"]
     mask: Bool[Tensor, "n K"]
-    whole: Float[Tensor, "n d"] | None = None
-    """One vector for the whole item, if a model has one."""
+    whole: Float[Tensor, "n e"] | None = None
+    """One vector for the whole item, of any width, if a model has one."""
     gram: Float[Tensor, "n K K"] | None = None
     """The products of an item's vectors with each other, if they were made beforehand."""
     byte_budget: int | None = None
@@ -175,6 +175,12 @@ def default_byte_budget(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
     return CPU_BYTE_BUDGET
+
+
+def chunks(number: int, bytes_each: int, chunk_bytes: int, device: torch.device) -> list[slice]:
+    """So many items in parts of about `chunk_bytes` that stay in a CPU's cache; elsewhere all at once."""
+    step = max(1, chunk_bytes // max(1, bytes_each)) if device.type == "cpu" else max(1, number)
+    return [slice(first, first + step) for first in range(0, number, step)]
 
 
 def _selected(rows: Tensor, items: Int[Tensor, " m"]) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
-from selhn.models import bfan, devise, scan, sgraf, vse, vse_infty, vsepp, vsrn
+from selhn.models import bfan, camp, devise, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
@@ -44,6 +44,12 @@ _VSE_INFTY = ("Chen et al., CVPR 2021", "https://arxiv.org/abs/2011.04305")
 _VSRN = ("Li et al., ICCV 2019", "https://arxiv.org/abs/1909.02701")
 _SCAN = ("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")
 _BFAN = ("Liu et al., ACM Multimedia 2019", "https://arxiv.org/abs/1909.11416")
+_CAMP = ("Wang et al., ICCV 2019", "https://arxiv.org/abs/1909.05506")
+_IMRAM = ("Chen et al., CVPR 2020", "https://arxiv.org/abs/2003.03772")
+_NAAF = (
+    "Zhang et al., CVPR 2022",
+    "https://openaccess.thecvf.com/content/CVPR2022/html/Zhang_Negative-Aware_Attention_Framework_for_Image-Text_Matching_CVPR_2022_paper.html",
+)
 _SGRAF = ("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
 
 MODELS: dict[str, ModelEntry] = {
@@ -65,6 +71,12 @@ MODELS: dict[str, ModelEntry] = {
     "bfan_prob": ModelEntry(bfan.bfan_prob, "cross-attention", *_BFAN),
     "sgr": ModelEntry(sgraf.sgr, "cross-attention", *_SGRAF),
     "saf": ModelEntry(sgraf.saf, "cross-attention", *_SGRAF),
+    "camp": ModelEntry(camp.camp, "cross-attention", *_CAMP),
+    "camp_stage1": ModelEntry(camp.camp_stage1, "cross-attention", *_CAMP),
+    "imram_text": ModelEntry(imram.imram_text, "cross-attention", *_IMRAM),
+    "imram_image": ModelEntry(imram.imram_image, "cross-attention", *_IMRAM),
+    "imram": ModelEntry(imram.imram, "cross-attention", *_IMRAM),
+    "naaf": ModelEntry(naaf.naaf, "cross-attention", *_NAAF),
 }
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
@@ -15,29 +15,40 @@ from selhn.text import Tokenizer
 
 
 class RegionEncoder(nn.Module):
-    """Region features to unit vectors, `unit(FC(x))`; with `pool`, also to one vector for the image."""
+    """Region features to vectors, `unit(FC(x))` if `normed`; with `pool`, also to one vector for the image."""
 
-    def __init__(self, feature_dim: int, dim: int, pool: nn.Module | None = None):
+    def __init__(self, feature_dim: int, dim: int, pool: nn.Module | None = None, normed: bool = True):
         super().__init__()
         self.fc = xavier(feature_dim, dim)
         self.pool = pool
+        self.normed = normed
 
     def forward(self, regions: Regions, mask: RegionMask, **side: Tensor) -> Fragments:
-        fragments = Fragments.of(unit(self.fc(regions)), mask)
+        fragments = _fragments(self.fc(regions), mask, self.normed)
         return fragments if self.pool is None else self.pool(fragments, **side)
 
 
 class WordEncoder(nn.Module):
-    """Words to unit vectors, `unit(BiGRU(dropout(words)))`; with `pool`, also to one vector for the text."""
+    """Words to vectors, `unit(BiGRU(dropout(words)))` if `normed`; with `pool`, also to one vector for the text."""
 
-    def __init__(self, vocab_size: int, word_dim: int, dim: int, dropout: float = 0.0, pool: nn.Module | None = None):
+    def __init__(
+        self, vocab_size: int, word_dim: int, dim: int, dropout: float = 0.0, pool: nn.Module | None = None,
+        normed: bool = True,
+    ):  # fmt: skip
         super().__init__()
         self.words = WordGRU(vocab_size, word_dim, dim, dropout)
         self.pool = pool
+        self.normed = normed
 
     def forward(self, tokens: Tokens, mask: TokenMask, **side: Tensor) -> Fragments:
-        fragments = Fragments.of(unit(self.words(tokens, mask)), mask)
+        fragments = _fragments(self.words(tokens, mask), mask, self.normed)
         return fragments if self.pool is None else self.pool(fragments, **side)
+
+
+def _fragments(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], normed: bool) -> Fragments:
+    """In float32 or wider."""
+    wide = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    return Fragments.of(unit(wide) if normed else wide, mask)
 
 
 class CrossAttention(AbstractMatcher):

@@ -29,6 +29,7 @@ MOST_SPARED = 2**28
 
 State = dict[str, Tensor]
 Settings = dict[str, Any]
+Options = Mapping[str, tuple[str, Callable[[Any], Any]]]
 
 Names = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]
 
@@ -75,15 +76,42 @@ _SGRAF_NAMES = [
     (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
     (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
 ]
+_NAAF_NAMES = [(r"^txt_enc\.embed\.glove\.", "txt_enc.embed."), *_FRAGMENT_NAMES]
+_NAAF_OPTIONS = {"thres": ("threshold", float), "thres_safe": ("threshold_safe", float), "alpha": ("alpha", float)}
+_CAMP_NAMES = [
+    *_FRAGMENT_NAMES,
+    (r"^criterion\.sim\.(weighted_txt|img)_query_fc\.", r"head.to_regions.\1_query."),
+    (r"^criterion\.sim\.(weighted_txt|txt)_key_fc\.", r"head.to_regions.\1_key."),
+    (r"^criterion\.sim\.(weighted_img|txt)_query_fc\.", r"head.to_words.\1_query."),
+    (r"^criterion\.sim\.(weighted_img|img)_key_fc\.", r"head.to_words.\1_key."),
+    (r"\.weighted_(txt|img)_(query|key)\.", r".own_\2."),
+    (r"\.(txt|img)_(query|key)\.", r".\2."),
+    (r"^criterion\.sim\.(fc|final_reduce)_1\.", r"head.to_regions.\1."),
+    (r"^criterion\.sim\.(fc|final_reduce)_2\.", r"head.to_words.\1."),
+    (r"\.fc\.0\.", ".fuse."),
+    (r"\.final_reduce\.linear\.", ".summary."),
+    (r"^criterion\.sim\.fc_out\.0\.", "head.out.0."),
+    (r"^criterion\.sim\.fc_out\.3\.", "head.out.2."),
+]
+_IMRAM_NAMES = [
+    (r"^img_enc\.fc_local\.", "image.fc."),
+    *_FRAGMENT_NAMES,
+    (r"^linear_(t2i|i2t)\.", r"head.memories.\1.output."),
+    (r"^gate_(t2i|i2t)\.", r"head.memories.\1.gate."),
+]
 _AXES = [
     ("vocab_size", "txt_enc.embed.weight", 0),
     ("word_dim", "txt_enc.embed.weight", 1),
+    ("vocab_size", "txt_enc.embed.glove.weight", 0),
+    ("word_dim", "txt_enc.embed.glove.weight", 1),
     ("dim", "txt_enc.rnn.weight_hh_l0", 1),
     ("dim", "txt_enc.linear.weight", 0),
     ("dim", "img_enc.fc.weight", 0),
     ("feature_dim", "img_enc.fc.weight", 1),
+    ("feature_dim", "img_enc.fc_local.weight", 1),
     ("num_regions", "sim_enc.v_global_w.embedding_local.1.weight", 0),
     ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
+    ("heads", "criterion.sim.final_reduce_1.linear.2.weight", 0),
 ]
 """Settings that are the length of an axis of a weight; of several that are there the last counts."""
 _BERT_AXES = [
@@ -100,15 +128,15 @@ class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
     names: Names
-    """Their names to ours: patterns and replacements, all applied in this order."""
+    """Their names to ours: patterns and replacements, all applied in this order; without a name it is left out."""
     fixed: Mapping[str, Any]
     """Options of their programs that the model has only with one value."""
-    options: Mapping[str, tuple[str, Callable[[Any], Any]]] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
     parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
     """The prefixes of the state dicts in the list that their checkpoint holds."""
     unsaved: str = "-"
-    """What the names of weights begin with that only training needs, and that their checkpoints leave out."""
+    """What the names of weights begin with that their checkpoints leave out, or hold as options."""
 
 
 def load_official(
@@ -159,7 +187,8 @@ def _renamed(
             key = re.sub(pattern, replacement, key)
         # A convolution over single places is a matrix.
         flat = key in wanted and value.ndim == wanted[key].ndim + 1 and value.shape[-1] == 1
-        found[key] = value[..., 0] if flat else value
+        if key:
+            found[key] = value[..., 0] if flat else value
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
@@ -216,6 +245,7 @@ def _sizes(name: str, state: State) -> Settings:
     config["num_attention_heads"] = max(1, config.get("hidden_size", 64) // 64)
     sizes: Settings = {"vocab_size": 1, **_lengths(state, _AXES), "bert": config}
     sizes["final_bn"] = "img_enc.bn.weight" in state
+    sizes["gated"] = "criterion.sim.fc_1.0.weight" in state
     for setting, part in (("steps", r"sim_enc\.SGR_module\.\d+"), ("graph_layers", r"img_enc\.Rs_GCN_\d+")):
         if several := {found[0] for key in state if (found := re.match(part, key))}:
             sizes[setting] = len(several)
@@ -249,6 +279,7 @@ _UNIT = {"no_imgnorm": False, "no_txtnorm": False}
 _VSEPP_OPTIONS = {"no_imgnorm": ("normalise_images", not_)}
 _FRAGMENTS = {**_UNIT, "raw_feature_norm": "clipped_l2norm"}
 _SMOOTH = {"lambda_softmax": ("smooth", float)}
+_IMRAM_OPTIONS: Options = {**_SMOOTH, "iteration_step": ("steps", int), "no_IMRAM_norm": ("memory_norm", not_)}
 _LSE = {**_SMOOTH, "lambda_lse": ("lambda_lse", float)}
 _WITH_HEAD = ("img_enc.", "txt_enc.", "sim_enc.")
 
@@ -256,6 +287,17 @@ _WITH_HEAD = ("img_enc.", "txt_enc.", "sim_enc.")
 def _scan(direction: str, pooling: str) -> AuthorsLayout:
     fixed = {**_FRAGMENTS, "cross_attn": direction, "agg_func": pooling}
     return AuthorsLayout(_FRAGMENT_NAMES, fixed, _LSE if pooling == "LogSumExp" else _SMOOTH)
+
+
+def _camp(measure: str) -> AuthorsLayout:
+    parts = ("img_enc.", "txt_enc.", "criterion.sim.")
+    return AuthorsLayout(_CAMP_NAMES, {"no_imgnorm": True, "no_txtnorm": True, "measure": measure}, parts=parts)
+
+
+def _imram(mode: str, unused: str | None = None) -> AuthorsLayout:
+    """`unused`: the direction that a model of one direction has weights for, and never reads."""
+    names = [*_IMRAM_NAMES, *([] if unused is None else [(rf"^head\.memories\.{unused}\..*", "")])]
+    return AuthorsLayout(names, {**_FRAGMENTS, "model_mode": mode}, _IMRAM_OPTIONS)
 
 
 LAYOUTS: Mapping[str, AuthorsLayout] = {
@@ -272,4 +314,10 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "bfan_prob": AuthorsLayout(_FRAGMENT_NAMES, {**_FRAGMENTS, "focal_type": "prob"}, _SMOOTH),
     "sgr": AuthorsLayout(_SGRAF_NAMES, {**_FRAGMENTS, "module_name": "SGR"}, parts=_WITH_HEAD),
     "saf": AuthorsLayout(_SGRAF_NAMES, {**_FRAGMENTS, "module_name": "SAF"}, parts=_WITH_HEAD),
+    "camp": _camp("gate_fusion_new"),
+    "camp_stage1": _camp("cross_attention_new"),
+    "imram_text": _imram("text_IMRAM", unused="i2t"),
+    "imram_image": _imram("image_IMRAM", unused="t2i"),
+    "imram": _imram("full_IMRAM"),
+    "naaf": AuthorsLayout(_NAAF_NAMES, _UNIT, {**_NAAF_OPTIONS, **_SMOOTH}, unsaved="head.thresholds."),
 }

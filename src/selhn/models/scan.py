@@ -12,7 +12,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.kernels import AttentionSettings, attention_scores, can_attend
-from selhn.layers import Focus, Fragments, attended_cosines, attention_weights, products, score_in_blocks, turned
+from selhn.layers import (
+    Focus,
+    Fragments,
+    attended_cosines,
+    attention_weights,
+    fragment_mean,
+    products,
+    score_in_blocks,
+    turned,
+)
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, with_head
 
@@ -76,8 +85,7 @@ class StackedAttention(nn.Module):
 
     def _pool(self, cosines: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:
         if self.lambda_lse is None:
-            present = mask.T
-            return cosines.masked_fill(~present, 0).sum(1) / present.sum(0).clamp(min=1)
+            return fragment_mean(cosines, mask)
         # Official: a sum inside the logarithm and not a mean, so that more words score higher.
         none = ~mask.any(1)
         left_out = ~(mask | none[:, None]).T

@@ -26,11 +26,12 @@ SettingsByData = Mapping[str, Mapping[str, Any]]
 
 
 class Schedule(NamedTuple):
-    """How long a system is trained, and at which rate."""
+    """How long a system is trained, at which rate, and in which batches."""
 
     epochs: int
     decay_at: tuple[int, ...]
     lr: float
+    batch_size: int = 128
 
 
 Schedules = Mapping[str, Schedule]
@@ -69,6 +70,12 @@ def _cross_attention(
     return System(title, {"hn": hn, "selhn": selhn}, schedules, train, by_data or {}, {"hn": {"reduction": "sum"}})
 
 
+def _with_bce(system: System, rsum: str = "no RSUM") -> System:
+    """A system that its authors train with binary cross-entropy, summed."""
+    settings = {**system.loss_settings, "bce_max": {"reduction": "sum"}}
+    return replace(system, rsum={"bce_max": rsum, **system.rsum}, loss_settings=settings)
+
+
 # AdamW 5e-4, 20 epochs, batch 128, margin 0.2, epsilon 0.01 are section 4.1 of the paper.
 # Official: clipping at 2.0, 20 % of regions and words dropped, and the rate falling at epoch 15 are in the
 # released code, not in the text; the rate falls on the small sets only.
@@ -79,6 +86,11 @@ _BFAN = _schedules(Schedule(15, (), 2e-4), Schedule(20, (15,), 5e-4), Schedule(1
 _SGR = _schedules(Schedule(40, (30,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _SAF = _schedules(Schedule(30, (20,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _VSRN = _schedules(Schedule(30, (10, 20), 2e-4), Schedule(30, (15,), 2e-4), Schedule(30, (15,), 2e-4))
+_NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), Schedule(20, (10,), 5e-4))
+# Official: three stages, from the weights of the one before, the later two with SGD, in epochs of one caption per
+# image. Here each form is trained from the start, with the optimiser and the rates of the first stage.
+_CAMP = _schedules(*[Schedule(30, (10, 20), 1e-3)] * 3)
+_IMRAM_SMOOTH: SettingsByData = {"coco": {"smooth": 11.0}}
 # The authors' task was another: classes of ImageNet. So the schedule is that of Table 1, and only their loss is theirs.
 _DEVISE_LOSS = {"triplet": {"margin": 0.1, "reduction": "sum", "anchors": "images"}}
 _DEVISE_TRAIN = TrainConfig(weight_decay=0.0, drop_regions=0.0, corrupt_words=0.0)
@@ -110,6 +122,12 @@ SYSTEMS: Mapping[str, System] = {
     "bfan_prob": _cross_attention("BFAN (prob)", _BFAN, selhn="476.8"),
     "sgr": _cross_attention("SGR", _SGR, "488.8", "498.0", _REGIONS),
     "saf": _cross_attention("SAF", _SAF, "488.9", "498.5", _REGIONS),
+    "camp": _with_bce(_cross_attention("CAMP", _CAMP), "466.9"),
+    "camp_stage1": _with_bce(_cross_attention("CAMP, first stage", _CAMP)),
+    "imram_text": _cross_attention("Text-IMRAM", _SCAN, by_data=_IMRAM_SMOOTH),
+    "imram_image": _cross_attention("Image-IMRAM", _SCAN, by_data=_IMRAM_SMOOTH),
+    "imram": _cross_attention("IMRAM", _SCAN, "484.2", by_data=_IMRAM_SMOOTH),
+    "naaf": _cross_attention("NAAF", _NAAF),
 }
 
 RECIPES: Mapping[str, tuple[str, str]] = {
@@ -125,12 +143,16 @@ STRONG: Mapping[str, RunConfig] = {
         "rvse", "tal", "f8k", {"dim": 2048, "word_dropout": 0.2}, _TAL, train=replace(_STRONG, epochs=20, distil=0.3)
     ),
     "rvsepp_strong": RunConfig(
-        "rvsepp", "tal", "f8k", {"dim": 2048}, _TAL,
+        "rvsepp",
+        "tal",
+        "f8k",
+        {"dim": 2048},
+        _TAL,
         train=replace(_STRONG, epochs=12, batch_size=256, text_lr_factor=0.05),
     ),  # fmt: skip
 }
 """Recipes of our own: averaged weights, a higher constant rate, more decay."""
-_NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn": "SelHN"}
+_NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn": "SelHN", "bce_max": "cross-entropy"}
 
 
 def list_recipes() -> list[str]:

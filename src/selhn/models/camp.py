@@ -1,0 +1,246 @@
+"""CAMP: Wang et al., Cross-Modal Adaptive Message Passing for Text-Image Retrieval, ICCV 2019.
+
+Regions V and words W, which are not scaled to length 1, send messages to each other, and the messages that a
+side receives then look at each other. What regions receive, with every softmax over the last axis:
+
+    U = B W,  B = softmax((A W Q') (A W K')' / sqrt(d)) A,  A = softmax((V Q_V') (W K_W')' / sqrt(d))
+
+Words receive Z = C V in the same way. The first stage scores the cosine of the mean of U and the mean of Z. The later
+stages weigh every region v and its message u = unit(U_v) with a gate, and sum up the regions of the pair:
+
+    c = ReLU(F g [v; u]) + v,  g = sigmoid(v . u)
+    x = unit(sum of p c),      p = softmax over regions of H ReLU(G c), the mean of several heads
+
+The words make such a vector too, and the score is the sigmoid of an MLP of both.
+
+No message is made here, only the weights B and C. With a matrix per text in the middle, (A W Q') (A W K')' is
+A (W Q' K W') A'. The rest follows: v . U_v = sum_l B_vl (v . w_l), |U_v|^2 = B_v W W' B_v', and
+F [v; u] = F_1 v + F_2 u, where F_2 u is made of the F_2 w of all words. Padding is left out.
+"""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from selhn.layers import Fragments, chunks, score_in_blocks, unit
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
+
+# Fragments of so many bytes are fused at a time, so that the passes over them stay near a CPU's core.
+CHUNK_BYTES = 2**22
+EPSILON = 1e-8
+
+# Of S items that send s fragments each, and R that receive r: the weights of all pairs. If aligned, item s sends
+# to item s alone, and R is 1.
+Weights = Float[Tensor, "S R r s"]
+ToRegions = Float[Tensor, "T i M N"]
+ToWords = Float[Tensor, "I t n M"]
+
+
+class Messages(nn.Module):
+    """What one side receives from the other; with `heads`, also how it is fused and summed up."""
+
+    def __init__(self, dim: int, heads: int | None):
+        super().__init__()
+        self.query, self.own_query, self.own_key = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.key = _draw(nn.Linear(dim, dim, bias=False))
+        if heads is not None:
+            self.fuse = _draw(nn.Linear(2 * dim, dim, bias=False))
+            self.summary = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, heads))
+            self.summary[2].bias.requires_grad_(False)  # it adds the same to all logits
+
+    def of_senders(self) -> list[Float[Tensor, "d e"]]:
+        """Matrices for what sends: to what receivers are multiplied with, and to the middle; F_2 if there is one."""
+        scale = self.key.out_features**-0.5
+        first, middle = self.key.weight.T @ self.query.weight, self.own_query.weight.T @ self.own_key.weight
+        return [scale * first, scale * middle, *self.of_fused()[1:]]
+
+    def of_fused(self) -> list[Float[Tensor, "d e"]]:
+        """F_1 and F_2."""
+        return [half.T for half in self.fuse.weight.chunk(2, 1)] if hasattr(self, "fuse") else []
+
+    def forward(
+        self,
+        logits: Weights,
+        middle: Float[Tensor, "S s s"],
+        sends: Bool[Tensor, "S s"],
+        receives: Bool[Tensor, "_ _ r"],
+    ) -> tuple[Weights, Weights]:
+        """B, and A."""
+        first = _softmax(logits, sends[:, None, None])
+        second = first @ middle[:, None] @ first.transpose(2, 3)
+        return _softmax(second, receives.unsqueeze(2)) @ first, first
+
+    def fused(
+        self, weights: Weights, dots: Weights, gram: Float[Tensor, "S s s"], sent: Float[Tensor, "S s d"],
+        own: Float[Tensor, "_ _ r d"], of_own: Float[Tensor, "_ _ r d"], mask: Bool[Tensor, "_ _ r"],
+    ) -> Float[Tensor, "S R d"]:  # fmt: skip
+        """x, from `dots`, the products of both sides, and F_1 and F_2 of their fragments."""
+        with torch.autocast(weights.device.type, enabled=False):
+            lengths = ((weights @ gram[:, None]) * weights).sum(3).clamp(min=1e-30).sqrt() + EPSILON
+            gates = ((weights * dots).sum(3) / lengths).sigmoid()
+            scaled = weights * (gates / lengths)[..., None]
+        message = torch.bmm(scaled.flatten(1, 2), sent).view(*weights.shape[:3], -1)
+        fused = torch.addcmul(message.to(own.dtype), gates[..., None], of_own).relu() + own
+        share = _softmax(self.summary(fused).to(own.dtype).transpose(2, 3), mask.unsqueeze(2)).mean(2)
+        return unit((share[..., None, :] @ fused).squeeze(2))
+
+
+class MessagePassing(nn.Module):
+    """The logits of CAMP, or without `heads` the scores of its first stage."""
+
+    pairs_apart = True
+
+    def __init__(self, dim: int, heads: int | None, padded_length: int):
+        super().__init__()
+        self.padded_length = padded_length
+        self.to_regions, self.to_words = Messages(dim, heads), Messages(dim, heads)
+        self.gated = heads is not None
+        if self.gated:
+            self.out = nn.Sequential(_draw(nn.Linear(2 * dim, dim)), nn.ReLU(), _draw(nn.Linear(dim, 1)))
+
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        (num_regions, dim), num_words = images.vectors.shape[1:], texts.mask.shape[1]
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            images = _prepared(images, self.to_words, self.to_regions)
+            texts = _prepared(texts, self.to_regions, self.to_words)
+        if aligned:
+            return self._scores(images, texts, aligned)[0]
+        # Products and weights of both directions, and fused fragments.
+        copies = (8 if torch.is_grad_enabled() else 4) if self.gated else 0
+        cost = 4 * (16 * num_regions * num_words + 2 * num_regions**2 + copies * (num_regions + num_words) * dim)
+        return score_in_blocks(self._scores, images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        """Whose messages words and regions receive at first."""
+        images = _prepared(images, self.to_words, self.to_regions)
+        texts = _prepared(texts, self.to_regions, self.to_words)
+        (_, of_regions), (_, of_words), _ = self._weights(images, texts, False)
+        return {"of_words": of_words[0, 0], "of_regions": of_regions[0, 0].T}
+
+    def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
+        """Some images at a time; with `aligned`, i = 1: each with its own text."""
+        dim = self.to_words.key.in_features
+        bytes_each = 4 * (dim if self.gated else images.mask.shape[1]) * (images.mask.shape[1] + texts.mask.shape[1])
+        bytes_each *= 1 if aligned else len(texts)
+        parts = []
+        for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
+            own = texts[some] if aligned else texts
+            scores = (self._gated if self.gated else self._first_stage)(images[some], own, aligned)
+            parts.append(scores.T if aligned else scores)
+        return torch.cat(parts, 1 if aligned else 0)
+
+    def _weights(
+        self, images: Fragments, texts: Fragments, aligned: bool, padding: int = 0
+    ) -> tuple[tuple[ToRegions, ToRegions], tuple[ToWords, ToWords], ToRegions]:
+        """B and A of both directions, to regions and to words, and the products of words and regions.
+
+        With `padding`, words have a place more, which receives what padding does in the authors' program.
+        """
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            regions, words = self._parts(images), self._parts(texts)
+            to_regions = self.to_regions(
+                _products(words[1], regions[0], aligned), words[2] @ words[0].mT, texts.mask,
+                _receiving(images.mask, aligned),
+            )  # fmt: skip
+            to_words = self.to_words(
+                pad(_products(regions[1], words[0], aligned), (0, 0, 0, padding)), regions[2] @ regions[0].mT,
+                images.mask, _receiving(pad(texts.mask, (0, padding)), aligned),
+            )  # fmt: skip
+            return to_regions, to_words, _products(words[0], regions[0], aligned)
+
+    def _parts(self, items: Fragments) -> tuple[Float[Tensor, "n K d"], ...]:
+        """What `_prepared` has joined."""
+        return items.vectors.split(self.to_words.key.in_features, 2)
+
+    def _first_stage(self, images: Fragments, texts: Fragments, aligned: bool) -> Float[Tensor, "I t"]:
+        (to_regions, _), (to_words, _), dots = self._weights(images, texts, aligned, padding=1)
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            number = texts.mask.sum(1, keepdim=True)
+            # Official: the mean is over padding too, up to a fixed length.
+            counts = torch.cat([texts.mask, (self.padded_length - number).clamp(min=0)], 1)
+            counts = counts / number.clamp(min=self.padded_length)
+            of_region = images.mask / images.mask.sum(1, keepdim=True).clamp(min=1)
+            # The means of U and Z are sums of words and of regions with these weights.
+            of_words = (_receiving(of_region.to(dots.dtype), aligned).unsqueeze(2) @ to_regions).squeeze(2)
+            of_regions = (_receiving(counts.to(dots.dtype), aligned).unsqueeze(2) @ to_words).squeeze(2)
+            dot = ((dots @ of_words[..., None]).squeeze(3) * _across(of_regions, aligned)).sum(2)
+            lengths = [_length(*side) for side in ((of_words, self._parts(texts)), (of_regions, self._parts(images)))]
+            return _across(dot / lengths[0], aligned) / lengths[1]
+
+    def _gated(self, images: Fragments, texts: Fragments, aligned: bool) -> Float[Tensor, "I t"]:
+        (to_regions, _), (to_words, _), dots = self._weights(images, texts, aligned)
+        regions, words = self._parts(images), self._parts(texts)
+        own = [_receiving(regions[0], aligned), _receiving(regions[4], aligned), _receiving(images.mask, aligned)]
+        of_regions = self.to_regions.fused(to_regions, dots, _gram(words[0]), words[3], *own)
+        own = [_receiving(words[0], aligned), _receiving(words[4], aligned), _receiving(texts.mask, aligned)]
+        dots = _across(dots, aligned).transpose(2, 3)
+        of_words = self.to_words.fused(to_words, dots, _gram(regions[0]), regions[3], *own)
+        with torch.autocast(dots.device.type, enabled=False):
+            return self.out(torch.cat([_across(of_regions, aligned), of_words], 2)).squeeze(2)
+
+
+def _prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragments:
+    """All products of fragments with weights, behind the fragments, so that each is made once for all pairs."""
+    matrices = torch.cat([*sends.of_senders(), *receives.of_fused()[:1]], 1)
+    return replace(items, vectors=torch.cat([items.vectors, items.vectors @ matrices], 2), gram=None)
+
+
+def _receiving(items: Tensor, aligned: bool) -> Tensor:
+    """With an axis for those that send."""
+    return items[:, None] if aligned else items[None]
+
+
+def _across(pairs: Tensor, aligned: bool) -> Tensor:
+    """Senders and receivers exchanged."""
+    return pairs if aligned else pairs.transpose(0, 1)
+
+
+def _products(senders: Float[Tensor, "n s d"], receivers: Float[Tensor, "m r d"], aligned: bool) -> Weights:
+    """Every fragment that receives with every one that sends."""
+    if aligned:
+        return (receivers @ senders.mT)[:, None]
+    matrix = receivers.flatten(0, 1) @ senders.flatten(0, 1).T
+    return matrix.view(*receivers.shape[:2], *senders.shape[:2]).permute(2, 0, 1, 3)
+
+
+def _gram(vectors: Float[Tensor, "n K d"]) -> Float[Tensor, "n K K"]:
+    with torch.autocast(vectors.device.type, enabled=False):
+        return vectors @ vectors.mT
+
+
+def _length(shares: Float[Tensor, "S R s"], senders: tuple[Float[Tensor, "S s d"], ...]) -> Float[Tensor, "S R"]:
+    """|sum of shares times fragments|, plus a little."""
+    return ((shares @ _gram(senders[0])) * shares).sum(2).clamp(min=1e-30).sqrt() + EPSILON
+
+
+def _softmax(logits: Float[Tensor, "*K n"], mask: Bool[Tensor, "*#K n"]) -> Float[Tensor, "*K n"]:
+    """Over the real ones; over all if none is."""
+    return logits.masked_fill(~(mask | ~mask.any(-1, keepdim=True)), -torch.inf).softmax(-1)
+
+
+def _draw(layer: nn.Linear) -> nn.Linear:
+    """Official: the bound is that of a square matrix, and a bias is zero."""
+    bound = (3 / layer.weight.shape[0 if layer.out_features > 1 else 1]) ** 0.5
+    nn.init.uniform_(layer.weight, -bound, bound)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+@builder
+def camp(common: WordSettings, gated: bool = True, heads: int = 4, padded_length: int = 50) -> CrossAttention:
+    """CAMP: gated messages between regions and words; without gates, its first stage."""
+    image = RegionEncoder(common.feature_dim, common.dim, normed=False)
+    text = WordEncoder(common.num_words, common.word_dim, common.dim, normed=False)
+    head = MessagePassing(common.dim, heads if gated else None, padded_length)
+    return CrossAttention(image, text, head, sigmoid=gated, tokenizer=common.tokenizer)
+
+
+@builder
+def camp_stage1(common: WordSettings, padded_length: int = 50) -> CrossAttention:
+    """The first stage of CAMP: the cosine of the mean messages."""
+    return camp(**vars(common), gated=False, padded_length=padded_length)

@@ -1,0 +1,168 @@
+"""IMRAM: Chen et al., Iterative Matching with Recurrent Attention Memory, CVPR 2020.
+
+Words look at regions a few times, as in SCAN t2i. The first query q of a word w is the word itself; then the
+query remembers what it has seen:
+
+    x = sum_k p_k v_k,  p the weights of SCAN with which q looks at the regions v
+    score of the step = mean over words of cos(w, x)
+    q <- g * q + (1 - g) * o,  o = tanh(W_o [q; x] + b_o),  g = sigmoid(W_g [q; x] + b_g)
+
+Regions look at words in the same way, with weights of their own. A score is the sum over the steps, and over
+both directions in the full model.
+
+What is computed here is the same with a fifth of the work: W [q; x] = W_q q + W_x x, where W_x x is
+sum_k p_k W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. The cosine needs no x,
+as in `attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
+"""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from selhn.layers import (
+    Fragments,
+    chunks,
+    fragment_mean,
+    products,
+    score_in_blocks,
+    softmax_attention,
+    unit,
+    weighted_cosines,
+)
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.scan import Direction
+
+# Memories of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
+CHUNK_BYTES = 2**23
+
+
+class Memory(nn.Module):
+    """Queries that look at contexts again and again."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.output = nn.Linear(2 * dim, dim)
+        self.gate = nn.Linear(2 * dim, dim)
+
+    def forward(
+        self, contexts: Fragments, queries: Fragments, smooth: float, steps: int, normed: bool, aligned: bool = False
+    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
+        """The scores of all K steps, and how the queries look in the last; if `aligned`, c is 1, else q is Q."""
+        dim = self.output.out_features
+        both, bias = torch.cat([self.output.weight, self.gate.weight]), torch.cat([self.output.bias, self.gate.bias])
+        of_query, of_seen = both[:, :dim], both[:, dim:]
+        seen = linear(contexts.vectors, of_seen)
+        first = queries.vectors[:, :, None] if aligned else queries.vectors.transpose(0, 1)[None]
+        known = linear(first, of_query, bias)
+        bytes_each = 4 * 2 * dim * queries.mask.shape[1] * (1 if aligned else len(queries))
+        scores, looks = [], []
+        for some in chunks(len(contexts), bytes_each, CHUNK_BYTES, first.device):
+            own = slice(some.start, some.stop) if aligned else slice(None)
+            part, own_queries = contexts[some], queries[own]
+            memory, gates = first[own], known[own]
+            with torch.autocast(first.device.type, enabled=False):
+                original = dots = products(part.vectors, own_queries.vectors, aligned)
+            pad = ~(own_queries.mask[:, :, None] if aligned else own_queries.mask.T[None])
+            by_step = []
+            for step in range(steps):
+                with torch.autocast(first.device.type, enabled=False):
+                    weights = softmax_attention(dots, part.mask, smooth)
+                    cosines = weighted_cosines(weights, original, part, own_queries, aligned)
+                    by_step.append(fragment_mean(cosines, own_queries.mask))
+                if step + 1 == steps:
+                    break
+                memory = self._remember(memory, gates, weights, seen[some])
+                # A query of padding is not zero any more, and must not count in the norm over queries.
+                memory = (unit(memory) if normed else memory.to(first.dtype)).masked_fill(pad[..., None], 0)
+                with torch.autocast(first.device.type, enabled=False):
+                    dots = torch.bmm(part.vectors, memory.flatten(1, 2).transpose(1, 2)).view_as(weights)
+                if step + 2 < steps:
+                    gates = linear(memory, of_query, bias)
+            scores.append(torch.stack(by_step))
+            looks.append(weights)
+        return torch.cat(scores, 2 if aligned else 1), torch.cat(looks)
+
+    def _remember(
+        self,
+        memory: Float[Tensor, "c L q d"],
+        known: Float[Tensor, "c L q e"],
+        weights: Float[Tensor, "C M L q"],
+        seen: Float[Tensor, "C M e"],
+    ) -> Float[Tensor, "C L q d"]:
+        """`g q + (1 - g) o`, from W_q q + b and the W_x v of what may be seen."""
+        look = weights.flatten(2).transpose(1, 2).to(seen.dtype)
+        known = known.expand(len(seen), *known.shape[1:]).flatten(1, 2)
+        output, gate = torch.baddbmm(known, look, seen).view(len(seen), *memory.shape[1:3], -1).chunk(2, 3)
+        return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
+
+
+class RecurrentAttention(nn.Module):
+    """The scores of IMRAM; with `memory_norm` a query that remembers has length 1."""
+
+    pairs_apart = True
+
+    def __init__(self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool):
+        super().__init__()
+        self.smooth, self.steps, self.memory_norm = smooth, steps, memory_norm
+        self.memories = nn.ModuleDict({direction: Memory(dim) for direction in directions})
+
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        if aligned:
+            return self._by_step(images, texts, aligned).sum(0)[0]
+        # Products and weights of every step, and the memories, which are several times as wide with gradients.
+        dim, looking = images.vectors.shape[2], [texts if d == "t2i" else images for d in self.memories]
+        fragments = sum(own.mask.shape[1] for own in looking)
+        copies = 12 * self.steps if torch.is_grad_enabled() else 6
+        cost = 4 * (copies * dim * fragments + 6 * self.steps * images.mask.shape[1] * texts.mask.shape[1])
+        return score_in_blocks(lambda *some: self._by_step(*some).sum(0), images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        """How words and regions look in the last step."""
+        weights = {}
+        for direction in self.memories:
+            look = self._looking(direction, images, texts, False)[1][0, :, :, 0]
+            weights.update({"of_words": look.T} if direction == "t2i" else {"of_regions": look})
+        return weights
+
+    def _by_step(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "K i T"]:
+        """The scores of every step, summed over the directions; with `aligned`, i = 1."""
+        scores = []
+        for direction in self.memories:
+            own, _ = self._looking(direction, images, texts, aligned)
+            scores.append(own if direction == "t2i" or aligned else own.transpose(1, 2))
+        return torch.stack(scores).sum(0)
+
+    def _looking(
+        self, direction: str, images: Fragments, texts: Fragments, aligned: bool
+    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
+        seen, looking = (images, texts) if direction == "t2i" else (texts, images)
+        memory = self.memories[direction]
+        return memory(seen, replace(looking, gram=None), self.smooth, self.steps, self.memory_norm, aligned)
+
+
+def _imram(
+    common: WordSettings, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
+) -> CrossAttention:
+    return with_head(RecurrentAttention(common.dim, directions, smooth, steps, memory_norm), common)
+
+
+@builder
+def imram_text(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+    """Text-IMRAM: words that attend to regions, several times."""
+    return _imram(common, ("t2i",), smooth, steps, memory_norm)
+
+
+@builder
+def imram_image(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+    """Image-IMRAM: regions that attend to words, several times."""
+    return _imram(common, ("i2t",), smooth, steps, memory_norm)
+
+
+@builder
+def imram(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+    """IMRAM: both directions, summed. The authors' scripts leave memories as long as they are."""
+    return _imram(common, ("t2i", "i2t"), smooth, steps, memory_norm)

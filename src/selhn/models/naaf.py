@@ -1,0 +1,224 @@
+"""NAAF: Zhang et al., Negative-Aware Attention Framework for Image-Text Matching, CVPR 2022.
+
+Words look at regions. With the products s_kl of regions and words, and a threshold t between matching and
+mismatching words, a word counts
+
+    n_l + f_l + r_l
+    n_l = m_l if m_l < 0 else 0,  m_l = max_k s_kl - t     a word that no region matches lowers the score
+    f_l = w_l . x_l / |x_l|,  x_l = sum_k p_kl v_k,  p_kl = softmax of smooth (s_kl - t) over the k with s_kl > t
+    r_l = sum_k a_kl s_kl,  a the weights of SCAN t2i
+
+and the score of a pair is the mean over its words. As in SCAN, x_l is never made: see `attended_squares`.
+
+The threshold is learnt from the words of a batch. The largest products of words that match (a text and its own
+image, if that scores highest) and of words that do not (the text and the image that scores lowest) are taken for
+two normal distributions, and t is where their densities cross, one of them scaled by alpha. Scores of training
+thus depend on which pairs are positive; in evaluation a pair scores the same by itself.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from selhn.base.errors import SelhnError
+from selhn.layers import (
+    Fragments,
+    attended_squares,
+    attention_weights,
+    chunks,
+    fragment_mean,
+    log_mask,
+    products,
+    score_in_blocks,
+    softmax_attention,
+)
+from selhn.models.builders import WordSettings, builder
+from selhn.models.cross_attention import CrossAttention, with_head
+
+# The products of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
+CHUNK_BYTES = 2**20
+KEPT = 0.3
+"""The share of the old threshold in a new one."""
+
+Mining = Literal["text", "batch"]
+"""When the threshold changes: after every text of a batch, or once after all of them."""
+
+
+class Thresholds(nn.Module):
+    """The threshold of training, and the lower one of evaluation: mu - 3 sigma of words that match."""
+
+    def __init__(self, threshold: float, threshold_safe: float, alpha: float, min_words: int):
+        super().__init__()
+        self.alpha, self.min_words = alpha, min_words
+        self.register_buffer("training_value", torch.tensor(float(threshold), dtype=torch.float64))
+        self.register_buffer("safe_value", torch.tensor(float(threshold_safe), dtype=torch.float64))
+
+    def now(self, training: bool) -> Float[Tensor, ""]:
+        return self.get_buffer("training_value" if training else "safe_value")
+
+    def store(self, both: Float[Tensor, "2"]) -> None:
+        self.now(True).copy_(both[0])
+        self.now(False).copy_(both[1])
+
+    def both(self) -> Float[Tensor, "2"]:
+        return torch.stack([self.now(True), self.now(False)])
+
+    def learnt(self, both: Float[Tensor, "2"], sums: Float[Tensor, "5"], mined: Bool[Tensor, ""]) -> Float[Tensor, "2"]:
+        """The thresholds after words were collected.
+
+        `sums`: their number, then sum and sum of squares of those that match, and of those that do not; `mined`
+        is whether the last text added to them.
+        """
+        number = sums[0]
+        mean, square = sums[1::2] / number, sums[2::2] / number
+        variance = (square - mean.square()).clamp(min=0) * number / (number - 1)
+        (mean_pos, mean_neg), (var_pos, var_neg) = mean, variance
+        a = var_pos - var_neg
+        b = 2 * (mean_pos * var_neg - mean_neg * var_pos)
+        ratio = var_neg.sqrt() / (self.alpha * var_pos.sqrt()) + 1e-8
+        c = mean_neg.square() * var_pos - mean_pos.square() * var_neg + 2 * var_pos * var_neg * ratio.log()
+        inside = b.square() - 4 * a * c
+        crossing = (-b + inside.clamp(min=0).sqrt()) / (2 * a + 1e-10)
+        found = torch.where(inside > 0, torch.stack([crossing, mean_pos - 3 * var_pos.sqrt()]), both)
+        found = found.masked_fill((found < 0) | (found > 1), 0)
+        both = torch.where(mined & (number > self.min_words), (1 - KEPT) * found + KEPT * both, both)
+        # Official: a batch begins without a threshold, and ends without one if it has too few words.
+        return torch.where(number < self.min_words, 0.0, both)
+
+
+class NegativeAwareAttention(nn.Module):
+    """The scores of NAAF: see the equations above.
+
+    In evaluation a word is mismatched where the mean of m over the words that are like it is below 0, weighted with
+    the softmax of `intra_lambda` times the products of words; with None, every word is judged alone.
+    """
+
+    pairs_apart = False
+
+    def __init__(self, smooth: float, intra_lambda: float | None, thresholds: Thresholds, mining: Mining):
+        super().__init__()
+        self.smooth, self.intra_lambda, self.mining = smooth, intra_lambda, mining
+        self.thresholds = thresholds
+
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            if self.training:
+                if aligned or len(images) != len(texts):
+                    raise SelhnError(
+                        "NAAF in training learns its threshold from images and their own texts: "
+                        "score a whole batch of pairs, or call eval()"
+                    )
+                value = self.mine(images, texts)
+            else:
+                value = self.thresholds.now(False).expand(len(texts))
+            # With its threshold, a text stays what it is when texts are sorted and cut.
+            texts = replace(texts, whole=value[:, None].to(texts.vectors.dtype))
+            if aligned:
+                return self._scores(images, texts, aligned)[0]
+            cost = 4 * (12 if torch.is_grad_enabled() else 6) * images.mask.shape[1] * texts.mask.shape[1]
+            return score_in_blocks(self._scores, images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        """The weights of r; f looks at nothing where all regions mismatch."""
+        return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+
+    def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
+        assert texts.whole is not None
+        bytes_each = 4 * images.mask.shape[1] * texts.mask.shape[1] * (1 if aligned else len(texts))
+        parts = []
+        for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
+            part, own = images[some], texts[some] if aligned else texts
+            assert own.whole is not None
+            threshold = own.whole[:, :, None, None] if aligned else own.whole[:, 0]
+            dots = products(part.vectors, own.vectors, aligned)
+            matched = (softmax_attention(dots, part.mask, self.smooth) * dots).sum(1)
+            best = self._best(dots, part)
+            each = matched + self._features(dots, part, threshold)
+            over = best - (threshold[:, 0] if aligned else threshold)
+            if aligned:
+                each, over = each.permute(2, 1, 0), over.permute(2, 1, 0)
+            parts.append(fragment_mean(each + self._negative(over, own), own.mask))
+        return torch.cat(parts, 1 if aligned else 0)
+
+    def _best(self, dots: Float[Tensor, "I M N q"], images: Fragments) -> Float[Tensor, "I N q"]:
+        return (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
+
+    def _features(
+        self, dots: Float[Tensor, "I M N q"], images: Fragments, threshold: Float[Tensor, "..."]
+    ) -> Float[Tensor, "I N q"]:
+        """f: a cosine, so that the weights need not sum to 1; 0 where no region is above the threshold."""
+        over = dots - threshold
+        outside = (over <= 0) | (log_mask(images.mask) != 0)
+        weights = (self.smooth * over).exp().masked_fill(outside, 0)
+        # Official: not divided by the length of the word, which is 1.
+        return (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
+
+    def _negative(self, over: Float[Tensor, "i N T"], texts: Fragments) -> Float[Tensor, "i N T"]:
+        """n: what words lack to the threshold."""
+        judged = over
+        if not self.training and self.intra_lambda is not None:
+            # Official: in evaluation alone, words that are like each other are judged together.
+            gram = texts.with_gram().gram
+            assert gram is not None
+            absent = log_mask(texts.mask)[:, None, :, 0, 0]
+            alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
+            judged = (alike @ over.permute(2, 1, 0)).permute(2, 1, 0)
+        return over.masked_fill(judged >= 0, 0)
+
+    @torch.no_grad()
+    def mine(self, images: Fragments, texts: Fragments) -> Float[Tensor, " T"]:
+        """The threshold that each text of a batch of pairs is trained with; those of the next batch are stored."""
+        # Official: batches are sorted by length, the longest text first.
+        order = texts.mask.sum(1).argsort(descending=True, stable=True)
+        images, texts = images[order].with_gram(), texts[order]
+        dots, present = products(images.vectors, texts.vectors), texts.mask.T
+        best = self._best(dots, images).masked_fill(~present, 0)
+        matched = fragment_mean((softmax_attention(dots, images.mask, self.smooth) * dots).sum(1), texts.mask)
+
+        def scores_of(some: slice, dots: Tensor, threshold: Tensor) -> Float[Tensor, "I t"]:
+            threshold = threshold.to(dots.dtype)
+            each = self._features(dots, images, threshold) + (best[..., some] - threshold).clamp(max=0)
+            return matched[:, some] + fragment_mean(each, texts.mask[some])
+
+        # What a text adds to the sums of `learnt`, for every image as the one that scores lowest: (T, I, 5).
+        wide = best.double()
+        own, others = wide.diagonal(dim1=0, dim2=2), [wide.sum(1), wide.square().sum(1)]
+        alone = torch.stack([present.sum(0).double(), own.sum(0), own.square().sum(0)], 1)
+        adds = torch.cat([alone[:, None].expand(-1, len(images), -1), torch.stack(others, 2).transpose(0, 1)], 2)
+        both, sums, used = self.thresholds.both().double(), adds.new_zeros(5), []
+        if self.mining == "batch":
+            scores = scores_of(slice(None), dots, both[0])
+            counts = scores.diagonal() >= scores.amax(0)
+            sums = (adds.gather(1, scores.argmin(0)[:, None, None].expand(-1, 1, 5))[:, 0] * counts[:, None]).sum(0)
+            used, both = [both[0]] * len(texts), self.thresholds.learnt(both, sums, counts.any())
+        else:
+            for text, of_text in enumerate(dots.permute(3, 0, 1, 2).contiguous()):
+                used.append(both[0])
+                scores = scores_of(slice(text, text + 1), of_text[..., None], both[0])[:, 0]
+                counts = scores[text] >= scores.amax()
+                sums = sums + adds[text].index_select(0, scores.argmin()[None])[0] * counts
+                both = self.thresholds.learnt(both, sums, counts)
+        self.thresholds.store(both)
+        return torch.stack(used)[order.argsort()]
+
+
+@builder
+def naaf(
+    common: WordSettings,
+    smooth: float = 20.0,
+    intra_lambda: float | None = 5.0,
+    alpha: float = 2.0,
+    min_words: int = 200,
+    threshold: float = 0.0,
+    threshold_safe: float = 0.0,
+    mining: Mining = "text",
+) -> CrossAttention:
+    """NAAF: words that no region matches count against a pair.
+
+    `mining="batch"` learns the threshold once per batch: it is not what the authors do, and faster on a GPU.
+    """
+    thresholds = Thresholds(threshold, threshold_safe, alpha, min_words)
+    return with_head(NegativeAwareAttention(smooth, intra_lambda, thresholds, mining), common)

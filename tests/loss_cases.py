@@ -7,10 +7,12 @@ import torch
 
 from selhn.losses import (
     AOQ,
+    BCE,
     NCR,
     SCT,
     SSP,
     TAL,
+    BCEMax,
     InfoNCE,
     MetaSPN,
     MultiPositiveInfoNCE,
@@ -215,6 +217,26 @@ add(
     average=lambda: SSP(mining="average"),
     cubic=lambda: SSP.official(mining="average", negative=(0.1, -0.2, 0.3, 0.4)),
 )
+
+
+def log_likely(s):
+    return math.log(min(max(s, 1e-6), 1 - 1e-6))
+
+
+def log_miss(s):
+    return math.log(1 - min(max(s, 1e-6), 1 - 1e-6))
+
+
+def bce_all(f, a):
+    return -log_likely(a.p) - sum(map(log_miss, a.negatives)) / a.batch if a.negatives else 0.0
+
+
+def bce_max(f, a):
+    return -log_likely(a.p) - log_miss(max(a.negatives)) if a.negatives else 0.0
+
+
+add("bce_all", bce_all, plain=BCE)
+add("bce_max", bce_max, plain=BCEMax, official=BCEMax.official)
 
 
 def ncr(f, a):

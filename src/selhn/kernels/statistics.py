@@ -154,6 +154,20 @@ def _mined_steepness(terms: Terms) -> float:
     return sum(map(abs, slope(terms.polynomial))) or 1.0
 
 
+NEAREST = 1e-6
+"""How near to 0 and 1 a probability counts: CAMP's limit."""
+
+
+def _log_miss(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
+    each = -(1 - negatives.clamp(NEAREST, 1 - NEAREST)).log()
+    return each.masked_fill(negatives == -torch.inf, 0.0)
+
+
+def _log_miss_derivative(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
+    outside = (negatives < NEAREST) | (negatives > 1 - NEAREST)
+    return (NEAREST / (1 - negatives)).masked_fill(outside, 0.0)
+
+
 # n: scores of the negatives, p: of the positive, t: the terms. Comparisons are written so that a NaN stays in
 # and shows in the loss, rather than being dropped by a comparison that is always false.
 STATISTICS: Mapping[str, Statistic] = {
@@ -182,6 +196,8 @@ STATISTICS: Mapping[str, Statistic] = {
         derivative=lambda n, p, t: (n / t.temperature + t.bias).sigmoid(),
         steepness=lambda t: 1 / t.temperature,
     ),
+    # sum -log(1 - s_n), of scores that are probabilities
+    "log_miss_sum": Statistic("sum", _log_miss, _log_miss_derivative, lambda t: 1 / NEAREST, fused=False),
     # How many negatives score above s_p - margin, without a gradient, and the sum of their `penalty`.
     "mined_count": Statistic("sum", lambda n, p, t: is_mined(n, p, t.margin).to(n.dtype), fused=False),
     "mined_sum": Statistic("sum", _mined_penalty, _mined_derivative, _mined_steepness, fused=False),

@@ -10,6 +10,8 @@ from selhn.kernels import AnchorStatistics
 from selhn.losses.aoq import AOQ as AOQ
 from selhn.losses.aoq import OfflineScores
 from selhn.losses.base import AbstractLoss, Learns, Scheduled, TakesGiven, hinge, loss_settings
+from selhn.losses.bce import BCE as BCE
+from selhn.losses.bce import BCEMax as BCEMax
 from selhn.losses.hardest import TripletHN as TripletHN
 from selhn.losses.infonce import InfoNCE as InfoNCE
 from selhn.losses.meta_spn import MetaSPN as MetaSPN
@@ -69,6 +71,12 @@ LOSSES: dict[str, LossEntry] = {
         "[G+(s_p)]+ + [G-(max_n s_n)]+ if max_n s_n > s_p - margin else 0",
         "Wei et al., CVPR 2020",
         shift_invariant=False,
+    ),
+    "bce_all": LossEntry(
+        BCE, "-log s_p - sum_n log(1 - s_n) / B", "Wang et al. (CAMP), ICCV 2019", shift_invariant=False
+    ),
+    "bce_max": LossEntry(
+        BCEMax, "-log s_p - log(1 - max_n s_n)", "Wang et al. (CAMP), ICCV 2019", shift_invariant=False
     ),
     "ncr": LossEntry(NCR, "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021"),
     "aoq": LossEntry(AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"),

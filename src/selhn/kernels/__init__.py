@@ -5,20 +5,11 @@ from selhn.kernels.differences import LinearWeights, compared_nodes, node_precis
 from selhn.kernels.gpu import side_by_side
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
-from selhn.kernels.statistics import (
-    MAXIMA,
-    NEAREST,
-    STATISTICS,
-    AnchorStatistics,
-    PerAnchor,
-    Statistic,
-    Terms,
-    dense_statistics,
-)
+from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, PerAnchor, Statistic, Terms, dense_statistics
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
-__all__ = ["MAXIMA", "NEAREST", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms", "dense_statistics"]
+__all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms", "dense_statistics"]
 __all__ += ["AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights", "attention_scores"]
 __all__ += ["can_attend", "can_scan", "compared_nodes", "gru_scan", "node_precision", "pool_sorted"]
 __all__ += ["side_by_side", "tiled_statistics", "transformer_layers"]

@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.types import Reduction
-from selhn.kernels import NEAREST, AnchorStatistics, PerAnchor
+from selhn.kernels import AnchorStatistics, PerAnchor
+from selhn.kernels.statistics import NEAREST
 from selhn.losses.base import AbstractLoss
 
 
@@ -56,7 +57,9 @@ class BCE(AbstractLoss):
 class BCEMax(BCE):
     """A positive should be likely, and its hardest negative unlikely.
 
-    Equation of their program with `max_violation`, for anchor V_i:  -log s(V_i, T_i) - log(1 - max_{j != i} s(V_i, T_j))
+    Equation of the authors' program with `max_violation`, for anchor V_i:
+
+        -log s(V_i, T_i) - log(1 - max_{j != i} s(V_i, T_j))
 
     Args:
         reduction: see `AbstractLoss`.

@@ -157,8 +157,9 @@ def negative_aware(
     """NAAF: the mean of `n + f + r` over words; see `selhn.models.naaf` for the three."""
     over = regions @ words.T - threshold
     best = over.amax(0)
-    alone = head.training or head.intra_lambda is None
-    judged = best if alone else (head.intra_lambda * words @ words.T).softmax(1) @ best
+    judged = best
+    if not head.training and head.intra_lambda is not None:
+        judged = (head.intra_lambda * words @ words.T).softmax(1) @ best
     seen = ((head.smooth * over).exp() * (over > 0)).T @ regions
     features = (words * seen).sum(1) / seen.norm(dim=1).clamp(min=1e-8)
     return (best * (judged < 0) + features + (words * attended(regions, words, head.smooth)).sum(1)).mean()

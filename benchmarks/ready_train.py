@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from selhn.base.device import choose_device
+from selhn.base.types import to_int8
 from selhn.data import Augmentation, Batches, DenseFeatures, Features, Pairs, Projection, Split, load_data
 from selhn.data.formats.pocket import PocketFeatures, read_projection
 from selhn.diagnose import parameter_norms
 from selhn.eval import recall_from_embeddings
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model
+from selhn.pictures.ready import HEADS_FILE, LEFT, RIGHT, SCALE, WORD_VECTORS, adapted
 from selhn.training import TrainConfig, get_recipe, override
 from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
@@ -39,7 +42,7 @@ from selhn.training.run import make_loss, make_model
 REGIONS = 10
 SHORT = 7
 """Words of a caption that counts as short, as those are that people type."""
-TOWER = "text.words.bert."
+TOWER = "text.words."
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Settings:
     """What is chosen on dev."""
 
     dim: int = 1024
-    widths: tuple[int, ...] = (256,)
+    widths: Sequence[int] = (256,)
     """Narrower vectors, the first numbers of the whole one, that must be good too."""
     stored: float = 0.4
     """Share of pairs with stored features; the others have one of the views. 1 is none of them."""
@@ -65,7 +68,7 @@ class Settings:
     corrupt_words: float = 0.2
     margin: float = 0.2
     temperature: float = 0.05
-    rank: int = 64
+    rank: int = 128
     with_dev: bool = False
     """Train on train and dev: for the last run, when every choice is made."""
     seed: int = 0
@@ -144,7 +147,9 @@ class Training:
     def __init__(self, arguments: argparse.Namespace, settings: Settings):
         torch.manual_seed(settings.seed)
         self.settings, self.device = settings, choose_device("auto")
+        self.minilm, self.keep = arguments.minilm, arguments.keep
         data = load_data(arguments.data, regions=REGIONS)
+        self.stored_train = data.train
         projection = read_projection(arguments.data / "projection.npz").to(self.device)
         self.model = adapted_model(arguments.minilm, data.feature_dim, settings).to(self.device)
         codes = torch.stack(read_codes(arguments.data, arguments.views if settings.stored < 1 else None, "train"))
@@ -162,8 +167,11 @@ class Training:
         features = Views(codes.to(self.device), projection, settings.stored)
         train = Split("train", features, captions, owners, names)
         self.dev_split = data.dev
-        taught = load_file(arguments.teachers) if arguments.teachers and settings.teach else {}
-        self.teachers = {name: value.to(self.device) for name, value in taught.items()}
+        files = [load_file(path) for path in arguments.teachers] if settings.teach else []
+        self.teachers = {}
+        for name in files[0] if files else ():  # the mean of their scores is one product of all their vectors
+            together = torch.cat([file[name].to(self.device) for file in files], 1)
+            self.teachers[name] = together * len(files) ** -0.5
         half = self.device.type == "cuda"
         changed = Augmentation(settings.drop_regions, settings.corrupt_words)
         assert self.model.tokenizer is not None
@@ -247,50 +255,50 @@ class Training:
                 if judged > best or settings.with_dev:
                     best = judged
                     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        first = create_model("rvsepp", bert=self.minilm, feature_dim=self.dev_split.features.width, dim=settings.dim)
-        for rank in sorted({8, 16, 32, settings.rank}):
-            packed = pack(kept, first.state_dict(), rank)
-            unpacked = unpack(packed, first.state_dict())
-            model.load_state_dict({name: tensor.to(self.device) for name, tensor in unpacked.items()})
+        if self.keep is not None:
+            model.load_state_dict(kept)
+            self.keep_vectors(model)
+        published = adapted_model(self.minilm, self.dev_split.features.width, settings).state_dict()
+        for rank in sorted({32, 64, settings.rank}):
+            packed = shipped({name: weight.cpu() for name, weight in kept.items()}, published, rank)
+            model.load_state_dict(adapted(packed, published), strict=False)
             size = sum(tensor.nbytes for tensor in packed.values())
             found = {"rank": rank, "bytes": size, **self.measure(model)}
             log.append(found)
             print(out.name, json.dumps(found), flush=True)
-        save_file({name: tensor.contiguous() for name, tensor in packed.items()}, out / "heads.safetensors")
+        save_file(packed, out / HEADS_FILE)
         content = {"settings": dataclasses.asdict(settings), "log": log}
         (out / "log.json").write_text(json.dumps(content, indent=1))
 
-    minilm: str = "minilm"
+    def keep_vectors(self, model: VSE) -> None:
+        """What it says of train and dev, from stored features, for it to be one of the teachers."""
+        assert self.keep is not None
+        splits = (self.stored_train, self.dev_split)
+        images = [embed_images(model, split.features, self.device) for split in splits]
+        texts = [embed_texts(model, split, self.device) for split in splits]
+        vectors = {"images": torch.cat(images), "texts": torch.cat(texts)}
+        save_file({name: value.half().cpu().contiguous() for name, value in vectors.items()}, self.keep)
 
 
-def pack(state: dict[str, Tensor], first: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
-    """What is shipped: heads in float16, linear layers of the tower as low-rank updates, its biases as they are."""
+def shipped(state: Mapping[str, Tensor], published: Mapping[str, Tensor], rank: int) -> dict[str, Tensor]:
+    """What is shipped of a trained model: all but the word vectors of its text tower, in few bytes.
+
+    A matrix W of the tower is kept as its update from the W0 that is published, W - W0 = L' diag(scale) R with L and
+    R of `rank` rows in int8: the largest singular values. All else is float16. `adapted` is the inverse.
+    """
     packed: dict[str, Tensor] = {}
-    for name, value in state.items():
-        value = value.detach().float().cpu() if value.is_floating_point() else value.cpu()
-        if not name.startswith(TOWER):
-            packed[name] = value.half() if value.is_floating_point() else value
-        elif name.startswith(f"{TOWER}embeddings.") or not value.is_floating_point():
+    for name, weight in state.items():
+        if name.startswith(WORD_VECTORS):
             continue
-        elif value.ndim == 2:
-            left, sizes, right = torch.linalg.svd(value - first[name].float().cpu(), full_matrices=False)
+        if name.startswith(TOWER) and weight.ndim == 2:
+            left, sizes, right = torch.linalg.svd(weight.float() - published[name].float(), full_matrices=False)
             root = sizes[:rank].sqrt()
-            packed[f"{name}.left"], packed[f"{name}.right"] = (left[:, :rank] * root).half(), (root[:, None] * right[:rank]).half()
+            packed[name + LEFT], left_scale = to_int8((left[:, :rank] * root).T)
+            packed[name + RIGHT], right_scale = to_int8(root[:, None] * right[:rank])
+            packed[name + SCALE] = left_scale * right_scale
         else:
-            packed[name] = value.half()
-    return packed
-
-
-def unpack(packed: dict[str, Tensor], first: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a model from what is shipped and the tower as published."""
-    state = {name: value.float() if value.is_floating_point() else value for name, value in first.items()}
-    for name, value in packed.items():
-        if name.endswith(".left"):
-            whole = name.removesuffix(".left")
-            state[whole] = first[whole].float() + value.float() @ packed[f"{whole}.right"].float()
-        elif not name.endswith(".right"):
-            state[name] = value.float() if value.is_floating_point() else value
-    return state
+            packed[name] = weight.half() if weight.is_floating_point() else weight
+    return {name: weight.cpu().contiguous() for name, weight in packed.items()}
 
 
 @torch.no_grad()
@@ -330,7 +338,9 @@ def teachers(arguments: argparse.Namespace) -> None:
     share = len(images) ** -0.5
     together = {"images": torch.cat(images, 1) * share, "texts": torch.cat(texts, 1) * share}
     count = data.train.num_images, data.train.num_texts
-    of_dev = recall_from_embeddings(together["images"][count[0]:], together["texts"][count[1]:], data.dev.image_of_text)
+    of_dev = recall_from_embeddings(
+        together["images"][count[0] :], together["texts"][count[1] :], data.dev.image_of_text
+    )
     print(f"all of them: dev {of_dev}", flush=True)
     save_file({name: value.half().cpu().contiguous() for name, value in together.items()}, arguments.out)
 
@@ -344,7 +354,8 @@ def main() -> None:
     command.set_defaults(run=teachers)
     trained = commands.add_parser("train")
     trained.add_argument("--views", type=Path)
-    trained.add_argument("--teachers", type=Path)
+    trained.add_argument("--teachers", type=Path, nargs="*", default=[])
+    trained.add_argument("--keep", type=Path, help="file for what it says of train and dev, as a teacher of others")
     trained.add_argument("--minilm", default="minilm", help="folder of MiniLM, where its package is not installed")
     trained.add_argument("settings", nargs="*", help="key=value")
     trained.set_defaults(run=train)
@@ -358,10 +369,8 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     """One run of the ready model."""
     named = dict(text.split("=", 1) for text in arguments.settings)
-    settings = Settings(**{key: json.loads(value) if key != "widths" else tuple(json.loads(value)) for key, value in named.items()})
-    training = Training(arguments, settings)
-    training.minilm = arguments.minilm
-    training.run(arguments.out)
+    settings = Settings(**{key: json.loads(value) for key, value in named.items()})
+    Training(arguments, settings).run(arguments.out)
 
 
 if __name__ == "__main__":

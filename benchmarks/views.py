@@ -34,7 +34,8 @@ def reduced(image: Image.Image, draw: random.Random, least: float = 0.4) -> Imag
     """The picture at a lower resolution, and worse in colour and light."""
     share = draw.uniform(least, 0.8)
     small = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), Image.BICUBIC)
-    return ImageEnhance.Color(ImageEnhance.Brightness(small).enhance(draw.uniform(0.7, 1.3))).enhance(draw.uniform(0.5, 1.2))
+    lit = ImageEnhance.Brightness(small).enhance(draw.uniform(0.7, 1.3))
+    return ImageEnhance.Color(lit).enhance(draw.uniform(0.5, 1.2))
 
 
 VIEWS: dict[str, View] = {

@@ -1,4 +1,4 @@
-"""The model `selhn.load_model("ready")`: heads and projection are here, MiniLM is another package."""
+"""The model `selhn.load_model("ready")`: heads, projection and what MiniLM has learnt are here, MiniLM is a package."""
 
 import json
 from collections.abc import Mapping
@@ -19,10 +19,13 @@ FOLDER = Path(__file__).parent
 CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "projection.safetensors"
 INSTALL = "install selhn again"
 _TOWER = "text.words."
+WORD_VECTORS = f"{_TOWER}bert.embeddings."
+"""What of the text tower is as published."""
+LEFT, RIGHT, SCALE = ".left", ".right", ".scale"
 
 
 def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
-    """The ready model in evaluation mode, on the CPU: shipped heads on a frozen MiniLM.
+    """The ready model in evaluation mode, on the CPU: shipped heads, and a MiniLM with what it has learnt added.
 
     Args:
         bert: "minilm", from its Python package, or the folder of the same MiniLM.
@@ -34,9 +37,10 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     state = model.state_dict()
     if not torch.allclose(tower_sample(state), torch.tensor(config["tower_sample"]), atol=1e-4):
         raise SelhnError(f"{bert} is not the MiniLM of the ready model: take all-MiniLM-L6-v2")
-    heads = read_tensors(folder / HEADS_FILE, INSTALL)
-    check_fits(head_weights(state), heads, str(folder / HEADS_FILE))
-    model.load_state_dict(heads, strict=False)
+    shipped = adapted(read_tensors(folder / HEADS_FILE, INSTALL), state)
+    wanted = {name: weight for name, weight in state.items() if not name.startswith(WORD_VECTORS)}
+    check_fits(wanted, shipped, str(folder / HEADS_FILE))
+    model.load_state_dict(shipped, strict=False)
     return model.eval()
 
 
@@ -51,9 +55,16 @@ def load_ready_fit(folder: Path = FOLDER) -> Fit:
     return Fit.read(folder / FIT_FILE)
 
 
-def head_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is shipped of the weights of a model: all but its text tower."""
-    return {key: value for key, value in state.items() if not key.startswith(_TOWER)}
+def adapted(packed: Mapping[str, Tensor], published: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of the model, all but word vectors, from what is shipped and what is published.
+
+    A matrix of the text tower is shipped as its update: W = W0 + L' diag(scale) R, with few rows in L and R.
+    """
+    state = {name: weight for name, weight in packed.items() if not name.endswith((LEFT, RIGHT, SCALE))}
+    for name in (name.removesuffix(LEFT) for name in packed if name.endswith(LEFT)):
+        left, right = packed[name + LEFT].float(), packed[name + RIGHT].float()
+        state[name] = published[name] + left.T @ (packed[name + SCALE][:, None] * right)
+    return state
 
 
 def tower_sample(state: Mapping[str, Tensor]) -> Tensor:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
+from selhn.base.names import NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import digest_of, encode_items, width_of
@@ -51,6 +52,12 @@ class Identity:
     def require(self, model: AbstractMatcher, path: Path | str) -> None:
         """Refuse a model that did not write the index at `path`."""
         own = Identity.of(model, self.precision, {})
+        if own.model != self.model and str(self.about.get("model")) in NAMED_MODELS:
+            raise SelhnError(
+                f"{path} was made with another version of the model {self.about['model']!r}, whose vectors have "
+                "nothing to do with those of this one: rename that folder and make it again with `selhn index`; "
+                "features of pictures that are in the cache are not computed again"
+            )
         if own.model != self.model:
             raise SelhnError(
                 f"{path} was written by another model ({self.model_name}, {self.model}), not by this one "

@@ -19,7 +19,8 @@ class SelfDistillation(Protocol):
 
         loss + distil * t / 2B  sum over the 2B anchors of  KL( softmax(a / t) || softmax(s / t) )
 
-    The factor t makes its gradient as large as that of a triplet, whatever t is. It does not reach the teacher. It has no state of its own: the averages are checkpointed anyway.
+    The factor t makes the gradient about as large as that of a triplet, whatever t is. It does not reach the
+    teacher. There is no state to keep: the averages are checkpointed anyway.
 
     References:
         Tarvainen and Valpola, Mean Teachers Are Better Role Models, NeurIPS 2017.

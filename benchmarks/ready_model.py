@@ -2,7 +2,7 @@
 
     python benchmarks/ready_model.py install --run runs/final --out src/selhn/pictures/ready
     python benchmarks/ready_model.py measure --data f8k_pocket --photos f8k_test100
-    python benchmarks/ready_model.py photos --data f8k_pocket --photos f8k_photos/dev --split dev
+    python benchmarks/ready_model.py photos --data f8k_pocket --photos f8k_photos/dev --twin runs/unseen
 
 `ready_train.py` trains it. `measure` scores all dev and test images from their stored features and, with `--photos`,
 the first of test again from the pictures themselves. `photos` measures as people use it: it indexes photographs, asks
@@ -78,7 +78,8 @@ def photos(arguments: argparse.Namespace) -> None:
     split = load_data(arguments.data, regions=REGIONS)[arguments.split]
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
-        index_pictures(arguments.photos, Path(folder) / "index")
+        model = load_ready_model(folder=arguments.twin) if arguments.twin else None
+        index_pictures(arguments.photos, Path(folder) / "index", model=model)
         index = Index.load(Path(folder) / "index")
         names = {Path(record.id).name for record in index.records()}
         owners = [split.image_names[image] for image in split.image_of_text.tolist()]
@@ -115,6 +116,7 @@ def main() -> None:
     command.add_argument("--data", required=True)
     command.add_argument("--photos", type=Path, required=True)
     command.add_argument("--split", default="dev")
+    command.add_argument("--twin", type=Path, help="folder of the same model trained without dev, to ask for dev")
     command.set_defaults(run=photos)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -13,7 +13,9 @@ from selhn.cli.data import Settings
 
 
 def train(
-    recipe: Annotated[str | None, Argument(help="A recipe such as rvse_selhn_world.")] = None,
+    recipe: Annotated[
+        str | None, Argument(help="A recipe such as rvse_selhn_world; without one, data=DIR and rvse_strong.")
+    ] = None,
     settings: Settings = None,
     out: Annotated[Path | None, Option(help="Folder of the run; default runs/RECIPE.")] = None,
     resume: Annotated[
@@ -25,6 +27,7 @@ def train(
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
     from selhn.training import describe_recipes, get_recipe, override, resume_run, run_config, run_seeds
+    from selhn.training.recipes import DEFAULT_RECIPE
 
     changes = [word for word in settings or [] if not word.startswith("seeds=")]
     if resume is not None:  # the first word after the folder is a setting too
@@ -36,6 +39,8 @@ def train(
             *filter(None, [seeds]),
             *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
         ]
+        if "=" in recipe:
+            recipe, changes = DEFAULT_RECIPE, [recipe, *changes]
         config, out = override(get_recipe(recipe), changes), out or Path("runs") / recipe
         if numbers := seed_numbers(",".join(named)):
             typer.echo(run_seeds(config, numbers, out))

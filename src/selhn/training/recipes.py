@@ -152,6 +152,8 @@ STRONG: Mapping[str, RunConfig] = {
     ),  # fmt: skip
 }
 """Recipes of our own: averaged weights, a higher constant rate, more decay."""
+DEFAULT_RECIPE = "rvse_strong_world"
+"""Where none is named; `data=` replaces its data set."""
 _NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn": "SelHN", "bce_max": "cross-entropy"}
 
 
@@ -172,7 +174,7 @@ def describe_recipes() -> str:
         for name, own in STRONG.items()
     ]
     known = ", ".join(DATASETS)
-    return "\n".join([*lines, f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5"])
+    return "\n".join([*lines, f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5.\nWithout a recipe, `selhn train data=DIR` takes rvse_strong."])
 
 
 def get_recipe(name: str) -> RunConfig:

@@ -48,3 +48,17 @@ def drop(page, content, kind="image/png"):
         }""",
         [list(content), kind],
     )
+
+
+def touch(page, *moves):
+    """Fingers that go down at the first places, move along the others, and leave."""
+    session = page.context.new_cdp_session(page)
+
+    def send(kind, points):
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
+
+    send("touchStart", moves[0])
+    for points in moves[1:]:
+        send("touchMove", points)
+    send("touchEnd", [])
+    session.detach()

@@ -1,7 +1,7 @@
 """Browsing and the viewer in a real browser, with pictures of several shapes and days."""
 
 import pytest
-from page_driver import PHONE, ask, drop, expect, needs_chromium, until
+from page_driver import PHONE, ask, drop, expect, needs_chromium, touch, until
 from picture_cases import encoded, photo
 from tiny import NUMBER, SHAPES, WORDS
 
@@ -87,6 +87,21 @@ def test_back_closes_the_picture_and_leaves_the_question(page):
     assert page.input_value("#text") == ""
 
 
+def test_back_from_a_typed_question_is_where_it_was_typed(page):
+    page.evaluate("scrollTo(0, 900)")
+    there = (
+        "[...document.querySelectorAll('.card')].find((card) => card.getBoundingClientRect().top > 130).dataset.place"
+    )
+    before = page.evaluate(there)
+    page.locator("#text").press_sequentially("a red", delay=20)
+    expect(page.locator(".card .score").first).to_be_attached()
+    page.locator("#text").press_sequentially(" ball")
+    until(page, "location.search === '?text=a+red+ball'")
+    page.go_back()
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")
+    until(page, f"scrollY > 500 && {there} === '{before}'")
+
+
 def test_a_question_in_the_address_can_be_filtered_by_date(open_page, server):
     page = open_page(f"{server.address}/?text=a+red+ball&from=2024&to=2024")
     expect(page.locator(".card .score").first).to_be_attached()
@@ -124,20 +139,6 @@ def test_a_broken_file_has_no_broken_picture(open_page, server):
     expect(page.locator("#reason")).to_contain_text("cannot be read as a picture")
     expect(page.locator(".chip")).to_contain_text("Your picture")
     expect(page.locator(".chip img")).to_have_count(0)
-
-
-def touch(page, *moves):
-    """Fingers that go down at the first places, move along the others, and leave."""
-    session = page.context.new_cdp_session(page)
-
-    def send(kind, points):
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
-
-    send("touchStart", moves[0])
-    for points in moves[1:]:
-        send("touchMove", points)
-    send("touchEnd", [])
-    session.detach()
 
 
 SCALE = "new DOMMatrix(getComputedStyle(document.getElementById('figure')).transform).a"

@@ -290,7 +290,7 @@ def test_text_is_readable(open_page, server, scheme):
         const behind = (one) => { for (; one; one = one.parentElement) {
             const colour = getComputedStyle(one).backgroundColor;
             if (!/, 0\\)$|transparent/.test(colour)) return colour; } };
-        return ["h1", ".pill", ".head h2", ".head span", "#status", "#facts", ".foot a", "select", ".keys", "kbd"]
+        return ["h1", ".pill", ".head h2", ".head span", "#status", "#facts", ".foot a", "select", "#show-keys"]
             .map((name) => [name, document.querySelector(name)])
             .map(([name, one]) => [name, getComputedStyle(one).color, behind(one)]); }""")
     for name, front, back in pairs:

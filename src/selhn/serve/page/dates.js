@@ -40,7 +40,7 @@ export function sections(days) {
   };
   for (const [length, title, enough] of [[10, dayWords, 8], [7, monthWords, 5], [4, (year) => year || "Without a date", 0]]) {
     const groups = grouped(length);
-    if (total / groups.length >= enough) return groups.map(({ name, first, count }) => ({ title: title(name), first, count }));
+    if (groups.length === 1 || total / groups.length >= enough) return groups.map(({ name, first, count }) => ({ title: title(name), first, count }));
   }
   return [];
 }

@@ -35,6 +35,16 @@ const width = () => Math.floor($("grid").clientWidth);
 const within = () => -$("grid").getBoundingClientRect().top; // pixels of the grid above the view
 const rowOf = (place) => lastWhere(plan.rows, (row) => row.first <= place);
 
+// The first picture of the view and where it is, and the way back to it.
+export function inView() {
+  const row = plan.rows[lastWhere(plan.rows, ({ top }) => top <= within() + $("ask").offsetHeight)];
+  return row ? { place: row.first, at: row.top - within() } : { place: 0, at: 0 };
+}
+
+export function returnTo({ place, at }) {
+  if (plan.rows.length) scrollBy(0, plan.rows[rowOf(place)].top - within() - at);
+}
+
 function clear() {
   for (const place of [...cards.keys()]) drop(place);
   heads.clear();
@@ -72,7 +82,7 @@ function draw() {
     if ((place < first || place >= end) && !made.contains(document.activeElement)) drop(place);
   }
   if (!cards.has(current) && (current < first || current >= end)) { // where the Tab key stops is in the view
-    current = plan.rows[lastWhere(plan.rows, (row) => row.top <= y + $("ask").offsetHeight)]?.first ?? 0;
+    current = inView().place;
     cards.get(current)?.querySelector(".open").setAttribute("tabindex", 0);
   }
   const made = [];

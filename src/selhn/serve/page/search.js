@@ -4,7 +4,7 @@ import { duplicates } from "./duplicates.js";
 import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
 import { drawFilters, whereOf } from "./filters.js";
-import { focusCard, setSource, skeletons, startGrid } from "./grid.js";
+import { focusCard, inView, returnTo, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get, show } from "./http.js";
 import { acceptPictures } from "./picture.js";
 import { addCircle, addHeadCircle, remove, selects, startSelecting } from "./select.js";
@@ -52,12 +52,16 @@ export function startSearch(told) {
     (asked.view ? load : present)();
   });
   $("again").addEventListener("click", load);
-  addEventListener("popstate", () => {
+  history.scrollRestoration = "manual"; // the pictures come later
+  addEventListener("popstate", async ({ state }) => {
     if (closeViewer()) return; // Back closes the picture; the question stays
     readAddress();
-    load();
+    await load();
+    scrollTo(0, 0);
+    if (state?.left) returnTo(state.left);
   });
   addEventListener("keydown", keys);
+  $("show-keys").addEventListener("click", () => $("keys").showModal());
   document.addEventListener("library-changed", () => {
     loadAlbums();
     if (!isQuestion() && !asked.view && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
@@ -73,7 +77,10 @@ function typed(entered) {
   clearTimeout(timer);
   const text = $("text").value.trim();
   if (text !== asked.text) change({ text }, !entered);
-  else if (entered) load();
+  else if (entered) {
+    history.replaceState(null, ""); // what is typed from now on is another question
+    load();
+  }
   if (entered) $("text").blur();
 }
 
@@ -81,7 +88,7 @@ function change(parts, typing = false) {
   Object.assign(asked, { view: "" }, parts);
   pages = 1;
   if (!typing) $("text").value = asked.text;
-  writeAddress(typing);
+  writeAddress(typing, scrollY > 0 ? inView() : null);
   scrollTo({ top: 0 });
   load();
 }
@@ -93,13 +100,14 @@ function moreLike(item) {
 
 const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
-// The address holds the question, but for a picture from this machine, which nobody else has.
-function writeAddress(typing) {
+// The address holds the question, but for a picture from this machine, which nobody else has. While it is typed it stays one step of the history.
+function writeAddress(typing, left) {
   const { text, like, where, album, from, to, order, view } = asked;
   const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, album, from, to, order, view });
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
-  history[typing ? "replaceState" : "pushState"](null, "", words ? `?${words}` : location.pathname);
+  if (!history.state?.typing) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
+  history[typing && history.state?.typing ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
 }
 
 function readAddress() {
@@ -248,10 +256,11 @@ function arranged(plan) {
 function nothing() {
   $("status").textContent = "";
   const filtered = whereOf(asked) !== "";
-  const hint = filtered ? "No picture passes these filters. Take one off." :
+  const hint = filtered ? "No picture passes these filters." :
     about.items ? "Ask in other words." : document.body.hasAttribute("data-indexing") ?
-      "They appear here as they are indexed." : "Add some with selhn photos FOLDER.";
-  $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), hint);
+      "They appear here as they are indexed." : `Add some with selhn photos FOLDER${about.can.write ? ", or drop them here" : ""}.`;
+  const clear = el("button", { type: "button", onclick: () => change({ filters: {}, where: "", album: "", from: "", to: "" }) }, "No filters");
+  $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), el("p", {}, hint), ...(filtered ? [clear] : []));
   $("empty").hidden = false;
 }
 
@@ -290,6 +299,8 @@ function keys(event) {
     event.preventDefault();
     $("text").select();
     $("text").focus();
+  } else if (event.key === "?" && !writing) {
+    $("keys").showModal();
   } else if (event.key === "ArrowDown" && event.target === $("text")) {
     event.preventDefault();
     focusCard(0);

@@ -4,7 +4,7 @@ import { lastWhere } from "./layout.js";
 import { monthWords, yearOf } from "./dates.js";
 
 const ROOM = 20; // pixels that the name of a year needs
-let months = [], height = 1, dragging = false, fading;
+let months = [], height = 1, dragging = false, before = 0, fading;
 
 export function startTimeline() {
   const bar = $("scrubber");
@@ -28,14 +28,17 @@ export function startTimeline() {
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12, Home: -Infinity, End: Infinity }[event.key];
     if (!step) return;
     event.preventDefault();
-    go(months[Math.max(0, Math.min(months.length - 1, here() + step))].top);
+    go(months[Math.max(0, Math.min(months.length - 1, monthAt(view()) + step))].top);
   });
 }
 
 const top = () => $("grid").getBoundingClientRect().top + scrollY;
 const view = () => scrollY + $("ask").offsetHeight - top();
 const reach = () => Math.max(1, height - innerHeight + $("ask").offsetHeight + 80);
-const here = () => lastWhere(months, (month) => month.top <= view() + 60);
+const share = () => Math.max(0, Math.min(1, view() / reach()));
+// The month of the view: of its first row at the beginning, and of its last row at the end.
+const here = () => monthAt(view() + share() * (innerHeight - $("ask").offsetHeight - 200));
+const monthAt = (y) => lastWhere(months, (month) => month.top <= y + 60);
 const go = (y) => scrollTo(0, y + top() - $("ask").offsetHeight);
 
 // `days` in the order of the pictures, and where each picture is.
@@ -78,19 +81,21 @@ export function moved() {
   const month = months[here()];
   bar.setAttribute("aria-valuenow", here());
   bar.setAttribute("aria-valuetext", monthWords(month.month));
-  $("scrub-now").style.top = `${(Math.max(0, Math.min(1, view() / reach())) * 100).toFixed(2)}%`;
+  $("scrub-now").style.top = `${(share() * 100).toFixed(2)}%`;
   $("scrub-label").textContent = monthWords(month.month);
+  if (scrollY === before) return;
+  before = scrollY;
   bar.classList.add("moving");
   clearTimeout(fading);
   fading = setTimeout(() => bar.classList.remove("moving"), 1200);
 }
 
 function hover(event) {
-  const box = $("scrubber").getBoundingClientRect(), share = Math.max(0, Math.min(1, (event.clientY - box.top) / box.height));
   if (event.pointerType === "touch") return;
-  const month = months[lastWhere(months, (one) => one.top <= share * reach() + 60)];
+  const box = $("scrubber").getBoundingClientRect(), at = Math.max(0, Math.min(1, (event.clientY - box.top) / box.height));
+  const month = months[monthAt(at * reach())];
   $("scrub-hover").hidden = false;
-  $("scrub-hover").style.top = `${(share * 100).toFixed(2)}%`;
+  $("scrub-hover").style.top = `${(at * 100).toFixed(2)}%`;
   $("scrub-hover").textContent = monthWords(month.month);
 }
 

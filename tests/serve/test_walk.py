@@ -1,0 +1,124 @@
+"""From nothing to the page with one command on 500 photographs, and all that a person does there.
+
+PHOTOS=FOLDER takes 500 photographs of that folder and the ready model, and PICTURES=FOLDER keeps pictures of the page.
+Without them the photographs are drawn and the models small.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from page_driver import PHONE, expect, needs_chromium, touch, until
+from picture_cases import encoded, exif_of, photo
+from PIL import Image
+
+pytestmark = [needs_chromium, pytest.mark.slow]
+HERE = Path(__file__).parent
+NUMBER = 500
+SCALE = "new DOMMatrix(getComputedStyle(document.getElementById('figure')).transform).a"
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """In four folders, with the dates of trips over several years."""
+    folder = tmp_path_factory.mktemp("walk") / "Pictures"
+    real = sorted(Path(os.environ["PHOTOS"]).rglob("*.jpg"))[:NUMBER] if "PHOTOS" in os.environ else None
+    random.seed(1)
+    taken = datetime(2017, 3, 4, 9)
+    for number in range(NUMBER):
+        taken += timedelta(minutes=random.randint(1, 25), days=random.randint(5, 140) * (random.random() < 0.035))
+        image = Image.open(real[number]) if real else photo(number, random.choice([(60, 40), (40, 60), (50, 50)]))
+        path = folder / f"trip {number // 125}" / f"IMG_{number:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.convert("RGB").save(path, quality=90, exif=exif_of(taken=taken.strftime("%Y:%m:%d %H:%M:%S")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(photographs):
+    """Of the page that the command opens, before anything is indexed."""
+    home = photographs.parent
+    own = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "share"), "OMP_NUM_THREADS": "1"}
+    own |= {"PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))}
+    program = ["-m", "selhn"] if "PHOTOS" in os.environ else [str(HERE / "tiny_photos.py")]
+    command = [sys.executable, *program, "photos", str(photographs), "--writable", "--no-browser"]
+    with subprocess.Popen(command, env={**os.environ, **own}, text=True, stdout=subprocess.PIPE) as child:
+        yield next(word for word in child.stdout.readline().split() if word.startswith("http"))
+        child.send_signal(signal.SIGTERM)
+
+
+def keep(page, name):
+    if "PICTURES" in os.environ:
+        page.wait_for_timeout(600)
+        page.screenshot(path=Path(os.environ["PICTURES"]) / f"{name}.png")
+
+
+def test_a_walk(open_page, address, photographs):
+    page = open_page(address)
+    expect(page.locator("#facts")).to_contain_text(f"{NUMBER} pictures", timeout=180_000)
+    page.reload()
+    expect(page.locator("img.come").first).to_be_visible()
+    keep(page, "desktop")
+
+    seen, ended = set(), False
+    while not ended:
+        ended = page.evaluate("scrollY + innerHeight >= document.documentElement.scrollHeight - 1")
+        until(page, "document.querySelector('.card') && !document.querySelector('.card:not([data-id])')")
+        seen |= set(page.evaluate("[...document.querySelectorAll('.card')].map((card) => card.dataset.id)"))
+        page.evaluate("scrollBy(0, innerHeight)")
+        page.wait_for_timeout(30)
+    assert {Path(name).name for name in seen} == {path.name for path in photographs.rglob("*.jpg")}
+    keep(page, "timeline")
+
+    page.get_by_label("Dates: any date").click()
+    page.get_by_role("button", name="2017", exact=True).click()
+    expect(page.locator(".head h2").first).to_contain_text("2017")
+    expect(page.locator("#status")).not_to_contain_text(f"{NUMBER} pictures")
+    page.get_by_role("button", name="Any date").click()
+    page.keyboard.press("Escape")
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER} pictures")
+
+    page.evaluate("scrollTo(0, 0)")
+    page.locator("[data-place='2'] .open").click()
+    page.keyboard.press("f")
+    keep(page, "viewer")
+    page.keyboard.press("+")
+    until(page, f"{SCALE} > 1.2")
+    page.go_back()
+    expect(page.locator("#detail")).to_be_hidden()
+    page.get_by_label("Album", exact=True).select_option("Favourites")
+    expect(page.locator("#status")).to_have_text("1 picture in Favourites.")
+    keep(page, "favourites")
+    page.get_by_label("Album", exact=True).select_option("")
+
+    new = {"name": "new.jpg", "mimeType": "image/jpeg", "buffer": encoded(photo(9000, (300, 200)))}
+    page.set_input_files("#upload-files", new)
+    expect(page.locator("#status")).to_contain_text(f"{NUMBER + 1} pictures")
+    page.locator(".card[data-id*='uploads'] .open").click()
+    page.keyboard.press("Delete")
+    page.locator("#sure-yes").click()
+    expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER}")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Duplicates").click()
+    expect(page.locator("#status")).to_contain_text("almost the same" if "PHOTOS" in os.environ else "group")
+    keep(page, "duplicates")
+
+
+def test_a_walk_on_a_phone(open_page, address):
+    page = open_page(address, color_scheme="dark", device_scale_factor=2, **PHONE)
+    expect(page.locator("#facts")).to_contain_text(f"{NUMBER} pictures", timeout=180_000)
+    expect(page.locator("img.come").first).to_be_visible()
+    keep(page, "phone")
+    page.locator("[data-place='1'] .open").tap()
+    touch(page, *([(300 - 40 * step, 400)] for step in range(6)))
+    expect(page.locator("#detail-place")).to_have_text(f"3 of {NUMBER}")
+    touch(page, *([(190 - 15 * step, 400), (200 + 15 * step, 400)] for step in range(6)))
+    assert page.evaluate(SCALE) > 3
+    keep(page, "phone_zoomed")
+    page.go_back()
+    expect(page.locator("#detail")).to_be_hidden()

@@ -5,6 +5,7 @@ import json
 import torch
 from safetensors.torch import save_file
 
+from selhn.base.concept_graph import ConceptGraph
 from selhn.base.types import Batch
 from selhn.layers import Bert
 from selhn.models import create_model
@@ -19,6 +20,11 @@ BERT = {
     "intermediate_size": 16,
     "max_position_embeddings": 32,
 }
+GRAPH = ConceptGraph(
+    tuple((f"word{i}", f"word{i + 20}") for i in range(6)),
+    torch.tensor([9.0, 8, 7, 6, 5, 4]),
+    torch.tensor([[0.0 if i == j else 6 - max(i, j) for i in range(6)] for j in range(6)]),
+)
 FEATURE_DIM = 12
 _COMMON = {"feature_dim": FEATURE_DIM, "dim": 16, "tokenizer": WORDS}
 CASES = {
@@ -32,6 +38,7 @@ CASES = {
     "vse_infty_bert": {**_COMMON, "bert": BERT},
     "devise": _COMMON,
     "vsrn": {**_COMMON, "word_dim": 8, "graph_layers": 2, "caption_dim": 6},
+    "cvse": {**_COMMON, "word_dim": 8, "num_regions": 5, "concept_graph": GRAPH},
     "scan_t2i_avg": {**_COMMON, "word_dim": 8},
     "scan_t2i_lse": {**_COMMON, "word_dim": 8},
     "scan_i2t_avg": {**_COMMON, "word_dim": 8},
@@ -47,7 +54,7 @@ CASES = {
     "imram": {**_COMMON, "word_dim": 8},
     "naaf": {**_COMMON, "word_dim": 8, "threshold_safe": 0.1, "min_words": 12},
 }
-FIXED_REGIONS = {"sgr", "saf"}
+FIXED_REGIONS = {"sgr", "saf", "cvse"}
 """Models with a batch norm over the places of regions: their images have so many regions and no other number."""
 
 

@@ -9,7 +9,7 @@ RUNNER = CliRunner()
 
 def test_the_commands():
     said = RUNNER.invoke(data_app, ["--help"]).output
-    for command in ("check", "import", "show"):
+    for command in ("check", "import", "concepts", "show"):
         assert command in said
 
 
@@ -24,3 +24,9 @@ def test_from_a_world_to_a_checked_folder(tmp_path):
 def test_where_to(tmp_path):
     wrong = RUNNER.invoke(data_app, ["import", "world"])
     assert "missing destination: selhn data import SOURCE OUT" in str(wrong.exception)
+
+
+def test_concepts(tmp_path):
+    done = RUNNER.invoke(data_app, ["concepts", "world", str(tmp_path), "--number", "12"], catch_exceptions=False)
+    assert done.output.startswith("12 concepts (")
+    assert (tmp_path / "concepts.json").is_file()

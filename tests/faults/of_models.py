@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from faults.reader import Reader, files, of_model
-from model_cases import FEATURE_DIM, WORDS, make_model, write_bert
+from model_cases import FEATURE_DIM, GRAPH, WORDS, make_model, write_bert
 
+from selhn.base.concept_graph import ConceptGraph
 from selhn.base.sealed import seal
 from selhn.base.word_vectors import read_word_vectors
 from selhn.layers.bert import Bert, bert_tokenizer
@@ -114,6 +115,10 @@ READERS = {
     "word pieces": Reader(make_pieces, read_pieces),
     "word vectors": Reader(
         make_vectors, lambda folder: read_word_vectors(folder / "vectors.txt", WORDS.words, 3), finite=True
+    ),
+    "concept graph": Reader(
+        lambda folder: GRAPH.write(folder / "concepts.json"),
+        lambda folder: vars(ConceptGraph.read(folder / "concepts.json")),
     ),
     "vocabulary": Reader(lambda folder: WORDS.to_json(folder / "vocabulary.json"), read_words),
 }

@@ -18,6 +18,7 @@ OURS = {
     "reproduce/tables.py::paper_rows": "shipped with the package",
     "layers/bert.py::_unpacked": "an archive of an installed package; each file is compared with its SHA-256",
     "base/errors.py::pip_install": "what pip wrote beside the installed package",
+    "data/concepts.py::write_concepts": "changes the data.json of a data set that it has just read",
     "base/files.py::sync_folder": "opens a folder to write it through; reads nothing",
     "serve/app.py::_serve_page": "shipped with the package",
 }

@@ -11,7 +11,9 @@ import pytest
 import torch
 from model_cases import BERT, make_batch, make_model
 
+from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.types import Batch
 from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import MODELS, create_model
@@ -127,6 +129,62 @@ def test_vsrn(recorded, file):
     check_loss_and_gradients(scores, arrays, [model.reasoning.fc.weight, model.embed.weight])
     model = model.double()
     close(model.score(*encoded(model, arrays)), arrays["scores"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("file", ["cvse_f30k", "cvse_coco"])
+def test_cvse(recorded, file, monkeypatch):
+    state, arrays, config = recorded(file)
+    inputs = arrays["concept_inputs"]
+    model = load_official("cvse", state, concept_inputs=inputs, **settings_of("cvse", config))
+    check_sizes(model, config)
+    assert (model.settings["num_concepts"], model.settings["concept_dim"]) == inputs.shape
+    assert model.settings["num_regions"] == arrays["regions"].shape[1]
+    mask, labels = first_of(arrays["lengths"], arrays["tokens"]), arrays["concept_labels"]
+    concepts = model.concepts()
+    close(concepts, arrays["concept_basis"])
+    images = model.image_levels(arrays["regions"], None, concepts)
+    texts = model.text_levels(arrays["tokens"], mask, labels, concepts)
+    for levels, side in ((images, "image"), (texts, "text")):
+        close(levels.weights, arrays[f"concept_weights_{side}"])
+        kinds = {"instance": levels.instance, "consensus": levels.consensus, "fused": levels.fused(model.fuse_alpha)}
+        for kind, theirs in zip(config["emb_order"], arrays[f"{side}_emb"], strict=True):
+            close(kinds[kind], theirs)
+    scores = model.score(
+        model.encode_images(arrays["regions"]), model.encode_texts(arrays["tokens"], mask, concepts=labels)
+    )
+    close(scores, arrays["scores"])
+    check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight])
+    graph = ConceptGraph(
+        tuple((str(concept),) for concept in range(len(labels[0]))), arrays["concept_counts"], arrays["cooccurrence"]
+    )
+    close(graph.adjacency(config["adjacency_threshold"]), model.concepts.adjacency)
+    # The losses, recorded with everything in evaluation mode.
+    monkeypatch.setattr("selhn.models.cvse.TRAIN_ALPHA", config["fuse_alpha"])
+    model.training = True
+    pairs = int(next(key for key in arrays if key.startswith("loss_total_")).rsplit("x", 1)[1])
+    regions = arrays["regions"][:pairs]
+    batch = Batch(regions, torch.ones(regions.shape[:2], dtype=torch.bool), arrays["tokens"][:pairs], mask[:pairs],
+                  torch.arange(pairs), {"concepts": labels[:pairs]})  # fmt: skip
+    match, loss = model(batch), TripletHN.official()
+    *weights, distance_weight = config["loss_weights"]
+    parts = [loss(match.scores[first]) for first in (0, weights[0], sum(weights[:2]))]
+    ours = torch.stack([*parts, match.aux["concepts"] / distance_weight])
+    close(ours, arrays[f"loss_parts_{pairs}x{pairs}"], atol=1e-5)
+    close(loss(match.scores) + match.aux["concepts"], arrays[f"loss_total_{pairs}x{pairs}"], atol=1e-5)
+
+
+def test_what_a_file_of_cvse_lacks(recorded, tmp_path):
+    state, arrays, _ = recorded("cvse_f30k")
+    with pytest.raises(SelhnError, match="the state dict lacks concept_inputs"):
+        load_official("cvse", state)
+    with pytest.raises(SelhnError, match="concept_inputs have shape"):
+        load_official("cvse", state, concept_inputs=arrays["concept_inputs"][1:])
+    sides = ("img_enc.", "txt_enc.", "V_self_atten_enhance.", "T_self_atten_enhance.", "V_consensus_level_embedding.",
+             "T_consensus_level_embedding.", "C_GCN.", "Multi_feature_fusing.")  # fmt: skip
+    write_checkpoint(tmp_path / "a.pth", state, sides=sides, Concept_label_ratio=0.25, use_BatchNorm=True)
+    model = load_official("cvse", tmp_path / "a.pth", concept_inputs=arrays["concept_inputs"])
+    assert model.label_ratio == 0.25
+    close(model.concepts(), arrays["concept_basis"])
 
 
 def test_a_file_of_vsrn(recorded, tmp_path):

@@ -23,7 +23,9 @@ def test_every_row_of_table_1_is_there():
     rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
     systems = {f"{model}_{loss}" for model in CROSS_ATTENTION for loss in ("hn", "selhn")}
     systems |= {"camp_bce_max", "camp_stage1_bce_max"}
-    others = {f"devise_{loss}" for loss in ("triplet", "hn", "selhn")} | {"vsrn_hn", "vsrn_selhn"}
+    others = {f"devise_{loss}" for loss in ("triplet", "hn", "selhn")} | {
+        f"{model}_{loss}" for model in ("vsrn", "cvse") for loss in ("hn", "selhn")
+    }
     assert set(RECIPES) == rows | {"rvsepp_selhn"} | others | systems
     assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG))
 
@@ -38,7 +40,7 @@ def test_recipes(name):
     margins = {"devise_triplet": 0.1, "camp_bce_max": 0, "camp_stage1_bce_max": 0}
     assert create_loss(config.loss, **config.loss_settings).margin == margins.get(recipe, 0.2)
     assert config.loss in SYSTEMS[config.model].rsum
-    if config.model in (*CROSS_ATTENTION, "vsrn"):
+    if config.model in (*CROSS_ATTENTION, "vsrn", "cvse"):
         small = {**config.model_settings, "dim": 4, "word_dim": 3}
         model = create_model(config.model, vocab_size=9, feature_dim=4, **small)
         assert small.items() <= model.settings.items()
@@ -64,6 +66,7 @@ def test_recipes(name):
         ("imram_hn_coco", 20, (10,), 5e-4),
         ("naaf_selhn_coco", 20, (10,), 5e-4),
         ("vsrn_selhn_coco", 30, (15,), 2e-4),
+        ("cvse_hn_f30k", 50, (25,), 2e-4),
     ],
 )
 def test_schedules_of_the_authors(name, epochs, decay_at, lr):
@@ -80,6 +83,8 @@ def test_what_the_authors_set_by_data_set():
     assert get_recipe("scan_i2t_lse_selhn_coco").loss_settings == {}
     assert get_recipe("vsrn_selhn_coco").model_settings == {"dim": 2048, "final_bn": False}
     assert get_recipe("vsrn_selhn_coco").loss_settings == {"reduction": "sum"}
+    assert get_recipe("cvse_hn_coco").model_settings == {"num_regions": 36, "label_ratio": 0.4, "fuse_alpha": 0.9}
+    assert get_recipe("cvse_hn_f8k").model_settings == {"num_regions": 20}
 
 
 @pytest.mark.parametrize(

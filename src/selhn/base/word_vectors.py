@@ -1,4 +1,4 @@
-"""Word vectors that others trained, as text: a word per line, then its numbers (GloVe, word2vec, fastText)."""
+"""Word vectors that others trained (GloVe, word2vec, fastText) as text: a word per line, then its numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A captioner that is trained with a matcher: regions to the words of the text, one after the other.
 
-Venugopalan et al., Sequence to Sequence, Video to Text, ICCV 2015, with the attention of Bahdanau et al., ICLR 2015:
+Venugopalan et al., Sequence to Sequence, Video to Text, ICCV 2015; attention of Bahdanau et al., ICLR 2015:
 
     e_m = GRU(W x_m)                                                        over the regions
     c_n = sum_m a_nm e_m,  a_n = softmax_m(v . tanh(A e_m + B h_(n-1)))     what word n looks at

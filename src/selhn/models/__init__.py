@@ -12,7 +12,7 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
-from selhn.models import bfan, camp, devise, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
+from selhn.models import bfan, camp, cvse, devise, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
@@ -42,6 +42,7 @@ _DEVISE = ("Frome et al., NIPS 2013", "https://papers.nips.cc/paper/5204")
 _VSEPP = ("Faghri et al., BMVC 2018", "https://arxiv.org/abs/1707.05612")
 _VSE_INFTY = ("Chen et al., CVPR 2021", "https://arxiv.org/abs/2011.04305")
 _VSRN = ("Li et al., ICCV 2019", "https://arxiv.org/abs/1909.02701")
+_CVSE = ("Wang et al., ECCV 2020", "https://arxiv.org/abs/2007.08883")
 _SCAN = ("Lee et al., ECCV 2018", "https://arxiv.org/abs/1803.08024")
 _BFAN = ("Liu et al., ACM Multimedia 2019", "https://arxiv.org/abs/1909.11416")
 _CAMP = ("Wang et al., ICCV 2019", "https://arxiv.org/abs/1909.05506")
@@ -63,6 +64,7 @@ MODELS: dict[str, ModelEntry] = {
     "vse_infty_bert": ModelEntry(vse_infty.vse_infty_bert, "embedding", *_VSE_INFTY, brings_tokenizer=True),
     "devise": ModelEntry(devise.devise, "embedding", *_DEVISE),
     "vsrn": ModelEntry(vsrn.vsrn, "embedding", *_VSRN),
+    "cvse": ModelEntry(cvse.cvse, "embedding", *_CVSE),
     "scan_t2i_avg": ModelEntry(scan.scan_t2i_avg, "cross-attention", *_SCAN),
     "scan_t2i_lse": ModelEntry(scan.scan_t2i_lse, "cross-attention", *_SCAN),
     "scan_i2t_avg": ModelEntry(scan.scan_i2t_avg, "cross-attention", *_SCAN),

@@ -20,6 +20,26 @@ _VSRN_NAMES: Names = [
     (r"^img_enc\.bn\.", "final_bn."),
     (r"^txt_enc\.(embed|rnn)\.", r"\1."),
 ]
+_CVSE_NAMES: Names = [
+    *_GRU,
+    (r"^(C_GCN\.(adj_O_|joint_att_emb)|\w+\.(fc\d|embedding_2_2\.)).*", ""),  # not used, or there twice
+    (r"^img_enc\.", "image."),
+    (r"^txt_enc\.", "text.words."),
+    (r"^V_self_atten_enhance\.", "image.pool."),
+    (r"^T_self_atten_enhance\.", "text.pool."),
+    (r"(pool\.)embedding_1\.", r"\1local."),
+    (r"(pool\.)embedding_2\.", r"\1mean."),
+    (r"(pool\.)embedding_3\.0\.", r"\1common."),
+    (r"^V_consensus_level_embedding\.", "image_consensus."),
+    (r"^T_consensus_level_embedding\.", "text_consensus."),
+    (r"(consensus\.)embedding_1\.", r"\1of_concept."),
+    (r"(consensus\.)embedding_2\.", r"\1of_item."),
+    (r"(consensus\.)embedding_3\.0\.", r"\1last."),
+    (r"^C_GCN\.adj_all$", "concepts.adjacency"),
+    (r"^C_GCN\.gc1\.weight$", "concepts.first"),
+    (r"^C_GCN\.gc2\.weight$", "concepts.second"),
+    (r"^concept_inputs$", "concepts.inputs"),
+]
 _VSE_NAMES = [
     *_GRU,
     (r"^img_enc\.(fc|mlp)\.", r"image.\1."),
@@ -85,6 +105,9 @@ AXES = [
     ("feature_dim", "img_enc.fc.weight", 1),
     ("feature_dim", "img_enc.fc_local.weight", 1),
     ("num_regions", "sim_enc.v_global_w.embedding_local.1.weight", 0),
+    ("num_regions", "V_self_atten_enhance.embedding_1.1.weight", 0),
+    ("num_concepts", "C_GCN.adj_all", 0),
+    ("concept_dim", "C_GCN.gc1.weight", 0),
     ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
     ("heads", "criterion.sim.final_reduce_1.linear.2.weight", 0),
 ]
@@ -110,8 +133,10 @@ class AuthorsLayout:
     """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
     parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
     """The prefixes of the state dicts in the list that their checkpoint holds."""
-    unsaved: str = "-"
+    unsaved: tuple[str, ...] = ()
     """What the names of weights begin with that their checkpoints leave out, or hold as options."""
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """Of these, the ones that are not only for training, and the setting that each must then be given by."""
 
 
 _UNIT = {"no_imgnorm": False, "no_txtnorm": False}
@@ -120,6 +145,10 @@ _FRAGMENTS = {**_UNIT, "raw_feature_norm": "clipped_l2norm"}
 _SMOOTH = {"lambda_softmax": ("smooth", float)}
 _IMRAM_OPTIONS: Options = {**_SMOOTH, "iteration_step": ("steps", int), "no_IMRAM_norm": ("memory_norm", not_)}
 _LSE = {**_SMOOTH, "lambda_lse": ("lambda_lse", float)}
+_CVSE_PARTS = (
+    "V_self_atten_enhance.", "T_self_atten_enhance.", "V_consensus_level_embedding.", "T_consensus_level_embedding.",
+    "C_GCN.", "Multi_feature_fusing.",
+)  # fmt: skip
 _WITH_HEAD = ("img_enc.", "txt_enc.", "sim_enc.")
 
 
@@ -144,7 +173,15 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "vsepp_order": AuthorsLayout(_VSEPP_NAMES, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS),
     "vse_infty": AuthorsLayout(_VSE_NAMES, _UNIT),
     "vse_infty_bert": AuthorsLayout(_VSE_NAMES, _UNIT),
-    "vsrn": AuthorsLayout(_VSRN_NAMES, {**_UNIT, "measure": "cosine", "use_abs": False}, unsaved="captioner."),
+    "vsrn": AuthorsLayout(_VSRN_NAMES, {**_UNIT, "measure": "cosine", "use_abs": False}, unsaved=("captioner.",)),
+    "cvse": AuthorsLayout(
+        _CVSE_NAMES,
+        {**_UNIT, "use_BatchNorm": True, "activation_type": "tanh", "feature_fuse_type": "weight_sum"},
+        {"Concept_label_ratio": ("label_ratio", float)},
+        parts=("img_enc.", "txt_enc.", *_CVSE_PARTS),
+        unsaved=("concepts.inputs", "concept_of_word"),
+        needed={"concepts.inputs": "concept_inputs"},
+    ),
     "scan_t2i_avg": _scan("t2i", "Mean"),
     "scan_t2i_lse": _scan("t2i", "LogSumExp"),
     "scan_i2t_avg": _scan("i2t", "Mean"),
@@ -158,5 +195,5 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "imram_text": _imram("text_IMRAM", unused="i2t"),
     "imram_image": _imram("image_IMRAM", unused="t2i"),
     "imram": _imram("full_IMRAM"),
-    "naaf": AuthorsLayout(_NAAF_NAMES, _UNIT, {**_NAAF_OPTIONS, **_SMOOTH}, unsaved="head.thresholds."),
+    "naaf": AuthorsLayout(_NAAF_NAMES, _UNIT, {**_NAAF_OPTIONS, **_SMOOTH}, unsaved=("head.thresholds.",)),
 }

@@ -60,6 +60,9 @@ def load_official(
     with torch.device("meta"):  # without memory, until the weights are known to fit
         outline = create_model(name, **shapes)
     found, absent = _renamed(outline, state, layout, where, "bert" in settings)
+    for weight, setting in layout.needed.items():
+        if weight not in found and settings.get(setting) is None:
+            raise SelhnError(f"{where} lacks {setting}, which the authors keep in a file of its own: pass {setting}=")
     model = create_model(name, **own)
     model.load_state_dict({**model.state_dict(), **found})
     if absent:
@@ -78,15 +81,16 @@ def _renamed(
     for key, value in state.items():
         for pattern, replacement in layout.names:
             key = re.sub(pattern, replacement, key)
+        if not key:
+            continue
         # A convolution over single places is a matrix.
         flat = key in wanted and value.ndim == wanted[key].ndim + 1 and value.shape[-1] == 1
-        if key:
-            found[key] = value[..., 0] if flat else value
+        found[key] = value[..., 0] if flat else value
     bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
     absent = sides[0] if isinstance(outline, VSE) and len(sides) == 1 else None
-    unsaved = (layout.unsaved, absent or layout.unsaved)
+    unsaved = (*layout.unsaved, absent) if absent else layout.unsaved
     spared = [key for key in wanted if key.startswith(unsaved) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
     if sum(wanted[key].numel() for key in spared) > MOST_SPARED:

@@ -43,13 +43,15 @@ CPU_CHUNK_BYTES = 2**23
 class SelfAttentionPool(nn.Module):
     """One vector for all fragments: unit(sum of p_k x_k), p = softmax of W (f(x_k) * g(mean of x)).
 
+    With `unit_mean` the mean has length 1 (CVSE's texts).
+
     f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a
     channel for every region's place, so that the number of regions is a size of the model.
     """
 
-    def __init__(self, dim: int, dropout: float, num_regions: int | None = None):
+    def __init__(self, dim: int, dropout: float, num_regions: int | None = None, unit_mean: bool = False):
         super().__init__()
-        self.num_regions = num_regions
+        self.num_regions, self.unit_mean = num_regions, unit_mean
 
         def branch(channels: int | None) -> nn.Sequential:
             norm = [] if channels is None else [nn.BatchNorm1d(channels)]
@@ -70,6 +72,7 @@ class SelfAttentionPool(nn.Module):
                 f"make one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
             )
         mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        mean = unit(mean) if self.unit_mean else mean
         # Images of a split may all have fewer regions than others; the places they lack are padding.
         places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
         logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]

@@ -88,6 +88,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     "VSE (MLP)": ("vse_mlp",),
     "RVSE (MLP)": ("rvse",),
     "RVSE++": ("rvsepp",),
+    "CVSE": ("cvse",),
     "SCAN": ("scan_t2i_avg", "scan_i2t_avg"),
     "BFAN": ("bfan_equal", "bfan_prob"),
     "SGRAF": ("saf", "sgr"),

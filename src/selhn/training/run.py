@@ -1,5 +1,6 @@
 """From a configuration to a run, and from runs to metrics: names become objects here and nowhere else."""
 
+import inspect
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import torch
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.data import Data, load_data
+from selhn.data.concepts import graph_of
 from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
@@ -67,7 +69,8 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
     """The model of a configuration, with weights drawn from the seed.
 
-    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already.
+    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already. So is its
+    concept graph, if the model has one and none is named.
     """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
@@ -79,6 +82,8 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         if tokenizer is None:
             tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])
         settings.setdefault("tokenizer", tokenizer)
+        if "concept_graph" in inspect.signature(MODELS[config.model].build).parameters:
+            settings["concept_graph"] = settings.get("concept_graph") or graph_of(data)
     return create_model(config.model, **settings)
 
 

@@ -1,0 +1,113 @@
+"""Concepts of captions, for CVSE: which words they are, how they occur together, which of them a text has."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from selhn.base.concept_graph import CONCEPTS_FILE, MOST_CONCEPTS, ConceptGraph
+from selhn.base.errors import SelhnError
+from selhn.base.files import write_whole
+from selhn.base.untrusted import read_json
+from selhn.data.formats import load_data
+from selhn.data.formats.precomp import precomp_folder
+from selhn.data.splits import Data, Split
+from selhn.text import split_words
+
+_CAPTIONS_AT_ONCE = 2**14
+_FUNCTION_WORDS = frozenset(
+    """
+    a about above across after against all along alongside also an and another any are around as at away
+    back be because been before behind being below beneath beside between beyond both but by can close could
+    do does doing down during each either etc every few for from front had has have having he her here hers
+    him his how i if in inside into is it its itself just left like lot made many me more most much my near
+    nearby next no not of off on one onto or other others our out outside over own part past right s same
+    several she side so some something someone still such than that the their them themselves then there
+    these they this those three through to together too toward towards two under underneath until up upon
+    very was we were what when where which while who whose will with within without you your
+    """.split()  # noqa: SIM905
+)
+
+
+def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
+    """The most frequent words of captions, without function words, and in how many captions two of them are."""
+    # Official: 300 words that a tagger calls objects, motions or properties (7 : 2 : 1), as lemmas of WordNet.
+    if not 1 <= number <= MOST_CONCEPTS:
+        raise SelhnError(f"the number of concepts is {number}: choose from 1 to {MOST_CONCEPTS}")
+    spoken = [set(split_words(caption)) for caption in captions]
+    counts = Counter(word for words in spoken for word in words)
+    forms: dict[str, list[str]] = {}
+    for word in sorted(counts, key=lambda word: (-counts[word], word)):
+        if word not in _FUNCTION_WORDS and word[0].isalpha():
+            forms.setdefault(_lemma(word, counts), []).append(word)
+    together_with = {lemma: sum(counts[word] for word in own) for lemma, own in forms.items()}
+    kept = sorted(forms, key=lambda lemma: (-together_with[lemma], lemma))[:number]
+    if not kept:
+        raise SelhnError("these captions have no words to make concepts of: give captions in English")
+    graph = ConceptGraph(
+        tuple(tuple(forms[lemma]) for lemma in kept), torch.zeros(len(kept)), torch.zeros(len(kept), len(kept))
+    )
+    for first in range(0, len(captions), _CAPTIONS_AT_ONCE):
+        labels = concept_labels(graph, captions[first : first + _CAPTIONS_AT_ONCE]).float()
+        graph.counts.add_(labels.sum(0))
+        graph.together.add_(labels.T @ labels)
+    graph.together.fill_diagonal_(0)
+    return graph
+
+
+def _lemma(word: str, counts: Counter[str]) -> str:
+    """The word without the ending of a plural, if captions have it so."""
+    endings = {"ies": "y", "es": "", "s": ""} if len(word) > 3 and not word.endswith("ss") else {}
+    shorter = (word.removesuffix(end) + new for end, new in endings.items() if word.endswith(end))
+    return next((lemma for lemma in shorter if lemma in counts and lemma not in _FUNCTION_WORDS), word)
+
+
+def concept_labels(graph: ConceptGraph, captions: Sequence[str]) -> Bool[Tensor, "T C"]:
+    """The concepts that each caption has."""
+    ids = {word: concept for concept, forms in enumerate(graph.words) for word in forms}
+    labels = np.zeros((len(captions), len(graph.words)), dtype=bool)
+    for row, caption in zip(labels, captions):
+        row[[ids[word] for word in split_words(caption) if word in ids]] = True
+    return torch.from_numpy(labels)
+
+
+def training_labels(graph: ConceptGraph, split: Split) -> Bool[Tensor, "T C"]:
+    """Of each caption the concepts that any caption of its image has, as CVSE is trained."""
+    own = concept_labels(graph, split.captions)
+    of_image = torch.zeros(split.num_images, own.shape[1]).index_add(0, split.image_of_text, own.float()) > 0
+    return of_image[split.image_of_text]
+
+
+def graph_of(data: Data) -> ConceptGraph:
+    """The graph that `selhn data concepts` wrote into the folder of a data set, or that of its training captions."""
+    path = None if data.source is None else precomp_folder(Path(data.source)) / CONCEPTS_FILE
+    return ConceptGraph.read(path) if path is not None and path.is_file() else build_graph(data.train.captions)
+
+
+def write_concepts(source: Path | str, out: Path | None = None, number: int = 300) -> tuple[ConceptGraph, list[Path]]:
+    """Write the concept graph of a data set's training captions, into its folder or another; what was written.
+
+    In the folder of the data set the labels of its training texts are written too (`train_concepts.npy`); a
+    model finds the concepts of other texts by their words.
+    """
+    data, folder = load_data(source), precomp_folder(Path(source))
+    graph = build_graph(data.train.captions, number)
+    if out is None and not folder.is_dir():
+        raise SelhnError(f"{source} is not a folder: name one for the concepts, selhn data concepts {source} OUT")
+    place = folder if out is None else out
+    place.mkdir(parents=True, exist_ok=True)
+    written = [place / CONCEPTS_FILE]
+    if place.resolve() == folder.resolve():
+        written.append(place / "train_concepts.npy")
+        np.save(written[1], training_labels(graph, data.train).numpy())
+        if (place / "data.json").is_file():  # which names the files of a split
+            content = read_json(place / "data.json")
+            content["splits"]["train"]["concepts"] = written[1].name
+            write_whole(place / "data.json", json.dumps(content, indent=2) + "\n")
+    graph.write(written[0])
+    return graph, written

@@ -1,7 +1,7 @@
 """Learn and measure the cut-off of the ready model: which pictures are called matches, and when nothing fits well.
 
     python benchmarks/cutoff.py learn --data f8k_pocket --twin runs/unseen --out src/selhn/pictures/ready/fit.json
-    python benchmarks/cutoff.py measure --data f8k_pocket --split dev
+    python benchmarks/cutoff.py measure --data f8k_pocket --twin runs/unseen --split test
 
 `learn` is `selhn.search.calibration.calibrate`: it reads the training captions and the dev split, with a twin of the
 shipped model that was trained without dev: scores of pictures that were trained on are too high. `measure` compares
@@ -113,7 +113,8 @@ def measure(arguments: argparse.Namespace) -> None:
     rules = Rules(model, load_ready_fit(), data)
     wanted: float = rules.fit.learnt["precision"]
     chosen = make_questions(data.dev, data.train)
-    known = rules.numbers(list(chosen.texts), pictures_of(model, data.dev))
+    unseen = load_ready_model(folder=arguments.twin) if arguments.twin else model
+    known = Rules(unseen, rules.fit, data).numbers(list(chosen.texts), pictures_of(unseen, data.dev))
     cuts: Mapping[str, float] = {name: cut_off(own, chosen.matches, wanted) for name, own in known.items()}
     split: Split = getattr(data, arguments.split)
     seed = 0 if arguments.split == "dev" else 1
@@ -151,12 +152,15 @@ def main() -> None:
     command = commands.add_parser("learn")
     command.add_argument("--data", required=True)
     command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--twin", type=Path, help="the same model trained without dev, if the shipped one has seen it")
     command.set_defaults(run=learn)
     command = commands.add_parser("measure")
     command.add_argument("--data", required=True)
     command.add_argument("--split", choices=("dev", "test"), default="dev")
     command.set_defaults(run=measure)
+    for command in commands.choices.values():
+        command.add_argument(
+            "--twin", type=Path, help="the same model trained without dev, if the shipped one has seen it"
+        )
     arguments = parser.parse_args()
     arguments.run(arguments)
 

@@ -19,7 +19,7 @@ TINY = ("data.images=60", "model.dim=16", "model.word_dim=12", "epochs=2", "batc
 
 
 def arguments(tmp_path, *settings, **changed):
-    usual = {"data": "world", "dataset": "world", "table": TABLE, "only": ["rvse", "rvse-ema"], "seeds": [0],
+    usual = {"data": "world", "dataset": "world", "table": TABLE, "only": ["rvse", "rvse-wide"], "seeds": [0],
              "settings": list(settings or TINY), "jobs": 1, "minutes": 9, "results": tmp_path / "runs.jsonl",
              "test": False}  # fmt: skip
     return Namespace(**{**usual, **changed})
@@ -72,12 +72,12 @@ def test_what_is_done_is_skipped_and_a_line_that_was_cut_is_done_again(tmp_path,
     path = tmp_path / "runs.jsonl"
     assert [(line["name"], line["dev"]) for line in read_results(path)] == [
         ("rvse", [1.0, 2.5]),
-        ("rvse-ema", [1.0, 2.5]),
+        ("rvse-wide", [1.0, 2.5]),
     ]
     assert "test" not in path.read_text()
     path.write_bytes(path.read_bytes()[:-30])
     screen(arguments(tmp_path, seeds=[0, 1]))
-    assert OneByOne.given == [("rvse", 0), ("rvse-ema", 0), ("rvse-ema", 0), ("rvse", 1), ("rvse-ema", 1)]
+    assert OneByOne.given == [("rvse", 0), ("rvse-wide", 0), ("rvse-wide", 0), ("rvse", 1), ("rvse-wide", 1)]
     assert len({key(line) for line in read_results(path)}) == len(path.read_text().splitlines()) == 4
     capsys.readouterr()
     screen(arguments(tmp_path, seeds=[0, 1]))

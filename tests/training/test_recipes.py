@@ -88,15 +88,17 @@ def test_what_the_authors_set_by_data_set():
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "lr"),
-    [("rvse_strong", {"dim": 2048, "word_dropout": 0.2}, 2e-3), ("rvsepp_strong", {}, 1e-3)],
+    ("name", "model", "own"),
+    [
+        ("rvse_strong", {"dim": 2048, "word_dropout": 0.2}, {"epochs": 20, "distil": 0.3}),
+        ("rvsepp_strong", {"dim": 2048}, {"epochs": 12, "batch_size": 256, "text_lr_factor": 0.05}),
+    ],
 )
-def test_recipes_of_our_own(name, model, lr):
+def test_recipes_of_our_own(name, model, own):
     config = get_recipe(f"{name}_coco")
     assert (config.data, config.loss, config.model_settings) == ("coco", "tal", model)
     assert (make_loss(config).margin, make_loss(config).temperature) == (0.2, 0.05)
-    expected = TrainConfig(epochs=20, lr=lr, schedule="constant", ema=0.999, weight_decay=0.1)
-    assert config.train == expected
+    assert config.train == TrainConfig(lr=2e-3, schedule="constant", ema=0.999, weight_decay=0.3, **own)
     assert RunConfig.from_dict(config.to_dict()) == config
     assert f"{name}_DATA" in describe_recipes()
     require_settings(config.model, MODELS[config.model].build, config.model_settings)

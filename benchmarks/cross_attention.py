@@ -5,12 +5,14 @@
     python benchmarks/cross_attention.py --threads 1         the same in CPU time, for a machine that others use too
     python benchmarks/cross_attention.py --device cuda       one GPU, the full sizes, our steps recorded
     python benchmarks/cross_attention.py --profile --models sgr      and where our time goes
+    python benchmarks/cross_attention.py --scoring 32 64     scoring alone, of 32 images and 64 texts: models that take long
 
 The rows of a model:
 
-    loop      how public programs of SCAN, BFAN and SGRAF score a batch: for each caption, its words without padding are
-              repeated for every image, and the attended vectors are made; captions are read by a packed bidirectional
-              GRU. It shares the weights of our model, and its scores are compared with ours.
+    loop      how public programs score a batch: for each caption, its words without padding are repeated for every
+              image, and the attended vectors are made; captions are read by a packed bidirectional GRU. CAMP's program
+              takes five images and all captions at a time, padded to 50 words. A loop shares the weights of our model,
+              and its scores are compared with ours.
     one pass  ours.
     two pass  ours with two_pass=true, where a loss of hardest negatives allows it.
 
@@ -34,7 +36,7 @@ from pathlib import Path
 import torch
 from report import environment, save, table
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity, leaky_relu
+from torch.nn.functional import cosine_similarity, leaky_relu, pad
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from train_step import endless, make_data
 from train_step import profile as profile_kernels
@@ -42,6 +44,9 @@ from train_step import profile as profile_kernels
 from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
+from selhn.models.camp import MessagePassing
+from selhn.models.imram import RecurrentAttention
+from selhn.models.naaf import NegativeAwareAttention
 from selhn.models.scan import StackedAttention
 from selhn.text import Vocabulary
 from selhn.training.capture import recording_stream
@@ -50,7 +55,16 @@ from selhn.training.optim import make_optimizer
 from selhn.training.protocols import Protocol
 from selhn.training.step import make_batches, make_stepper, on_device
 
-NAMES = [*list_models("scan_*"), *list_models("bfan_*"), "sgr", "saf"]
+NAMES = [
+    *list_models("scan_*"),
+    *list_models("bfan_*"),
+    "sgr",
+    "saf",
+    *list_models("imram*"),
+    *list_models("camp*"),
+    "naaf",
+]
+IMAGES_OF_CAMP = 5
 KINDS = ["loop", "one pass", "two pass"]
 
 
@@ -94,6 +108,9 @@ class CaptionLoop(nn.Module):
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Tensor:
         """One column per caption."""
+        if isinstance(self.head, MessagePassing):
+            parts = images.split(IMAGES_OF_CAMP)
+            return torch.cat([self.expanded(part.vectors, texts) for part in parts])
         columns = []
         wholes = [None] * len(texts) if texts.whole is None else texts.whole
         for words, mask, whole in zip(texts.vectors, texts.mask, wholes, strict=True):
@@ -101,9 +118,81 @@ class CaptionLoop(nn.Module):
             columns.append(self.column(images, repeated, whole))
         return torch.stack(columns, 1)
 
+    def expanded(self, regions: Tensor, texts: Fragments) -> Tensor:
+        """CAMP: all pairs of some images, with the messages of every pair."""
+        head, missing = self.head, self.head.padded_length - texts.mask.shape[1]
+        words, mask = pad(texts.vectors, (0, 0, 0, missing)), pad(texts.mask, (0, missing))
+        shape = (len(regions), len(words), -1, -1)
+        regions, words = regions[:, None].expand(shape), words[None].expand(shape)
+        real = mask[None, :, None]
+        of_regions = self.messages(head.to_regions, words, regions, real, None)
+        of_words = self.messages(head.to_words, regions, words, None, real)
+        if not head.gated:
+            return (unit(of_regions.mean(2)) * unit(of_words.mean(2))).sum(2)
+        sides = []
+        for layers, own, got, real in (
+            (head.to_regions, regions, of_regions, None),
+            (head.to_words, words, of_words, mask[None, :, :, None]),
+        ):
+            message = unit(got)
+            gate = (own * message).sum(3, keepdim=True).sigmoid()
+            both = layers.fuse(torch.cat([own, message], 3) * gate).relu() + own
+            logits = layers.summary(both)
+            logits = logits if real is None else logits.masked_fill(~real, -1e9)
+            sides.append(unit((logits.softmax(2).transpose(2, 3) @ both).mean(2)))
+        return head.out(torch.cat(sides, 2)).squeeze(2)
+
+    def messages(
+        self, layers: nn.Module, senders: Tensor, receivers: Tensor, sent: Tensor | None, received: Tensor | None
+    ) -> Tensor:
+        """Messages of all pairs, after they have looked at each other."""
+
+        def look(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> Tensor:
+            logits = query @ key.transpose(2, 3) * value.shape[3] ** -0.5
+            return (logits if real is None else logits.masked_fill(~real, -1e9)).softmax(3) @ value
+
+        # Each item is projected once, before pairs are made of them.
+        once = (slice(None), slice(0, 1)) if sent is not None else (slice(0, 1),)
+        other = (slice(0, 1),) if sent is not None else (slice(None), slice(0, 1))
+        query, key = layers.query(receivers[once]), layers.key(senders[other])
+        first = look(query.expand_as(receivers), key.expand_as(senders), senders, sent)
+        return look(layers.own_query(first), layers.own_key(first), first, received)
+
+    def remembering(self, regions: Tensor, words: Tensor) -> Tensor:
+        """IMRAM: one caption, whose queries remember; the last memory is made and not read."""
+        head, scores = self.head, []
+        for direction, memory in head.memories.items():
+            looking, seen = (words, regions) if direction == "t2i" else (regions, words)
+            query = looking
+            for _ in range(head.steps):
+                found = attend(query, seen, head.smooth)
+                scores.append(cosine_similarity(looking, found, dim=2).mean(1))
+                both = torch.cat([query, found], 2)
+                gate = memory.gate(both).sigmoid()
+                query = gate * query + (1 - gate) * memory.output(both).tanh()
+        return sum(scores[1:], start=scores[0])
+
+    def negative(self, regions: Tensor, words: Tensor) -> Tensor:
+        """NAAF in evaluation: one caption."""
+        head, products = self.head, words @ regions.transpose(1, 2)
+        over = products - head.thresholds.now(False).to(products.dtype)
+        best = over.amax(2, keepdim=True)
+        alike = (head.intra_lambda * words[:1] @ words[:1].transpose(1, 2)).softmax(2).repeat(len(regions), 1, 1)
+        lacks = (best * (alike @ best < 0)).squeeze(2)
+        weights = (over.masked_fill(over <= 0, -1e9) * head.smooth).exp()
+        seen = (weights / (weights.sum(2, keepdim=True) + 1e-8)) @ regions
+        features = (words * seen).sum(2) / seen.norm(dim=2).clamp(min=1e-8)
+        activated = leaky_relu(products, 0.1)
+        activated = activated / (activated.square().sum(1, keepdim=True).sqrt() + 1e-8)
+        return (lacks + features + (products * (activated * head.smooth).softmax(2)).sum(2)).mean(1)
+
     def column(self, images: Fragments, words: Tensor, whole: Tensor | None) -> Tensor:
         """The scores of one caption with all images."""
         head, regions = self.head, images.vectors
+        if isinstance(head, RecurrentAttention):
+            return self.remembering(regions, words)
+        if isinstance(head, NegativeAwareAttention):
+            return self.negative(regions, words)
         if isinstance(head, StackedAttention):
             parts = []
             for direction in head.directions:
@@ -160,21 +249,33 @@ def score_pairs_of(model: AbstractMatcher, looped: bool, regions: Tensor, texts:
 
 
 def measure(
-    name: str, kind: str, pairs: int, side: int, kind_of_device: str, repeats: int, threads: int, profile: bool
+    name: str,
+    kind: str,
+    pairs: int | None,
+    sides: list[int],
+    kind_of_device: str,
+    repeats: int,
+    threads: int,
+    profile: bool,
 ) -> dict[str, float | list[float]]:
-    """Seconds of a step and of scoring, the memory a step added at its peak, and the first scores."""
+    """Seconds of a step and of scoring, the memory a step added at its peak, and the first scores.
+
+    Without `pairs`, scoring alone.
+    """
     torch.set_num_threads(threads)
     device, looped = torch.device(kind_of_device), kind == "loop"
-    config = TrainConfig(batch_size=pairs, device=kind_of_device, drop_regions=0.0, corrupt_words=0.0,
+    config = TrainConfig(batch_size=pairs or sides[0], device=kind_of_device, drop_regions=0.0, corrupt_words=0.0,
                          two_pass=kind == "two pass", capture="never" if looped else "auto")  # fmt: skip
-    plain = make_data(max(pairs, side), 36, 2048)
+    plain = make_data(max(pairs or 0, *sides), 36, 2048)
     torch.manual_seed(0)
     model = create_model(name, tokenizer=Vocabulary.build(plain.train.captions, 1))
     model = (reference(model) if looped else model).to(device).eval()
     with torch.no_grad():
-        regions = plain.train.features.store[:side].float().to(device)
-        score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * side : 5])
+        regions = plain.train.features.store[: sides[0]].float().to(device)
+        score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * sides[1] : 5])
         scoring = best_seconds(score, repeats, device)
+    if pairs is None:
+        return {"step": float("nan"), "scoring": scoring, "mib": float("nan"), "scores": first}
     del regions, score
     data = on_device(plain, config, device)
     before = peak_from_now(device)
@@ -219,7 +320,7 @@ def resident_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int, int]) -> dict:
+def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int | None, list[int]]) -> dict:
     """`measure`, on a CPU in a process of its own; a profile is passed on."""
     repeats = arguments.repeats or ((3 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
     settings = (name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile)
@@ -238,6 +339,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--full", action="store_true", help="the full sizes on a CPU too")
     parser.add_argument("--models", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--scoring", type=int, nargs=2, help="scoring alone, of so many images and texts")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="with 1, CPU time is measured")
     parser.add_argument("--repeats", type=int, default=None, help="2 on the CPU; 20 on a GPU, 3 for the loop")
     parser.add_argument("--profile", action="store_true", help="print where the time of our steps goes")
@@ -248,25 +350,30 @@ def main() -> None:
         print(json.dumps(measure(*json.loads(arguments.one))))
         return
     full = arguments.device == "cuda" or arguments.full
-    pairs, side = sizes = (128, 256) if full else (64, 128)
+    pairs, sides = sizes = (128, [256, 256]) if full else (64, [128, 128])
+    if arguments.scoring:
+        pairs, sides = sizes = None, arguments.scoring
     rows = []
     for name in arguments.models:
-        for kind in KINDS if name != "saf" else KINDS[:2]:
+        for kind in KINDS if pairs is not None and name not in ("saf", "naaf") else KINDS[:2]:
             got = measure_apart(name, kind, arguments, sizes)
             loop = got if kind == "loop" else loop
             apart = max(abs(a - b) for a, b in zip(got["scores"], loop["scores"], strict=True))
             rows.append([
                 name, kind, f"{got['step'] * 1e3:,.1f}", f"{loop['step'] / got['step']:.1f}x",
-                f"{side**2 / got['scoring'] / 1e3:,.1f}", f"{loop['scoring'] / got['scoring']:.1f}x",
+                f"{sides[0] * sides[1] / got['scoring'] / 1e3:,.2f}", f"{loop['scoring'] / got['scoring']:.1f}x",
                 f"{got['mib']:,.0f}", f"{apart:.0e}",
             ])  # fmt: skip
             print(" | ".join(rows[-1]), flush=True)
     header = ["model", "row", "ms/step", "speed", "kpairs/s", "speed", "step MiB", "difference"]
-    what = f"steps of B = {pairs} with T-HN, scoring of {side} x {side}, 36 x 2048 regions, d = 1024, 8 to 23 tokens"
+    steps = "" if pairs is None else f"steps of B = {pairs} with T-HN, "
+    what = f"{steps}scoring of {sides[0]} x {sides[1]}, 36 x 2048 regions, d = 1024, 8 to 23 tokens"
     if arguments.device == "cpu":
         what += f"; {arguments.threads} thread(s), {'CPU time' if arguments.threads == 1 else 'wall time'}"
+    if pairs is None:  # without the columns of steps
+        header, *rows = ([line[place] for place in (0, 1, 4, 5, 7)] for line in (header, *rows))
     text = f"# Cross-attention beside a loop over captions: {what}\n\n{environment()}\n\n{table(header, rows)}"
-    kind = arguments.device + ("" if full else "-small")
+    kind = arguments.device + ("-scoring" if pairs is None else "" if full else "-small")
     print(f"\n{text}\n\nwritten to {save(f'cross-attention-{kind}', text, arguments.out)}")
 
 

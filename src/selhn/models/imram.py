@@ -15,8 +15,6 @@ sum_k p_k W_x v_k, with W_x v_k made once per region, and the first W_q q once p
 as in `attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
 """
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -37,7 +35,7 @@ from selhn.models.cross_attention import CrossAttention, with_head
 from selhn.models.scan import Direction
 
 # Memories of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
-CHUNK_BYTES = 2**23
+CHUNK_BYTES = 2**24
 
 
 class Memory(nn.Module):
@@ -59,27 +57,27 @@ class Memory(nn.Module):
         first = queries.vectors[:, :, None] if aligned else queries.vectors.transpose(0, 1)[None]
         known = linear(first, of_query, bias)
         bytes_each = 4 * 2 * dim * queries.mask.shape[1] * (1 if aligned else len(queries))
+        with torch.autocast(first.device.type, enabled=False):
+            queries, dots = queries.with_gram(), products(contexts.vectors, queries.vectors, aligned)
+        # A query of padding is not zero once it remembers, and must not count in the norm over queries.
+        pad = ~(queries.mask[:, None, :, None] if aligned else queries.mask.T)
         scores, looks = [], []
         for some in chunks(len(contexts), bytes_each, CHUNK_BYTES, first.device):
-            own = slice(some.start, some.stop) if aligned else slice(None)
-            part, own_queries = contexts[some], queries[own]
-            memory, gates = first[own], known[own]
-            with torch.autocast(first.device.type, enabled=False):
-                original = dots = products(part.vectors, own_queries.vectors, aligned)
-            pad = ~(own_queries.mask[:, :, None] if aligned else own_queries.mask.T[None])
+            own = some if aligned else slice(None)
+            part, looking, memory, gates, now = contexts[some], queries[own], first[own], known[own], dots[some]
             by_step = []
             for step in range(steps):
                 with torch.autocast(first.device.type, enabled=False):
-                    weights = softmax_attention(dots, part.mask, smooth)
-                    cosines = weighted_cosines(weights, original, part, own_queries, aligned)
-                    by_step.append(fragment_mean(cosines, own_queries.mask))
+                    weights = softmax_attention(now, part.mask, smooth)
+                    cosines = weighted_cosines(weights, dots[some], part, looking, aligned)
+                    by_step.append(fragment_mean(cosines, looking.mask))
                 if step + 1 == steps:
                     break
                 memory = self._remember(memory, gates, weights, seen[some])
-                # A query of padding is not zero any more, and must not count in the norm over queries.
-                memory = (unit(memory) if normed else memory.to(first.dtype)).masked_fill(pad[..., None], 0)
+                memory = unit(memory) if normed else memory.to(first.dtype)
                 with torch.autocast(first.device.type, enabled=False):
-                    dots = torch.bmm(part.vectors, memory.flatten(1, 2).transpose(1, 2)).view_as(weights)
+                    now = torch.bmm(part.vectors, memory.flatten(1, 2).transpose(1, 2)).view_as(weights)
+                    now = now.masked_fill(pad[own] if aligned else pad, 0)
                 if step + 2 < steps:
                     gates = linear(memory, of_query, bias)
             scores.append(torch.stack(by_step))
@@ -140,8 +138,7 @@ class RecurrentAttention(nn.Module):
         self, direction: str, images: Fragments, texts: Fragments, aligned: bool
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         seen, looking = (images, texts) if direction == "t2i" else (texts, images)
-        memory = self.memories[direction]
-        return memory(seen, replace(looking, gram=None), self.smooth, self.steps, self.memory_norm, aligned)
+        return self.memories[direction](seen, looking, self.smooth, self.steps, self.memory_norm, aligned)
 
 
 def _imram(

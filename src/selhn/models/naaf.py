@@ -128,12 +128,12 @@ class NegativeAwareAttention(nn.Module):
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         assert texts.whole is not None
         bytes_each = 4 * images.mask.shape[1] * texts.mask.shape[1] * (1 if aligned else len(texts))
-        parts = []
+        parts, all_dots = [], products(images.vectors, texts.vectors, aligned)
         for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
             part, own = images[some], texts[some] if aligned else texts
             assert own.whole is not None
             threshold = own.whole[:, :, None, None] if aligned else own.whole[:, 0]
-            dots = products(part.vectors, own.vectors, aligned)
+            dots = all_dots[some]
             matched = (softmax_attention(dots, part.mask, self.smooth) * dots).sum(1)
             best = self._best(dots, part)
             each = matched + self._features(dots, part, threshold)
@@ -149,10 +149,11 @@ class NegativeAwareAttention(nn.Module):
     def _features(
         self, dots: Float[Tensor, "I M N q"], images: Fragments, threshold: Float[Tensor, "..."]
     ) -> Float[Tensor, "I N q"]:
-        """f: a cosine, so that the weights need not sum to 1; 0 where no region is above the threshold."""
+        """f; 0 where no region is above the threshold."""
         over = dots - threshold
         outside = (over <= 0) | (log_mask(images.mask) != 0)
-        weights = (self.smooth * over).exp().masked_fill(outside, 0)
+        # Filled twice, for words without a region above it.
+        weights = (self.smooth * over).masked_fill(outside, -1e9).softmax(1).masked_fill(outside, 0)
         # Official: not divided by the length of the word, which is 1.
         return (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
 

@@ -15,7 +15,7 @@ from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.types import Batch
 from selhn.layers import Fragments, unit
-from selhn.losses import TripletHN
+from selhn.losses import BCEMax, TripletHN
 from selhn.models import MODELS, create_model
 from selhn.models.official import LAYOUTS, load_official
 
@@ -246,6 +246,58 @@ def test_naaf_in_training(recorded, file):
     close(loss, arrays["loss_max_violation"], atol=1e-9, rtol=0)
     for key, ours in zip(vectors, torch.autograd.grad(loss, list(vectors.values())), strict=True):
         close(ours.float(), arrays[f"grad_{key}"], atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("file", ["imram_text", "imram_image", "imram_full"])
+def test_steps_of_imram(recorded, file):
+    state, arrays, config = recorded(file)
+    model = load_official(FRAGMENTS[file], state, **settings_of(FRAGMENTS[file], config))
+    images, texts = encoded(model, arrays)
+    for direction, key in (("t2i", "scores_text_steps"), ("i2t", "scores_image_steps")):
+        assert (key in arrays) == (direction in model.head.memories)
+        if key in arrays:
+            by_step, _ = model.head._looking(direction, images, texts, False)
+            assert len(by_step) == config["steps"]
+            close(by_step if direction == "t2i" else by_step.transpose(1, 2), arrays[key])
+
+
+def test_cross_entropy_of_camp(recorded):
+    state, arrays, config = recorded("camp_gated")
+    model = load_official("camp", state, **settings_of("camp", config))
+    name = next(key for key in arrays if key.startswith("bce_max_"))
+    pairs = int(name.rsplit("x", 1)[1])
+    close(BCEMax.official()(model.score(*encoded(model, arrays))[:pairs, :pairs]), arrays[name], atol=1e-5)
+
+
+def test_camp_without_gates_is_its_first_stage(recorded):
+    state, arrays, config = recorded("camp_stage1")
+    model = load_official("camp", state, padded_length=config["padded_length"])
+    assert not model.settings["gated"]
+    close(model.score(*encoded(model, arrays)), arrays["scores"])
+
+
+def test_files_of_imram_camp_and_naaf(recorded, tmp_path):
+    path = tmp_path / "model_best.pth.tar"
+    state, arrays, config = recorded("imram_text")
+    tensors = {"module." + key: torch.as_tensor(value) for key, value in state.items()}
+    options = {"model_mode": "text_IMRAM", "iteration_step": config["steps"], "lambda_softmax": config["smooth"]}
+    options |= {"no_IMRAM_norm": not config["memory_norm"]}
+    torch.save({"model": tensors, "opt": Namespace(**options)}, path)
+    model = load_official("imram_text", path)
+    close(model.score(*encoded(model, arrays)), arrays["scores"])
+    with pytest.raises(SelhnError):
+        load_official("imram_image", path)
+    state, arrays, config = recorded("naaf_test_thr")
+    state["txt_enc.embed.glove.weight"] = state.pop("txt_enc.embed.weight")
+    options = {"lambda_softmax": config["smooth"], "thres": 0.3, "thres_safe": config["threshold_safe"], "alpha": 1.5}
+    write_checkpoint(path, state, **options)
+    model = load_official("naaf", path)
+    assert model.head.thresholds.both().tolist() == [0.3, config["threshold_safe"]]
+    close(model.score(*encoded(model, arrays)), arrays["scores"])
+    state, arrays, config = recorded("camp_gated")
+    write_checkpoint(path, state, sides=("img_enc.", "txt_enc.", "criterion.sim."), measure="gate_fusion_new")
+    model = load_official("camp", path)
+    close(model.score(*encoded(model, arrays)), arrays["scores"])
 
 
 def test_files_of_cross_attention(recorded, tmp_path):

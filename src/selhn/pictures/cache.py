@@ -17,7 +17,6 @@ from threading import Lock
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -81,12 +80,13 @@ class FeatureCache:
         except SelhnError:
             return None
 
-    def put(self, features: Mapping[bytes, Float[Tensor, "M F"]]) -> None:
-        """Store the features of some pictures, all or none."""
+    def put(self, features: Mapping[bytes, Float[Tensor, "M F"]]) -> dict[bytes, Float[Tensor, "M F"]]:
+        """Store the features of some pictures, all or none; returns them as `get` does from now on."""
         packed = {key: self._packed(value) for key, value in features.items()}
         rows = [(key, zlib.crc32(value).to_bytes(4, "big") + value) for key, value in packed.items()]
         with self._errors(), self._lock, self._base:
             self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
+        return {key: self._unpacked((value,)) for key, value in rows}
 
     def get(self, keys: Sequence[bytes]) -> list[Float[Tensor, "M F"]]:
         rows = (self._row("SELECT value FROM features WHERE key = ?", key) for key in keys)
@@ -117,12 +117,11 @@ class FeatureCache:
         if not value or len(value) % size or zlib.crc32(value).to_bytes(4, "big") != row[0][:4]:
             raise Damaged(f"{self.path} is damaged: remove it, and the features are computed again")
         regions = len(value) // size
-        scale: npt.NDArray[np.float32] | float = 1.0
-        if self.precision == "int8":
-            scale = np.frombuffer(value, np.float32, regions)[:, None]
-            value = value[4 * regions :]
-        stored = np.frombuffer(value, self.precision).reshape(regions, self.width)
-        return torch.from_numpy((stored * scale).astype(np.float32))
+        scales = 4 * regions if self.precision == "int8" else 0
+        stored = np.frombuffer(value, self.precision, offset=scales).reshape(regions, self.width).astype(np.float32)
+        if scales:
+            stored *= np.frombuffer(value, np.float32, regions)[:, None]
+        return torch.from_numpy(stored)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

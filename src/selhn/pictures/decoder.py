@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 if __name__ == "__main__":  # packages are found where the process that started this one finds them
@@ -37,7 +38,7 @@ ROWS = 512
 def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None, dict[str, Any]]:
     """The picture in some bytes, and what to say about it.
 
-    A request has limits (`most_pixels`, `seconds`, `seconds_per_megapixel`, `memory`), and perhaps `within`
+    A request has limits (`most_pixels`, `seconds`, `seconds_per_megapixel`, `memory`, `deadline`), and perhaps `within`
     (pixels of the longer side) or `resized` (width and height). With `only_facts` nothing is decoded.
     """
     allow_seconds(request["seconds"])
@@ -135,7 +136,8 @@ def on_white(image: Image.Image) -> Image.Image:
 def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     """Some rows at a time, and where they begin."""
     for top in range(0, image.height, ROWS):
-        yield top, image.crop((0, top, image.width, min(top + ROWS, image.height)))
+        part = (0, top, image.width, min(top + ROWS, image.height))
+        yield top, image if image.height <= ROWS else image.crop(part)
 
 
 def allow_seconds(seconds: float) -> None:
@@ -144,13 +146,23 @@ def allow_seconds(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
+def allow_clock(seconds: float) -> None:
+    """The same by the clock, from the request to the end of the answer."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+@lru_cache
+def _statm() -> int:
+    return os.open("/proc/self/statm", os.O_RDONLY)
+
+
 def allow_memory(size: int) -> None:
     """From now on, so many bytes more than this process has; beyond them there is a MemoryError."""
     with suppress(ImportError, OSError, ValueError):  # not Linux, or a lower limit is set already
         import resource
 
-        with open("/proc/self/statm") as pages:
-            now = int(pages.read().split()[0]) * resource.getpagesize()
+        now = int(os.pread(_statm(), 100, 0).split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + size, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
@@ -171,6 +183,7 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
     head, body = struct.unpack("<IQ", lengths)
     request = json.loads(take.read(head))
     allow_memory(request["memory"])
+    allow_clock(request["deadline"])
     content, image = take.read(body), None
     try:
         image, said = decode(content, request)
@@ -185,6 +198,7 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
         for _, band in bands(image):
             give.write(band.tobytes())
     give.flush()
+    allow_clock(0)
     return True
 
 
@@ -192,8 +206,9 @@ def main() -> None:
     """Answer requests until there are no more."""
     for name in ("SIGINT", "SIGTERM"):  # sent to the whole group: the parent decides
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if hasattr(signal, "SIGPROF"):
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for name in ("SIGPROF", "SIGALRM"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     Image.init()
     Image.MAX_IMAGE_PIXELS = None  # `check` knows better
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1

@@ -28,7 +28,9 @@ MOST_PIXELS = 50_000_000
 LIMITS = {"seconds": 2.0, "seconds_per_megapixel": 0.1, "memory": 960 * 2**20}
 """CPU time and bytes for one picture. With 50 megapixels, photographs need up to 3.5 s and 800 MiB."""
 DEADLINE = 30.0
-"""Seconds by the clock, for systems without these limits."""
+"""Seconds by the clock, also for systems without these limits."""
+TIMERS = hasattr(signal, "setitimer")
+"""Whether a process can limit its own time."""
 SETTINGS = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -127,19 +129,21 @@ class Decoding:
     def ask(self, content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer of a process and the pixels; a SelhnError if the process has to be ended."""
         process = _idle_process() or _Process()
-        late = threading.Timer(DEADLINE, self.end)
-        late.daemon = True
-        late.start()
+        late = None if TIMERS else threading.Timer(DEADLINE, self.end)
+        if late is not None:
+            late.daemon = True
+            late.start()
         answered = False
         try:
             self._use(process)
-            answer = process.ask(content, {**request, **self._limits})
+            answer = process.ask(content, {**request, **self._limits, "deadline": DEADLINE})
             answered = True
             return answer
         except (OSError, EOFError):
             raise self._why_ended(name, process) from None
         finally:
-            late.cancel()
+            if late is not None:
+                late.cancel()
             self._use(None)
             if answered and not self._ended and len(_IDLE) < MOST_IDLE:
                 _IDLE.append(process)
@@ -148,7 +152,7 @@ class Decoding:
 
     def _why_ended(self, name: str, process: "_Process") -> SelhnError:
         status = process.close()
-        if self._ended or status == -getattr(signal, "SIGPROF", 0):
+        if self._ended or (TIMERS and status in (-signal.SIGPROF, -signal.SIGALRM)):
             return TooSlow(f"{name} takes too long to decode: save it again as an ordinary JPEG or PNG")
         why = f"the decoder ended with status {status}"
         return SelhnError(f"{name} cannot be decoded ({why}): copy or export it again")

@@ -155,24 +155,22 @@ class Extraction:
                 return PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))
             picture = self.extractor.decode(content, "this file")
             prepared = self.extractor.prepare(picture.image)
-            computed = self.extractor.extract([prepared])[0] if self.in_workers else None
-            return PictureRegions(path, key, prepared, computed, picture.notes, facts=picture.facts)
+            prepared = self.extractor.compute(prepared) if self.in_workers else prepared
+            return PictureRegions(path, key, prepared, None, picture.notes, facts=picture.facts)
         except SelhnError as error:
             return PictureRegions(path, refused=str(error))
 
     def _compute(self, batch: Sequence[PictureRegions]) -> None:
         """Compute and store what is new; pictures of the same content are stored once."""
-        new = {picture.key: picture for picture in batch if picture.prepared is not None}
-        fresh = [picture for key, picture in new.items() if self.store.find(key) is None]
-        waiting = [picture for picture in fresh if picture.regions is None]
-        prepared = [picture.prepared for picture in waiting if picture.prepared is not None]
-        for picture, regions in zip(waiting, self.extractor.extract(prepared) if prepared else ()):
-            picture.regions = regions
-        self.store.put({picture.key: picture.regions for picture in fresh if picture.regions is not None})
+        new = {picture.key: picture.prepared for picture in batch if picture.prepared is not None}
+        known = {key: regions for key in new if (regions := self.store.find(key)) is not None}
+        fresh = {key: prepared for key, prepared in new.items() if key not in known}
+        if fresh:
+            known |= self.store.put(dict(zip(fresh, self.extractor.extract(list(fresh.values())))))
         self.report.computed += len(fresh)
         for picture in batch:
             if picture.prepared is not None:
-                picture.regions, picture.prepared = self.store.get([picture.key])[0], None
+                picture.regions, picture.prepared = known[picture.key], None
 
 
 def in_blocks(

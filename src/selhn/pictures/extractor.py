@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -30,6 +31,8 @@ class Prepared:
 
     pixels: Float[Tensor, "3 H W"]
     boxes: Float[Tensor, "M 4"]
+    map: Float[Tensor, "C h w"] | None = None
+    """Of the backbone, if it has been computed already."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +96,22 @@ class Extractor:
 
     def prepare(self, image: Image.Image) -> Prepared:
         """What can be done ahead, by a thread of its own."""
-        boxes = grid_boxes(self.cells)
+        boxes = _grid(self.cells)
         if self.detector is not None:
             boxes = torch.cat([boxes, self.detector(image)])
         return Prepared(self.backbone.prepare(image), boxes)
 
     @torch.inference_mode()
+    def compute(self, picture: Prepared) -> Prepared:
+        """The most expensive part of `extract`, for one picture; the rest is cheaper for several at once."""
+        return replace(picture, map=self.backbone.maps(picture.pixels[None])[0])
+
+    @torch.inference_mode()
     def extract(self, pictures: Sequence[Prepared]) -> Float[Tensor, "B M F"]:
         """The features of some pictures, on the CPU."""
-        maps = self.backbone.maps(torch.stack([picture.pixels for picture in pictures]))
-        boxes = torch.stack([picture.boxes for picture in pictures]).to(maps.device)
-        means = pool_boxes(maps.float(), boxes).cpu()
+        known = [picture.map for picture in pictures if picture.map is not None]
+        maps = torch.stack(known) if known else self.backbone.maps(torch.stack([own.pixels for own in pictures]))
+        means = pool_boxes(maps.float(), torch.stack([picture.boxes for picture in pictures])).cpu()
         projection = self.projection
         if self.form == "raw" or projection is None:
             return means
@@ -143,22 +151,27 @@ def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
     return torch.cat([torch.tensor([[0.0, 0, 1, 1]], dtype=torch.float64), grid]).float()
 
 
+_grid = lru_cache(16)(grid_boxes)
+
+
 def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) -> Float[Tensor, "B M C"]:
     """The mean of the map over each box, where a cell counts by the area it shares with the box."""
-    sizes = boxes[..., 2:] - boxes[..., :2]
-    if not bool((sizes > 0).all()) or not bool(((boxes >= 0) & (boxes <= 1)).all()):
+    height, width = maps.shape[2:]
+    shares = torch.stack([_shares(tuple(map(tuple, own)), height, width) for own in boxes.tolist()])
+    return shares.to(maps) @ maps.flatten(2).transpose(1, 2)
+
+
+@lru_cache(64)
+def _shares(boxes: tuple[tuple[float, ...], ...], height: int, width: int) -> Float[Tensor, "M cells"]:
+    """How much of each box is in each cell of a map, for the boxes of one picture, which are mostly those of a grid."""
+    x1, y1, x2, y2 = torch.tensor(boxes, dtype=torch.float64).T[..., None]
+    if not bool(((x1 >= 0) & (x1 < x2) & (x2 <= 1) & (y1 >= 0) & (y1 < y2) & (y2 <= 1)).all()):
         raise SelhnError(
             "a box needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1, shares of the picture's width and height"
         )
-    rows = _shares(boxes[..., 1], boxes[..., 3], maps.shape[2])
-    columns = _shares(boxes[..., 0], boxes[..., 2], maps.shape[3])
-    shares = torch.einsum("bmh,bmw->bmhw", rows, columns).to(maps.dtype)
-    return shares.flatten(2) @ maps.flatten(2).transpose(1, 2)
-
-
-def _shares(low: Float[Tensor, "B M"], high: Float[Tensor, "B M"], cells: int) -> Float[Tensor, "B M cells"]:
-    """Which share of the range from low to high is in each of some equal cells."""
-    edges = torch.arange(cells + 1, device=low.device, dtype=torch.float64) / cells
-    low, high = low.double()[..., None], high.double()[..., None]
-    shared = torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])
-    return shared.clamp(min=0) / (high - low)
+    parts = []
+    for low, high, cells in ((y1, y2, height), (x1, x2, width)):
+        edges = torch.arange(cells + 1, dtype=torch.float64) / cells
+        shared = torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])
+        parts.append(shared.clamp(min=0) / (high - low))
+    return torch.einsum("mh,mw->mhw", *parts).flatten(1)

@@ -156,7 +156,8 @@ def children_of(number):
 PARENT = """
 import json, struct, subprocess, sys, time
 child = subprocess.Popen([sys.executable, sys.argv[1], json.dumps(sys.path)], stdin=subprocess.PIPE)
-request = json.dumps({"most_pixels": 10**8, "seconds": 60, "seconds_per_megapixel": 0, "memory": 2**30, "deadline": 60}).encode()
+limits = {"most_pixels": 10**8, "seconds": 60, "seconds_per_megapixel": 0, "memory": 2**30, "deadline": 60}
+request = json.dumps(limits).encode()
 content = sys.stdin.buffer.read()
 child.stdin.write(struct.pack("<IQ", len(request), len(content)) + request + content)
 child.stdin.flush()

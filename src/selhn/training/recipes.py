@@ -179,7 +179,12 @@ def describe_recipes() -> str:
         for name, own in STRONG.items()
     ]
     known = ", ".join(DATASETS)
-    return "\n".join([*lines, f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5.\nWithout a recipe, `selhn train data=DIR` takes rvse_strong."])
+    return "\n".join(
+        [
+            *lines,
+            f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5.\nWithout a recipe, `selhn train data=DIR` takes rvse_strong.",
+        ]
+    )
 
 
 def get_recipe(name: str) -> RunConfig:

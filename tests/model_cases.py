@@ -1,14 +1,16 @@
 """A tiny version of every model, and pairs to feed it."""
 
+import inspect
 import json
 
 import torch
 from safetensors.torch import save_file
 
 from selhn.base.concept_graph import ConceptGraph
-from selhn.base.types import Batch
+from selhn.base.types import SIDE_INPUTS, Batch
+from selhn.data.side_inputs import neighbours
 from selhn.layers import Bert
-from selhn.models import create_model
+from selhn.models import MODELS, create_model, encode_batch
 from selhn.text import Vocabulary
 
 WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"word{i}" for i in range(35)), "<mask>"])
@@ -54,7 +56,11 @@ CASES = {
     "imram": {**_COMMON, "word_dim": 8},
     "naaf": {**_COMMON, "word_dim": 8, "threshold_safe": 0.1, "min_words": 12},
 }
-FIXED_REGIONS = {"sgr", "saf", "cvse"}
+CASES |= {
+    name: {**_COMMON, "word_dim": 8, "blocks": 4, "hidden": 8, "kernels": 2} for name in ("gsmn_dense", "gsmn_sparse")
+}
+CASES["cmcan"] = CASES["sgr"]
+FIXED_REGIONS = {"sgr", "saf", "cvse", "cmcan"}
 """Models with a batch norm over the places of regions: their images have so many regions and no other number."""
 
 
@@ -79,19 +85,46 @@ def make_batch(pairs=6, regions=5, tokens=7, seed=0, dtype=torch.float32):
     num_regions[0], num_tokens[0] = regions, tokens
     token_mask = torch.arange(tokens) < num_tokens[:, None]
     ids = torch.randint(4, 39, (pairs, tokens), generator=generator)
+    corners = torch.rand(pairs, regions, 2, 2, generator=torch.Generator().manual_seed(seed + 1)).sort(2).values
+    side = {
+        "boxes": corners.flatten(2),
+        "adjacency": neighbours(corners.flatten(2)),
+        # Every word hangs on the word in the middle before it, the first on the root.
+        "dependencies": torch.stack([torch.arange(tokens) // 2, torch.arange(tokens)], 1)[1:]
+        .expand(pairs, -1, 2)
+        .int(),
+    }
     return Batch(
         torch.rand(pairs, regions, FEATURE_DIM, generator=generator, dtype=dtype),
         torch.arange(regions) < num_regions[:, None],
         ids.masked_fill(~token_mask, 0),
         token_mask,
         torch.arange(pairs),
+        side,
     )
+
+
+def without_dropout(name):
+    """Settings of a model whose training is not random."""
+    return {"dropout": 0.0} if "dropout" in inspect.signature(MODELS[name].build).parameters else {}
+
+
+def of_images(batch, regions):
+    """Side inputs of a batch with other regions: their numbers, -1 for a new one that is padding."""
+    side, real = dict(batch.side), torch.tensor(regions) >= 0
+    side["boxes"] = batch.side["boxes"][:, regions] * real[:, None]
+    side["adjacency"] = batch.side["adjacency"][:, regions][:, :, regions] & real & real[:, None]
+    return side
+
+
+def of_rows(side, images, texts):
+    """Side inputs of some images and texts of a batch."""
+    return {name: value[images if SIDE_INPUTS[name].of == "images" else texts] for name, value in side.items()}
 
 
 def score_batch(model, batch):
     """Scores of all pairs of a batch."""
-    images = model.encode_images(batch.regions, batch.region_mask)
-    return model.score(images, model.encode_texts(batch.tokens, batch.token_mask))
+    return model.score(*encode_batch(model, batch))
 
 
 def write_bert(folder):

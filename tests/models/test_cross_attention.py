@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from model_cases import CASES, make_batch, make_model, score_batch
+from model_cases import CASES, make_batch, make_model, score_batch, without_dropout
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from selhn.layers import Fragments
@@ -14,8 +14,7 @@ NAMES = [name for name, entry in MODELS.items() if entry.family == "cross-attent
 @pytest.mark.parametrize("name", NAMES)
 def test_encodings_are_zero_at_padding_and_unit_vectors_elsewhere(name):
     model, batch = make_model(name), make_batch()
-    images = model.encode_images(batch.regions, batch.region_mask)
-    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    images, texts = encode_batch(model, batch)
     for encoded, mask in ((images, batch.region_mask), (texts, batch.token_mask)):
         assert torch.equal(encoded.mask, mask)
         lengths = encoded.vectors.norm(dim=2)
@@ -24,7 +23,7 @@ def test_encodings_are_zero_at_padding_and_unit_vectors_elsewhere(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_byte_budget_changes_nothing(name, monkeypatch):
-    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    settings = without_dropout(name)
     batch, model = make_batch(dtype=torch.float64), make_model(name, **settings).double().train()
     weights = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -53,7 +52,7 @@ def test_a_small_byte_budget_changes_nothing(name, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("like_texts", [1, 2, 5])
 def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch):
-    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    settings = without_dropout(name)
     model, batch = make_model(name, **settings).double().train(), make_batch(7, dtype=torch.float64)
     assert len(batch.token_mask.sum(1).unique()) > 2
     weights = torch.randn(7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -85,7 +84,7 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("training", [False, True])
 def test_pairs_alone_score_as_among_all(name, training):
-    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    settings = without_dropout(name)
     model, batch = make_model(name, **settings).double(), make_batch(6, dtype=torch.float64)
     images, texts = encode_batch(model, batch)
     model.train(training)
@@ -132,17 +131,15 @@ def test_starting_values():
 @pytest.mark.parametrize("name", NAMES)
 def test_ranking_is_by_the_numbers_before_a_sigmoid(name):
     model, batch = make_model(name), make_batch()
-    images = model.encode_images(batch.regions, batch.region_mask)
-    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    images, texts = encode_batch(model, batch)
     numbers, scores = model.logits(images, texts), model.score(images, texts)
-    assert torch.equal(scores, numbers.sigmoid() if name in ("sgr", "saf", "camp") else numbers)
+    assert torch.equal(scores, numbers.sigmoid() if model.sigmoid else numbers)
 
 
 def pair_of(model, number=3):
     """A pair of a batch, with padding."""
     batch = make_batch()
-    images = model.encode_images(batch.regions, batch.region_mask)
-    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    images, texts = encode_batch(model, batch)
     return images[number : number + 1], texts[number : number + 1]
 
 
@@ -189,8 +186,7 @@ def test_what_saf_keeps_of_each_word():
 
 def test_attention_is_of_one_pair():
     model, batch = make_model("scan_t2i_avg"), make_batch()
-    images = model.encode_images(batch.regions, batch.region_mask)
-    texts = model.encode_texts(batch.tokens, batch.token_mask)
+    images, texts = encode_batch(model, batch)
     with pytest.raises(ValueError, match="one image and one text, got 6 and 1"):
         model.attention(images, texts[:1])
 

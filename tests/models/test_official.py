@@ -9,7 +9,7 @@ from argparse import Namespace
 import numpy as np
 import pytest
 import torch
-from model_cases import BERT, make_batch, make_model
+from model_cases import BERT, FIXED_REGIONS, make_batch, make_model
 
 from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, NotFound, SelhnError
@@ -17,6 +17,7 @@ from selhn.base.types import Batch
 from selhn.layers import Fragments, unit
 from selhn.losses import BCEMax, TripletHN
 from selhn.models import MODELS, create_model
+from selhn.models.matcher import taken_side
 from selhn.models.official import LAYOUTS, load_official
 
 SIZES = ("dim", "feature_dim", "word_dim", "vocab_size")
@@ -41,6 +42,9 @@ FRAGMENTS = {
     "camp_stage1": "camp_stage1",
     "naaf_test_t0": "naaf",
     "naaf_test_thr": "naaf",
+    "cmcan": "cmcan",
+    "gsmn_dense": "gsmn_dense",
+    "gsmn_sparse": "gsmn_sparse",
 }
 
 
@@ -68,14 +72,15 @@ def close(ours, theirs, atol=2e-6, rtol=1e-5):
 def encoded(model, arrays):
     """Recorded images, those of VSE++ with one region each, and texts."""
     regions = arrays["regions"].to(next(model.parameters()).dtype)
-    images = model.encode_images(regions if regions.ndim == 3 else regions[:, None])
-    return images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], arrays["tokens"]))
+    side = {of: taken_side(model, arrays, of) for of in ("images", "texts")}
+    images = model.encode_images(regions if regions.ndim == 3 else regions[:, None], **side["images"])
+    return images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], arrays["tokens"]), **side["texts"])
 
 
 def settings_of(name, config):
     """The recorded settings of a model, without the sizes: those are read from the weights."""
     known = inspect.signature(MODELS[name].build).parameters
-    return {key: config[key] for key in config if key in known and key not in SIZES}
+    return {key: config[key] for key in config if key in known and key not in (*SIZES, "dropout")}
 
 
 def check_loss_and_gradients(scores, arrays, parameters, atol=1e-5, rtol=1e-4):
@@ -203,7 +208,7 @@ def test_cross_attention(recorded, file, name):
     state, arrays, config = recorded(file)
     model = load_official(name, state, **settings_of(name, config))
     check_sizes(model, config)
-    if name in ("sgr", "saf"):
+    if name in FIXED_REGIONS:
         sizes = (model.settings["num_regions"], model.settings["sim_dim"])
         assert sizes == (arrays["regions"].shape[1], config["sim_dim"])
     if name == "sgr":
@@ -213,7 +218,9 @@ def test_cross_attention(recorded, file, name):
     close(images.vectors, arrays["region_emb"])
     close(texts.vectors, arrays["word_emb"][:, : texts.mask.shape[1]])
     close(scores, arrays["scores"])
-    check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight])
+    # The cosines of GSMN's small blocks are ill-conditioned.
+    tolerance = {"atol": 2e-4, "rtol": 1e-3} if name.startswith("gsmn") else {}
+    check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight], **tolerance)
 
 
 @pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())

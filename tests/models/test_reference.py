@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
-from model_cases import make_batch, make_model
+from model_cases import FIXED_REGIONS, make_batch, make_model, without_dropout
 from model_oracle import attend, fragments, length_one
 
 from selhn.base.errors import SelhnError
 from selhn.models import MODELS, reference
+from selhn.models.matcher import taken_side
 
 CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cross-attention"]
 
@@ -16,18 +17,26 @@ CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cr
 def full_batch(name, pairs=4):
     """Images of sgr and saf have all five regions."""
     batch = make_batch(pairs, dtype=torch.float64)
-    if name in ("sgr", "saf"):
+    if name in FIXED_REGIONS:
         batch.region_mask.fill_(True)
     return batch
+
+
+def one_by_one(model, batch):
+    """The side inputs of each image and text, without padding."""
+    side = {name: list(values) for name, values in taken_side(model, batch.side).items()}
+    for name in {"boxes", "adjacency"} & set(side):
+        side[name] = [own[mask] for own, mask in zip(side[name], batch.region_mask)]
+    return side
 
 
 @pytest.mark.parametrize("name", CROSS_ATTENTION)
 @pytest.mark.parametrize("training", [False, True])
 def test_scores_and_gradients_are_those_of_the_equations(name, training):
-    settings = {"dropout": 0.0} if name in ("sgr", "saf") else {}
+    settings = without_dropout(name)
     model, batch = make_model(name, **settings).double().train(training), full_batch(name)
     by_pair = copy.deepcopy(model)
-    naive = reference.scores(by_pair, *fragments(by_pair, batch))
+    naive = reference.scores(by_pair, *fragments(by_pair, batch), one_by_one(by_pair, batch))
     scores = model(batch).scores
     torch.testing.assert_close(scores, naive, rtol=0, atol=1e-10)
     weights = torch.randn(4, 4, dtype=torch.float64)

@@ -36,12 +36,14 @@ def test_recipes(name):
     recipe, _, data = name.rpartition("_")
     assert config.data == data
     assert f"{config.model}_{config.loss}" == recipe
-    assert config.train.batch_size == (256 if name.startswith("naaf") and data == "coco" else 128)
+    own = {"naaf_coco": 256, "gsmn_coco": 32, "gsmn_f30k": 64, "gsmn_f8k": 64, "gsmn_world": 64}
+    assert config.train.batch_size == own.get(f"{name.split('_')[0]}_{data}", 128)
     margins = {"devise_triplet": 0.1, "camp_bce_max": 0, "camp_stage1_bce_max": 0}
     assert create_loss(config.loss, **config.loss_settings).margin == margins.get(recipe, 0.2)
     assert config.loss in SYSTEMS[config.model].rsum
     if config.model in (*CROSS_ATTENTION, "vsrn", "cvse"):
         small = {**config.model_settings, "dim": 4, "word_dim": 3}
+        small |= {"blocks": 2} if config.model.startswith("gsmn") else {}
         model = create_model(config.model, vocab_size=9, feature_dim=4, **small)
         assert small.items() <= model.settings.items()
         assert (config.train.weight_decay, config.train.drop_regions, config.train.corrupt_words) == (0, 0, 0)
@@ -64,6 +66,8 @@ def test_recipes(name):
         ("saf_hn_coco", 20, (10,), 2e-4),
         ("vsrn_hn_f30k", 30, (10, 20), 2e-4),
         ("imram_hn_coco", 20, (10,), 5e-4),
+        ("gsmn_dense_hn_coco", 20, (5, 10, 15), 5e-4),
+        ("cmcan_hn_f30k", 60, (40,), 2e-4),
         ("naaf_selhn_coco", 20, (10,), 5e-4),
         ("vsrn_selhn_coco", 30, (15,), 2e-4),
         ("cvse_hn_f30k", 50, (25,), 2e-4),
@@ -82,6 +86,8 @@ def test_what_the_authors_set_by_data_set():
     assert get_recipe("scan_i2t_lse_hn_coco").loss_settings == {"reduction": "sum"}
     assert get_recipe("scan_i2t_lse_selhn_coco").loss_settings == {}
     assert get_recipe("vsrn_selhn_coco").model_settings == {"dim": 2048, "final_bn": False}
+    assert get_recipe("gsmn_sparse_hn_coco").model_settings == {"smooth": 10.0}
+    assert get_recipe("cmcan_hn_f8k").model_settings == {"num_regions": 20}
     assert get_recipe("vsrn_selhn_coco").loss_settings == {"reduction": "sum"}
     assert get_recipe("cvse_hn_coco").model_settings == {"num_regions": 36, "label_ratio": 0.4, "fuse_alpha": 0.9}
     assert get_recipe("cvse_hn_f8k").model_settings == {"num_regions": 20}

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from model_cases import CASES, make_batch, make_model
+from model_cases import CASES, make_batch, make_model, without_dropout
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from selhn.losses import SCT, InfoNCE, SigLIP, Triplet, TripletHN, TripletSelHN, TripletSHN, TripletWarmUp
@@ -14,7 +14,7 @@ from selhn.training.protocols import Protocol
 from selhn.training.protocols.base import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
 
-ELIGIBLE = [name for name, entry in MODELS.items() if entry.family == "cross-attention" and name != "saf"]
+ELIGIBLE = [name for name, entry in MODELS.items() if entry.family == "cross-attention" and name not in ("saf", "naaf")]
 
 
 def warmed_up():
@@ -62,7 +62,7 @@ STEPS += [("scan_t2i_avg", loss, pairs) for loss in LOSSES for pairs in (2, 7)]
 
 @pytest.mark.parametrize(("name", "loss", "pairs"), dict.fromkeys(STEPS))
 def test_value_and_gradients_are_those_of_one_pass(name, loss, pairs):
-    settings = {"dropout": 0.0} if name == "sgr" else {}
+    settings = without_dropout(name)
     model, batch = make_model(name, **settings).double().train(), make_batch(pairs, dtype=torch.float64)
     made = LOSSES[loss]()
     require_two_pass(model, made)

@@ -1,6 +1,7 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
+from selhn.layers.block_cosines import block_cosines
 from selhn.layers.captioner import Captioner
 from selhn.layers.difference import projected_differences
 from selhn.layers.fragment_attention import (
@@ -22,7 +23,15 @@ from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embeddin
 from selhn.layers.mlp import MLP, MLPOrder, masked_batch_norm
 
 __all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
-__all__ += ["attended_squares", "attention_weights", "bert_tokenizer", "bert_weights", "chunks", "fragment_mean"]
+__all__ += [
+    "attended_squares",
+    "attention_weights",
+    "bert_tokenizer",
+    "bert_weights",
+    "block_cosines",
+    "chunks",
+    "fragment_mean",
+]
 __all__ += ["is_ragged", "joined", "last_states", "log_mask", "look_up", "masked_batch_norm", "mean_of", "products"]
 __all__ += ["projected_differences", "score_in_blocks", "softmax_attention", "turned", "unit", "unit_attention"]
 __all__ += ["weighted_cosines", "word_embedding"]

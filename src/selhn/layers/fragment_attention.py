@@ -129,14 +129,18 @@ def attention_weights(
 
 
 def unit_attention(
-    contexts: Fragments, queries: Fragments, smooth: float, aligned: bool = False
+    contexts: Fragments,
+    queries: Fragments,
+    smooth: float,
+    aligned: bool = False,
+    dots: Float[Tensor, "C K L q"] | None = None,
 ) -> Float[Tensor, "C q L K"]:
     """Weights with which a context's fragments add up to what a query fragment attends to, at unit length.
 
     For models that need the attended vector: scaled beforehand, it is one matrix product and nothing more. If
     they are `aligned`, query c looks at context c alone, and q is 1.
     """
-    dots = products(contexts.vectors, queries.vectors, aligned)
+    dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
     weights = softmax_attention(dots, contexts.mask, smooth)
     lengths = attended_squares(contexts, weights).sqrt().unsqueeze(1)
     return (weights / (lengths + EPSILON)).permute(0, 3, 2, 1)

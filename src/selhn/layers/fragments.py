@@ -54,6 +54,8 @@ class Fragments:
     """One vector for the whole item, of any width, if a model has one."""
     gram: Float[Tensor, "n K K"] | None = None
     """The products of an item's vectors with each other, if they were made beforehand."""
+    edges: Float[Tensor, "n K K h"] | None = None
+    """How much of fragment j comes to fragment i, of an item that is a graph; 0 for padding."""
     byte_budget: int | None = None
     """Memory for scoring these images: see `score_in_blocks`."""
 
@@ -67,21 +69,28 @@ class Fragments:
 
         `longest` is how many fragments an item is expected to have at most; more also fit.
         """
-        vectors, mask, whole, first = torch.empty(0, 0, 0), torch.empty(0, 0), None, 0
+        vectors, mask, first = torch.empty(0, 0, 0), torch.empty(0, 0), 0
+        whole: Tensor | None = None
+        edges: Tensor | None = None
         for part in parts:
             items, length = slice(first, first + len(part)), part.mask.shape[1]
             if first == 0:
                 vectors = part.vectors.new_zeros(num_items, max(length, longest), part.vectors.shape[2])
                 mask = part.mask.new_zeros(vectors.shape[:2])
                 whole = None if part.whole is None else part.whole.new_empty(num_items, part.whole.shape[1])
+                if part.edges is not None:
+                    edges = part.edges.new_zeros(num_items, *[mask.shape[1]] * 2, part.edges.shape[3])
             if length > mask.shape[1]:
                 missing = length - mask.shape[1]
                 vectors, mask = pad(vectors, (0, 0, 0, missing)), pad(mask, (0, missing))
+                edges = None if edges is None else pad(edges, (0, 0, 0, missing, 0, missing))
             vectors[items, :length], mask[items, :length] = part.vectors, part.mask
             if whole is not None and part.whole is not None:
                 whole[items] = part.whole
+            if edges is not None and part.edges is not None:
+                edges[items, :length, :length] = part.edges
             first = items.stop
-        return cls(vectors, mask, whole)
+        return cls(vectors, mask, whole, edges=edges)
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -96,7 +105,8 @@ class Fragments:
         """The same without the places at the end that are padding in all items; waits for the device."""
         present = self.mask.any(0).nonzero()
         longest = int(present[-1]) + 1 if len(present) else 1
-        return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None)
+        edges = None if self.edges is None else self.edges[:, :longest, :longest]
+        return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None, edges=edges)
 
     def to(self, device: torch.device | str) -> "Fragments":
         return self._each(lambda rows: rows.to(device))
@@ -109,8 +119,8 @@ class Fragments:
             return replace(self, gram=self.vectors @ self.vectors.transpose(1, 2))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
-        whole, gram = (None if part is None else change(part) for part in (self.whole, self.gram))
-        return Fragments(change(self.vectors), change(self.mask), whole, gram, self.byte_budget)
+        whole, gram, edges = (None if part is None else change(part) for part in (self.whole, self.gram, self.edges))
+        return Fragments(change(self.vectors), change(self.mask), whole, gram, edges, self.byte_budget)
 
 
 def score_in_blocks(

@@ -12,7 +12,7 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
-from selhn.models import bfan, camp, cvse, devise, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
+from selhn.models import bfan, camp, cmcan, cvse, devise, gsmn, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
@@ -51,6 +51,8 @@ _NAAF = (
     "Zhang et al., CVPR 2022",
     "https://openaccess.thecvf.com/content/CVPR2022/html/Zhang_Negative-Aware_Attention_Framework_for_Image-Text_Matching_CVPR_2022_paper.html",
 )
+_CMCAN = ("Zhang et al., AAAI 2022", "https://github.com/CrossmodalGroup/CMCAN")
+_GSMN = ("Liu et al., CVPR 2020", "https://arxiv.org/abs/2004.00277")
 _SGRAF = ("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
 
 MODELS: dict[str, ModelEntry] = {
@@ -79,6 +81,9 @@ MODELS: dict[str, ModelEntry] = {
     "imram_image": ModelEntry(imram.imram_image, "cross-attention", *_IMRAM),
     "imram": ModelEntry(imram.imram, "cross-attention", *_IMRAM),
     "naaf": ModelEntry(naaf.naaf, "cross-attention", *_NAAF),
+    "cmcan": ModelEntry(cmcan.cmcan, "cross-attention", *_CMCAN),
+    "gsmn_dense": ModelEntry(gsmn.gsmn_dense, "cross-attention", *_GSMN),
+    "gsmn_sparse": ModelEntry(gsmn.gsmn_sparse, "cross-attention", *_GSMN),
 }
 
 

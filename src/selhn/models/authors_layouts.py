@@ -55,19 +55,22 @@ _FRAGMENT_NAMES = [
     (r"^img_enc\.", "image."),
     (r"^txt_enc\.", "text.words."),
 ]
+_POOL_NAMES = [
+    (r"\.embedding_local\.", ".local."),
+    (r"\.embedding_global\.", ".mean."),
+    (r"\.embedding_common\.0\.", ".common."),
+]
+_STEP_NAMES = [(r"\.graph_(query|key)_w\.", r".\1."), (r"\.sim_graph_w\.", ".value.")]
 _SGRAF_NAMES = [
     *_FRAGMENT_NAMES,
     (r"^sim_enc\.v_global_w\.", "image.pool."),
     (r"^sim_enc\.t_global_w\.", "text.pool."),
-    (r"\.embedding_local\.", ".local."),
-    (r"\.embedding_global\.", ".mean."),
-    (r"\.embedding_common\.0\.", ".common."),
+    *_POOL_NAMES,
     (r"^sim_enc\.sim_tranloc_w\.", "head.local."),
     (r"^sim_enc\.sim_tranglo_w\.", "head.whole."),
     (r"^sim_enc\.sim_eval_w\.", "head.last."),
     (r"^sim_enc\.SGR_module\.", "head.reasoning.steps."),
-    (r"\.graph_(query|key)_w\.", r".\1."),
-    (r"\.sim_graph_w\.", ".value."),
+    *_STEP_NAMES,
     (r"^sim_enc\.SAF_module\.attn_sim_w\.", "head.reasoning.attention."),
     (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
 ]
@@ -94,6 +97,36 @@ _IMRAM_NAMES = [
     (r"^linear_(t2i|i2t)\.", r"head.memories.\1.output."),
     (r"^gate_(t2i|i2t)\.", r"head.memories.\1.gate."),
 ]
+_CMCAN_NAMES = [
+    *_FRAGMENT_NAMES,
+    (r"^sim_embv\.t_global_w\.", "text.pool."),
+    *_POOL_NAMES,
+    (r"^sim_embv\.emb_(local|common|global)_?(li)?\.", r"image.pool.\1.0."),
+    (r"^sim_embv\.emb_(local|global)_bn\.", r"image.pool.\1.1."),
+    (r"^image\.pool\.global\.", "image.pool.mean."),
+    (r"^image\.pool\.common\.0\.", "image.pool.common."),
+    (r"^sim_embt\.sim_tranloc_wt\.", "head.by_word."),
+    (r"^sim_embv\.sim_tranloc_wv\.", "head.by_region."),
+    (r"^sim_embv\.sim_tranpar_wv\.", "head.around."),
+    (r"^sim_embv\.sim_tranglo_w\.", "head.whole."),
+    (r"^sim_embv\.emb_similarity\.", "head.confidence."),
+    (r"^sim_embv\.ln\.", "head.norm."),
+    (r"^sim_enc\.sim_eval_w\.", "head.last."),
+    (r"^sim_enc\.module_t\.", "head.textual.steps."),
+    (r"^sim_enc\.module_v\.", "head.visual.steps."),
+    *_STEP_NAMES,
+]
+_GSMN_NAMES = [
+    *_FRAGMENT_NAMES,
+    (r"_match_G\.(graph_convolution_\d|[vt]GNN)\.", "_match_G."),
+    (r"^t2i_match_G\.params$", ""),  # they cancel when the edges of words are normalised
+    (r"^i2t_match_G\.(mean|precision)_", r"image.pool.\1_"),
+    (r"^i2t_match_G\.", "head.visual."),
+    (r"^t2i_match_G\.", "head.textual."),
+    (r"\.conv_weights\.", ".convolutions."),
+    (r"\.weight_g$", ".parametrizations.weight.original0"),
+    (r"\.weight_v$", ".parametrizations.weight.original1"),
+]
 AXES = [
     ("vocab_size", "txt_enc.embed.weight", 0),
     ("word_dim", "txt_enc.embed.weight", 1),
@@ -108,7 +141,12 @@ AXES = [
     ("num_regions", "V_self_atten_enhance.embedding_1.1.weight", 0),
     ("num_concepts", "C_GCN.adj_all", 0),
     ("concept_dim", "C_GCN.gc1.weight", 0),
+    ("num_regions", "sim_embv.ln.weight", 0),
     ("sim_dim", "sim_enc.sim_eval_w.weight", 1),
+    ("sim_dim", "sim_embt.sim_tranloc_wt.weight", 0),
+    ("blocks", "i2t_match_G.graph_convolution_1.conv_weights.0.weight", 1),
+    ("blocks", "i2t_match_G.vGNN.conv_weights.0.weight", 1),
+    ("hidden", "i2t_match_G.out_1.bias", 0),
     ("heads", "criterion.sim.final_reduce_1.linear.2.weight", 0),
 ]
 """Settings that are the length of an axis of a weight; of several that are there the last counts."""
@@ -133,6 +171,8 @@ class AuthorsLayout:
     """Other options of theirs: the setting of ours that each is, and how its value becomes ours."""
     parts: tuple[str, ...] = ("img_enc.", "txt_enc.")
     """The prefixes of the state dicts in the list that their checkpoint holds."""
+    ours: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ours that make the model what their program is."""
     unsaved: tuple[str, ...] = ()
     """What the names of weights begin with that their checkpoints leave out, or hold as options."""
     needed: Mapping[str, str] = field(default_factory=dict)
@@ -168,6 +208,11 @@ def _imram(mode: str, unused: str | None = None) -> AuthorsLayout:
     return AuthorsLayout(names, {**_FRAGMENTS, "model_mode": mode}, _IMRAM_OPTIONS)
 
 
+def _gsmn(sparse: bool) -> AuthorsLayout:
+    parts = ("img_enc.", "txt_enc.", "i2t_match_G.", "t2i_match_G.")
+    return AuthorsLayout(_GSMN_NAMES, {**_UNIT, "is_sparse": sparse}, _SMOOTH, parts, {"own_vectors": True})
+
+
 LAYOUTS: Mapping[str, AuthorsLayout] = {
     "vsepp": AuthorsLayout(_VSEPP_NAMES, {"measure": "cosine", "use_abs": False}, _VSEPP_OPTIONS),
     "vsepp_order": AuthorsLayout(_VSEPP_NAMES, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS),
@@ -195,5 +240,8 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "imram_text": _imram("text_IMRAM", unused="i2t"),
     "imram_image": _imram("image_IMRAM", unused="t2i"),
     "imram": _imram("full_IMRAM"),
+    "gsmn_dense": _gsmn(False),
+    "gsmn_sparse": _gsmn(True),
+    "cmcan": AuthorsLayout(_CMCAN_NAMES, _UNIT, parts=("img_enc.", "txt_enc.", "sim_embt.", "sim_embv.", "sim_enc.")),
     "naaf": AuthorsLayout(_NAAF_NAMES, _UNIT, {**_NAAF_OPTIONS, **_SMOOTH}, unsaved=("head.thresholds.",)),
 }

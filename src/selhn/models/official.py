@@ -55,7 +55,7 @@ def load_official(
     own_bert, sizes = settings.get("bert"), _sizes(name, state)
     if isinstance(own_bert, Mapping) and "bert" in sizes:  # a few values add to what the shapes tell
         settings["bert"] = {**sizes["bert"], **own_bert}
-    own = {**sizes, **_our_settings(name, layout, options), **settings}
+    own = {**sizes, **layout.ours, **_our_settings(name, layout, options), **settings}
     shapes = {**own, "bert": bert_config(own["bert"])} if isinstance(own.get("bert"), (str, Path)) else own
     with torch.device("meta"):  # without memory, until the weights are known to fit
         outline = create_model(name, **shapes)
@@ -143,7 +143,12 @@ def _sizes(name: str, state: State) -> Settings:
     sizes: Settings = {"vocab_size": 1, **_lengths(state, AXES), "bert": config}
     sizes["final_bn"] = "img_enc.bn.weight" in state
     sizes["gated"] = "criterion.sim.fc_1.0.weight" in state
-    for setting, part in (("steps", r"sim_enc\.SGR_module\.\d+"), ("graph_layers", r"img_enc\.Rs_GCN_\d+")):
+    numbered = {
+        "steps": r"sim_enc\.(SGR_module|module_t)\.\d+",
+        "graph_layers": r"img_enc\.Rs_GCN_\d+",
+        "kernels": r"i2t_match_G\.\w+\.conv_weights\.\d+",
+    }
+    for setting, part in numbered.items():
         if several := {found[0] for key in state if (found := re.match(part, key))}:
             sizes[setting] = len(several)
     known = inspect.signature(MODELS[name].build).parameters

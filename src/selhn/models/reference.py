@@ -3,21 +3,26 @@
 Regions (M, d) of an image and words (N, d) of a text come without padding, as encoders make them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, leaky_relu, pad
 
 from selhn.base.errors import SelhnError
 from selhn.layers import Focus, unit
 from selhn.models.camp import MessagePassing, Messages
+from selhn.models.cmcan import ConfidentReasoning, NeighbourPool
 from selhn.models.cross_attention import CrossAttention
+from selhn.models.gsmn import GraphMatching, RegionGraph, StructureMatch, WordGraph
 from selhn.models.imram import Memory, RecurrentAttention
 from selhn.models.naaf import NegativeAwareAttention
 from selhn.models.scan import StackedAttention
 from selhn.models.sgraf import AttentionFiltration, GraphReasoning, GraphStep, SelfAttentionPool, SimilarityHead
+
+Side = Mapping[str, Sequence[Tensor]]
 
 
 def attended(
@@ -206,11 +211,123 @@ def crossing(matching: Float[Tensor, " n"], others: Float[Tensor, " n"], alpha: 
     return float((-b + inside.sqrt()) / (2 * a + 1e-10)) if inside > 0 else None
 
 
-def scores(
-    model: CrossAttention, images: Sequence[Float[Tensor, "_ d"]], texts: Sequence[Float[Tensor, "_ d"]]
+def region_edges(graph: RegionGraph, boxes: Float[Tensor, "M 4"]) -> Float[Tensor, "M M k"]:
+    """Gaussians of distance and angle of two centres, normalised over the regions j that region i hears.
+
+    The authors' program normalises over kernels, and gives back to region i the sum over j of its own vector.
+    """
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    across, down = (centres[:, None] - centres).unbind(2)
+    angle = (torch.atan2(across, down)[..., None] - graph.mean_theta[:, 0]).abs()
+    angle = torch.minimum(angle, (2 * math.pi - angle).abs())
+    far = (across**2 + down**2).sqrt()[..., None] - graph.mean_rho[:, 0]
+    weights = (-0.5 * (far / graph.precision_rho[:, 0]) ** 2 - 0.5 * (angle / graph.precision_theta[:, 0]) ** 2).exp()
+    if graph.own_vectors:
+        sums = (weights / weights.sum(2, keepdim=True)).sum(1)
+        return torch.stack([torch.diag(own) for own in sums.T], 2)
+    return weights / weights.sum(1, keepdim=True)
+
+
+def word_edges(
+    graph: WordGraph, words: Float[Tensor, "N d"], parse: Int[Tensor, "E 2"] | None
+) -> Float[Tensor, "N N 1"]:
+    """`exp(smooth * w_i . w_j)` of words that are joined, all of them or by a parse, normalised over j."""
+    joined = torch.ones(len(words), len(words), dtype=torch.bool) if parse is None else torch.eye(len(words)).bool()
+    for head, dependent in [] if parse is None else parse.tolist():
+        if 0 < head < len(words) and 0 < dependent < len(words):
+            joined[head, dependent] = joined[dependent, head] = True
+    weights = (graph.smooth * words @ words.T).exp() * (torch.eye(len(words)) if graph.own_vectors else joined)
+    return (weights / weights.sum(1, keepdim=True))[..., None]
+
+
+def structure(
+    match: StructureMatch, head: GraphMatching, nodes: Float[Tensor, "L d"], seen: Float[Tensor, "K d"],
+    edges: Float[Tensor, "L L e"],
+) -> Float[Tensor, ""]:  # fmt: skip
+    """GSMN, one side: `mean_i out_2(tanh(out_1(h_i)))`, `h_i = concat_k(W_k sum_j e_ijk m_j + b_k)`."""
+    looked_at = attended(seen, nodes, head.smooth).unflatten(1, (head.blocks, -1))
+    matching = cosine_similarity(nodes.unflatten(1, (head.blocks, -1)), looked_at, dim=2)
+    by_kernel = edges.expand(-1, -1, len(match.convolutions)).unbind(2)
+    hidden = torch.cat([layer(own @ matching) for layer, own in zip(match.convolutions, by_kernel)], 1)
+    return match.out_2(match.out_1(hidden).tanh()).mean()
+
+
+def gsmn(
+    model: CrossAttention, images: Sequence[Float[Tensor, "_ d"]], texts: Sequence[Float[Tensor, "_ d"]], side: Side
 ) -> Float[Tensor, "I T"]:
-    """What `model.score` gives for the fragments of these images and texts, by the equations above."""
+    """The sum of both sides."""
+    head, by_box, by_word = model.head, model.image.pool, model.text.pool
+    assert isinstance(head, GraphMatching)
+    assert isinstance(by_box, RegionGraph)
+    assert isinstance(by_word, WordGraph)
+    found = torch.zeros(len(images), len(texts), dtype=images[0].dtype)
+    for i, regions in enumerate(images):
+        for t, words in enumerate(texts):
+            visual = structure(head.visual, head, regions, words, region_edges(by_box, side["boxes"][i].to(regions)))
+            parse = side["dependencies"][t] if "dependencies" in side else None
+            found[i, t] = visual + structure(head.textual, head, words, regions, word_edges(by_word, words, parse))
+    return found
+
+
+def surroundings(
+    pool: NeighbourPool, images: Sequence[Float[Tensor, "M d"]], adjacency: Sequence[Bool[Tensor, "M M"]]
+) -> list[tuple[Float[Tensor, " d"], Float[Tensor, "M d"]]]:
+    """Of each image the pooled vector at unit length, and the sums of its regions with their neighbours.
+
+    `p_m = sum_j softmax_j(l_j) v_j / |sum over all|`: j are at most five, and a region stands in for those it lacks.
+    """
+    batch, found = torch.stack(list(images)), []
+    for x, own, joined in zip(batch, pool.common(pool.local(batch) * pool.mean(batch.mean(1))[:, None]), adjacency):
+        total, near = (own.softmax(0) * x).sum(0), []
+        for region, row in enumerate(joined):
+            others = row.nonzero()[: pool.neighbours, 0].tolist()
+            places = others + [region] * (pool.neighbours - len(others))
+            near.append((own[places].softmax(0) * x[places]).sum(0) / total.norm())
+        found.append((unit(total), torch.stack(near)))
+    return found
+
+
+def cmcan(
+    model: CrossAttention, images: Sequence[Float[Tensor, "_ d"]], texts: Sequence[Float[Tensor, "_ d"]], side: Side
+) -> Float[Tensor, "I T"]:
+    """`sigmoid(W [x; y])` of the nodes of words and of the nodes of regions times their confidence."""
+    head, image_pool, text_pool = model.head, model.image.pool, model.text.pool
+    assert isinstance(head, ConfidentReasoning)
+    assert isinstance(image_pool, NeighbourPool)
+    assert isinstance(text_pool, SelfAttentionPool)
+
+    def compared(layer: nn.Module, one: Tensor, other: Tensor) -> Tensor:
+        return unit(layer((one - other).square()).relu())
+
+    found = torch.zeros(len(images), len(texts), dtype=images[0].dtype)
+    wholes = pooled(text_pool, texts)
+    for i, (image, near) in enumerate(surroundings(image_pool, images, side["adjacency"])):
+        for t, (text, words) in enumerate(zip(wholes, texts)):
+            whole = compared(head.whole, image, text)
+            confidence = head.norm(head.confidence(whole * compared(head.around, near, text))[:, 0]).sigmoid()
+            of_words = compared(head.by_word, unit(attended(images[i], words, head.smooth)), words)
+            of_regions = compared(head.by_region, unit(attended(words, images[i], head.smooth)), images[i])
+            x = reasoned(head.textual, torch.cat([whole[None], of_words]))
+            y = reasoned(head.visual, torch.cat([whole[None], confidence[:, None] * of_regions]))
+            found[i, t] = head.last(torch.cat([x, y]))[0].sigmoid()
+    return found
+
+
+def scores(
+    model: CrossAttention,
+    images: Sequence[Float[Tensor, "_ d"]],
+    texts: Sequence[Float[Tensor, "_ d"]],
+    side: Side | None = None,
+) -> Float[Tensor, "I T"]:
+    """What `model.score` gives for the fragments of these images and texts, by the equations above.
+
+    `side` has the side inputs that the model takes, one for each image or text, without padding.
+    """
     head = model.head
+    if isinstance(head, GraphMatching):
+        return gsmn(model, images, texts, side or {})
+    if isinstance(head, ConfidentReasoning):
+        return cmcan(model, images, texts, side or {})
     if isinstance(head, SimilarityHead):
         return sgraf(model, images, texts)
     if isinstance(head, NegativeAwareAttention):

@@ -57,12 +57,7 @@ class StackedAttention(nn.Module):
             return score_in_blocks(self._score, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
-        weights = {}
-        if "t2i" in self.directions:
-            weights["of_words"] = attention_weights(images, texts, self.smooth, self.focus)[0, :, :, 0].T
-        if "i2t" in self.directions:
-            weights["of_regions"] = attention_weights(texts, images, self.smooth, self.focus)[0, :, :, 0]
-        return weights
+        return shown_attention(images, texts, self.smooth, self.directions, self.focus)
 
     def _score(self, images: Fragments, texts: Fragments) -> Float[Tensor, "I T"]:
         if not can_attend(images.vectors, texts.vectors):
@@ -91,6 +86,22 @@ class StackedAttention(nn.Module):
         left_out = ~(mask | none[:, None]).T
         pooled = (self.lambda_lse * cosines).masked_fill(left_out, -torch.inf).logsumexp(1) / self.lambda_lse
         return pooled.masked_fill(none, 0)
+
+
+def shown_attention(
+    images: Fragments,
+    texts: Fragments,
+    smooth: float,
+    directions: tuple[Direction, ...] = ("t2i", "i2t"),
+    focus: Focus | None = None,
+) -> dict[str, Float[Tensor, "N M"]]:
+    """The tensors of an `Attention` of one pair, by name."""
+    weights = {}
+    if "t2i" in directions:
+        weights["of_words"] = attention_weights(images, texts, smooth, focus)[0, :, :, 0].T
+    if "i2t" in directions:
+        weights["of_regions"] = attention_weights(texts, images, smooth, focus)[0, :, :, 0]
+    return weights
 
 
 @builder

@@ -64,6 +64,15 @@ class SelfAttentionPool(nn.Module):
         self.common.bias.requires_grad_(False)
 
     def forward(self, fragments: Fragments) -> Fragments:
+        whole = unit(self.pooled(fragments.vectors, self.logits(fragments)))
+        return Fragments(fragments.vectors, fragments.mask, whole)
+
+    def pooled(self, vectors: Float[Tensor, "n K d"], logits: Float[Tensor, "n K"]) -> Float[Tensor, "n d"]:
+        # Not a matrix product, which autocast would round.
+        return (logits.softmax(1)[:, :, None] * vectors).sum(1)
+
+    def logits(self, fragments: Fragments) -> Float[Tensor, "n K"]:
+        """Of the softmax over fragments; -inf for padding."""
         vectors, mask = fragments.vectors, fragments.mask
         missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
         if missing < 0:
@@ -76,9 +85,7 @@ class SelfAttentionPool(nn.Module):
         # Images of a split may all have fewer regions than others; the places they lack are padding.
         places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
         logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
-        logits = logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
-        # Not a matrix product, which autocast would round.
-        return Fragments(vectors, mask, unit((logits.softmax(1)[:, :, None] * vectors).sum(1)))
+        return logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
 
 
 class GraphStep(nn.Module):
@@ -269,7 +276,7 @@ def sgr(
 ) -> CrossAttention:
     """SGR: similarity graph reasoning."""
     head = SimilarityHead(common.dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
-    return _with_pooling(head, common, num_regions, dropout)
+    return with_pooling(head, common, SelfAttentionPool(common.dim, dropout, num_regions), dropout)
 
 
 @builder
@@ -278,11 +285,12 @@ def saf(
 ) -> CrossAttention:
     """SAF: similarity attention filtration."""
     head = SimilarityHead(common.dim, sim_dim, smooth, AttentionFiltration(sim_dim))
-    return _with_pooling(head, common, num_regions, dropout)
+    return with_pooling(head, common, SelfAttentionPool(common.dim, dropout, num_regions), dropout)
 
 
-def _with_pooling(head: SimilarityHead, common: WordSettings, num_regions: int, dropout: float) -> CrossAttention:
+def with_pooling(head: nn.Module, common: WordSettings, pool: SelfAttentionPool, dropout: float) -> CrossAttention:
+    """Two encoders that also pool their fragments, and a head whose numbers become sigmoids."""
     dim = common.dim
-    image = RegionEncoder(common.feature_dim, dim, SelfAttentionPool(dim, dropout, num_regions))
+    image = RegionEncoder(common.feature_dim, dim, pool)
     text = WordEncoder(common.num_words, common.word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
     return CrossAttention(image, text, head, sigmoid=True, tokenizer=common.tokenizer)

@@ -80,7 +80,10 @@ class Twins(AbstractMatcher):
             whole = None
             if first.whole is not None and second.whole is not None:
                 whole = torch.cat([first.whole, second.whole], -1)
-            return Fragments(torch.cat([first.vectors, second.vectors], -1), first.mask, whole)
+            edges = None
+            if first.edges is not None and second.edges is not None:
+                edges = torch.cat([first.edges, second.edges], -1)
+            return Fragments(torch.cat([first.vectors, second.vectors], -1), first.mask, whole, edges=edges)
         # The product of joined unit vectors is then the mean of the two cosines.
         scale = math.sqrt(0.5) if self.is_embedding else 1.0
         return torch.cat([first, second], -1) * scale
@@ -88,6 +91,6 @@ class Twins(AbstractMatcher):
     def _parts(self, joined: Any) -> Sequence[Any]:
         if not isinstance(joined, Fragments):
             return joined.chunk(2, -1)
-        wholes = (None, None) if joined.whole is None else joined.whole.chunk(2, -1)
-        both = zip(joined.vectors.chunk(2, -1), wholes)
-        return [replace(joined, vectors=own, whole=whole, gram=None) for own, whole in both]
+        wholes, edges = ((None, None) if part is None else part.chunk(2, -1) for part in (joined.whole, joined.edges))
+        both = zip(joined.vectors.chunk(2, -1), wholes, edges)
+        return [replace(joined, vectors=own, whole=whole, gram=None, edges=graph) for own, whole, graph in both]

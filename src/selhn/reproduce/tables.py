@@ -99,6 +99,8 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     "SAF": ("saf",),
     "SGR": ("sgr",),
     "IMRAM": ("imram",),
+    "GSMN": ("gsmn_dense", "gsmn_sparse"),
+    "CMCAN": ("cmcan",),
 }
 
 

@@ -86,6 +86,10 @@ _BFAN = _schedules(Schedule(15, (), 2e-4), Schedule(20, (15,), 5e-4), Schedule(1
 _SGR = _schedules(Schedule(40, (30,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _SAF = _schedules(Schedule(30, (20,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _VSRN = _schedules(Schedule(30, (10, 20), 2e-4), Schedule(30, (15,), 2e-4), Schedule(30, (15,), 2e-4))
+_GSMN = _schedules(Schedule(30, (15,), 2e-4, 64), Schedule(20, (5, 10, 15), 5e-4, 32), Schedule(30, (15,), 2e-4, 64))
+_GSMN_SMOOTH: SettingsByData = {"coco": {"smooth": 10.0}}
+# The authors give no settings for COCO: those of SGR there.
+_CMCAN = _schedules(Schedule(60, (40,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), Schedule(20, (10,), 5e-4))
 # Official: three stages, from the weights of the one before, the later two with SGD, in epochs of one caption per
 # image. Here each form is trained from the start, with the optimiser and the rates of the first stage.
@@ -133,6 +137,9 @@ SYSTEMS: Mapping[str, System] = {
     "imram_image": _cross_attention("Image-IMRAM", _SCAN, by_data=_IMRAM_SMOOTH),
     "imram": _cross_attention("IMRAM", _SCAN, "484.2", by_data=_IMRAM_SMOOTH),
     "naaf": _cross_attention("NAAF", _NAAF),
+    "gsmn_dense": _cross_attention("GSMN (dense)", _GSMN, by_data=_GSMN_SMOOTH),
+    "gsmn_sparse": _cross_attention("GSMN (sparse)", _GSMN, by_data=_GSMN_SMOOTH),
+    "cmcan": _cross_attention("CMCAN", _CMCAN, "507.8", by_data=_REGIONS),
 }
 
 RECIPES: Mapping[str, tuple[str, str]] = {

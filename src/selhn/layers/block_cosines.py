@@ -1,0 +1,71 @@
+"""Cosines of a query fragment with what it attends to, block by block of their numbers: the node level of GSMN.
+
+The attended vectors of all pairs of image and text, d numbers per fragment, are made for a few contexts at a
+time, reduced to two numbers per block, and made again in the backward pass.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.kernels.cross_scores import EPSILON
+
+# Attended vectors of so many bytes at a time: what a CPU's cache holds, about, and what fills a GPU.
+CHUNK_BYTES = {"cpu": 2**22, "cuda": 2**28}
+
+
+def block_cosines(
+    weights: Float[Tensor, "C q L K"], contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int
+) -> Float[Tensor, "C q L b"]:
+    """`cos(q[block], x[block])` of x = sum_k w_k c_k; all queries (q = Q), or query c with context c (q = 1)."""
+    aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
+    flat = queries if aligned else queries.flatten(0, 1)[None]
+    dot, square = _InBlocks.apply(weights.flatten(1, 2), contexts, flat, blocks)
+    lengths = flat.unflatten(2, (blocks, -1)).square().sum(3).clamp(min=1e-30).sqrt()
+    cosines = dot / (lengths * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
+    return cosines.unflatten(1, weights.shape[1:3])
+
+
+def _chunks(weights: Tensor, queries: Tensor) -> list[tuple[slice, slice]]:
+    """Some contexts, and the queries that look at them."""
+    bytes_each = queries.element_size() * weights.shape[1] * queries.shape[2]
+    step = max(1, CHUNK_BYTES.get(weights.device.type, 2**22) // max(1, bytes_each))
+    some = [slice(first, first + step) for first in range(0, len(weights), step)]
+    return [(contexts, contexts if len(queries) == len(weights) else slice(None)) for contexts in some]
+
+
+class _InBlocks(torch.autograd.Function):
+    """(w, c, q) -> q . x and x . x in every block, x = sum_k w_k c_k.
+
+    With the gradients a of the first and b of the second: dL/dx = a q + 2 b x, dL/dq = a x.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, contexts: Tensor, queries: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+        dot = weights.new_empty(*weights.shape[:2], blocks)
+        square = torch.empty_like(dot)
+        for some, own in _chunks(weights, queries):
+            attended = torch.bmm(weights[some], contexts[some]).unflatten(2, (blocks, -1))
+            torch.sum(attended * queries[own].unflatten(2, (blocks, -1)), 3, out=dot[some])
+            torch.sum(attended.square_(), 3, out=square[some])
+        ctx.save_for_backward(weights, contexts, queries)
+        ctx.blocks = blocks
+        return dot, square
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_dot: Tensor, grad_square: Tensor) -> tuple[Tensor | None, ...]:
+        weights, contexts, queries = ctx.saved_tensors
+        grad_weights, grad_contexts = torch.empty_like(weights), torch.empty_like(contexts)
+        grad_queries = torch.zeros_like(queries)
+        for some, own in _chunks(weights, queries):
+            attended = torch.bmm(weights[some], contexts[some]).unflatten(2, (ctx.blocks, -1))
+            by_query = (attended * grad_dot[some, :, :, None]).flatten(2)
+            grad_queries[own] += by_query if own == some else by_query.sum(0, keepdim=True)
+            looked = queries[own].unflatten(2, (ctx.blocks, -1)) * grad_dot[some, :, :, None]
+            grad = attended.mul_(2 * grad_square[some, :, :, None]).add_(looked).flatten(2)
+            grad_weights[some] = torch.bmm(grad, contexts[some].transpose(1, 2))
+            grad_contexts[some] = torch.bmm(weights[some].transpose(1, 2), grad)
+        return grad_weights, grad_contexts, grad_queries, None

@@ -1,0 +1,157 @@
+"""CMCAN: Zhang et al., Show Your Faith: Cross-Modal Confidence-Aware Network for Image-Text Matching, AAAI 2022.
+
+As in SGRAF, a pair becomes nodes; here words look at regions and regions at words, and every region has a
+confidence, how much of what is around it the text speaks of:
+
+    t_n = unit(ReLU(W_t (a_n - w_n)^2))     of word n and what it attends to
+    r_m = unit(ReLU(W_r (a_m - v_m)^2))     of region m and what it attends to
+    g   = unit(ReLU(W_g (v - t)^2))         of the two pooled vectors
+    c_m = sigmoid(LN_m(W_c (g * unit(ReLU(W_p (p_m - t)^2)))))
+
+p_m is pooled over region m and its neighbours. The nodes g, t_n and the nodes g, c_m r_m reason apart, as in
+SGR; the score is sigmoid(W [x; y]) of what comes out of both.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from selhn.layers import Fragments, products, projected_differences, score_in_blocks, turned, unit, unit_attention
+from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.cross_attention import CrossAttention
+from selhn.models.scan import shown_attention
+from selhn.models.sgraf import GraphReasoning, SelfAttentionPool, with_pooling
+
+
+class NeighbourPool(SelfAttentionPool):
+    """Beside the vector of the whole image, edges whose sums are vectors of each region and its neighbours.
+
+    p_m = sum over j of softmax_j(l_j) v_j / |sum over all of softmax(l) v|, with the logits l of the whole.
+    """
+
+    def __init__(self, dim: int, dropout: float, num_regions: int, neighbours: int):
+        super().__init__(dim, dropout, num_regions)
+        self.neighbours = neighbours
+
+    def forward(self, fragments: Fragments, adjacency: Shaped[Tensor, "n K K"] | None = None) -> Fragments:
+        assert adjacency is not None  # the model declares that it needs it
+        mask, logits = fragments.mask, self.logits(fragments)
+        whole = self.pooled(fragments.vectors, logits)
+        near = adjacency.bool() & mask[:, None] & mask[:, :, None]
+        near = near & (near.cumsum(2) <= self.neighbours)
+        # Official: a region takes the place of each neighbour that it lacks, and then counts several times.
+        itself = torch.eye(mask.shape[1], dtype=torch.int64, device=mask.device)
+        times = near + itself * (self.neighbours - near.sum(2, keepdim=True))
+        logits = logits.masked_fill(~mask, 0)[:, None] + times.to(logits.dtype).log()
+        # Official: divided by the length of the vector of the whole.
+        length = torch.linalg.vector_norm(whole, dim=1) + 1e-8
+        edges = logits.softmax(2) / length[:, None, None]
+        return Fragments(fragments.vectors, mask, unit(whole), edges=edges[..., None])
+
+
+class ConfidentReasoning(nn.Module):
+    """The logits of CMCAN, from fragments with a pooled vector each, and images with edges."""
+
+    pairs_apart = True
+
+    def __init__(self, dim: int, sim_dim: int, num_regions: int, steps: int, smooth: float):
+        super().__init__()
+        self.smooth = smooth
+        self.by_word, self.by_region, self.around, self.whole = (xavier(dim, sim_dim) for _ in range(4))
+        self.confidence = xavier(sim_dim, 1)
+        # It adds the same to all regions, which the norm takes away; published weights have it.
+        self.confidence.bias.requires_grad_(False)
+        self.norm = nn.LayerNorm(num_regions)
+        self.textual, self.visual = (GraphReasoning(sim_dim, steps) for _ in range(2))
+        self.last = xavier(2 * sim_dim, 1)
+
+    def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
+        if aligned:
+            return self._logits(images, texts, aligned)[0]
+        (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.whole.out_features
+        # Products, differences of width d, and passes over nodes.
+        places = num_words + 2 * num_regions
+        cost = 4 * (12 * num_regions * num_words + places * (4 * dim + 20 * sim_dim))
+        return score_in_blocks(self._logits, images, texts, cost)
+
+    def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
+        return shown_attention(images, texts, self.smooth)
+
+    def _logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
+        """With `aligned`, i = 1: each image with its own text."""
+        assert images.whole is not None
+        assert images.edges is not None
+        assert texts.whole is not None
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            dots = products(images.vectors, texts.vectors, aligned)
+            back = dots.transpose(1, 2) if aligned else turned(dots)
+            to_regions = unit_attention(images, texts, self.smooth, aligned, dots)
+            to_words = unit_attention(texts, images, self.smooth, aligned, back)
+            around = images.edges[..., 0] @ images.vectors
+        pooled = images.whole[None] if aligned else images.whole[:, None]
+        whole = unit(self.whole((pooled - texts.whole).square()).relu())
+        words = self._compared(to_regions, images.vectors, texts.vectors, self.by_word)
+        textual, _ = self.textual(_with(whole, words), _and_whole(texts.mask))
+        # From here on texts come first: nodes of regions have the mask of their image.
+        turned_whole = whole if aligned else whole.transpose(0, 1)
+        whole_text = to_words.new_ones(*to_words.shape[:3], 1)
+        near = self._compared(whole_text, texts.whole[:, None], around, self.around)
+        confidence = self._confidence(near * turned_whole[:, :, None], images.mask)
+        regions = self._compared(to_words, texts.vectors, images.vectors, self.by_region) * confidence
+        visual, _ = self.visual(_with(turned_whole, regions), _and_whole(images.mask))
+        both = torch.cat([textual, visual if aligned else visual.transpose(0, 1)], 2)
+        with torch.autocast(both.device.type, enabled=False):
+            return self.last(both.to(self.last.weight.dtype)).squeeze(2)
+
+    def _compared(
+        self,
+        weights: Float[Tensor, "C q L K"],
+        contexts: Float[Tensor, "C K d"],
+        queries: Float[Tensor, "Q L d"],
+        layer: nn.Linear,
+    ) -> Float[Tensor, "c Q L s"]:
+        """unit(ReLU(W (a - q)^2)) of each fragment and what it attends to; c = 1 if they are aligned (q = 1)."""
+        aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
+        flat = queries if aligned else queries.flatten(0, 1)[None]
+        found = unit(projected_differences(weights.flatten(1, 2), contexts, flat, layer).relu())
+        return found[None] if aligned else found.unflatten(1, weights.shape[1:3])
+
+    def _confidence(
+        self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]
+    ) -> Float[Tensor, "c I M 1"]:  # fmt: skip
+        """sigmoid(LN(W_c x)), the norm over the regions that an image has."""
+        logits = self.confidence(near).squeeze(3).to(near.dtype)
+        count = mask.sum(1, keepdim=True).clamp(min=1)
+        mean = logits.masked_fill(~mask, 0).sum(2, keepdim=True) / count
+        centred = (logits - mean).masked_fill(~mask, 0)
+        scale = (centred.square().sum(2, keepdim=True) / count + self.norm.eps).rsqrt()
+        places = mask.shape[1]
+        return (centred * scale * self.norm.weight[:places] + self.norm.bias[:places]).sigmoid()[..., None]
+
+
+def _with(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:
+    """X = 1 + L nodes: that of the whole, then the others."""
+    return torch.cat([whole[:, :, None], local], 2)
+
+
+def _and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
+    return pad(mask, (1, 0), value=True)
+
+
+@builder
+def cmcan(
+    common: WordSettings,
+    sim_dim: int = 256,
+    num_regions: int = 36,
+    steps: int = 3,
+    smooth: float = 9.0,
+    dropout: float = 0.4,
+    neighbours: int = 5,
+) -> CrossAttention:
+    """CMCAN: similarity graph reasoning in both directions, with a confidence for each region."""
+    head = ConfidentReasoning(common.dim, sim_dim, num_regions, steps, smooth)
+    pool = NeighbourPool(common.dim, dropout, num_regions, neighbours)
+    model = with_pooling(head, common, pool, dropout)
+    model.side = {"adjacency": True}
+    return model

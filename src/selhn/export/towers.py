@@ -95,7 +95,7 @@ def describe_towers(model: AbstractMatcher, differences: dict[Side, float], abou
     """All that a program needs to know to use the files without selhn."""
     first = model.both[0] if isinstance(model, Twins) else model
     order = isinstance(first, VSEpp) and first.order
-    unit_images = not (isinstance(first, VSEpp) and not first.normalise_images)
+    unit_images = bool(getattr(first, "normalise_images", True))
     return {
         "format": FORMAT,
         "model": {"name": model.name or type(model).__name__, "digest": digest_of(model), **about},
@@ -138,10 +138,17 @@ def _most_places(model: AbstractMatcher) -> int | None:
     return getattr(model.tokenizer, "max_length", None)
 
 
+def _fixed_places(model: AbstractMatcher, tower: Tower) -> int | None:
+    """The number of regions, if a model takes images of one number only (CVSE)."""
+    return model.settings.get("num_regions") if tower.side == "image" else None
+
+
 def _graph(model: AbstractMatcher, tower: Tower) -> Any:
     """The ONNX model of one tower, for any number of items and places."""
     values, mask = _sample(model, tower, *EXPORTED_SHAPE, seed=0)
-    any_size = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    any_size = {0: torch.export.Dim.DYNAMIC}
+    if _fixed_places(model, tower) is None:
+        any_size[1] = torch.export.Dim.DYNAMIC
     module = _OneSide(with_exported_grus(model), tower).eval()
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
@@ -181,6 +188,7 @@ def _sample(
 ) -> tuple[Float[Tensor, "n M F"] | Int[Tensor, "n N"], Bool[Tensor, "n _"]]:
     """Random items, the first of full length, the others padded; masks of images have holes too."""
     generator = torch.Generator().manual_seed(seed)
+    places = _fixed_places(model, tower) or places
     lengths = torch.randint(1, places + 1, (rows,), generator=generator)
     lengths[0] = places
     mask = torch.arange(places) < lengths[:, None]

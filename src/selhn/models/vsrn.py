@@ -129,8 +129,10 @@ class VSRN(AbstractMatcher):
 
 def to_front(mask: RegionMask) -> tuple[RegionMask, Tensor]:
     """The mask with all that is real in front, and the places that its items come from; their order stays."""
-    front, order = mask.to(torch.uint8).sort(dim=1, descending=True, stable=True)
-    return front.bool(), order
+    places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+    number = mask.sum(1, keepdim=True)
+    goes_to = torch.where(mask, mask.cumsum(1) - 1, number + (~mask).cumsum(1) - 1)
+    return places < number, torch.zeros_like(goes_to).scatter(1, goes_to, places)
 
 
 @builder

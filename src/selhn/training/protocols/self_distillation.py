@@ -1,4 +1,4 @@
-"""Self-distillation: the average of the model's own weights as its teacher (`distil=1 ema=0.999`)."""
+"""Self-distillation: the average of the model's own weights as its teacher (`distil=0.3 ema=0.999`)."""
 
 import torch
 from jaxtyping import Float

@@ -32,7 +32,7 @@ class Albums:
     def __init__(self, index: Path, store: Store):
         self.folder, self.store = index, store
         self.path = index / "albums.json"
-        self._found: tuple[object, Mapping[str, list[str]]] = (None, {})
+        self._found: tuple[str, Mapping[str, list[str]]] = ("", {})
 
     @property
     def stamp(self) -> str:
@@ -45,12 +45,17 @@ class Albums:
 
     def all(self) -> Mapping[str, list[str]]:
         """The names of all albums, each with the ids of those of its items that are in the index."""
-        now = self.stamp, self.store.generation
-        if self._found[0] != now:
+        return self._now()[1]
+
+    def _now(self) -> tuple[str, Mapping[str, list[str]]]:
+        """The same with a name for this state of file and index."""
+        known, now = self._found, f"{self.stamp} {self.store.generation}"
+        if known[0] != now:
             albums = self._located(self._read())
             there = self.store.get({one for members in albums.values() for one in members})
-            self._found = now, {name: [one for one in own if one in there] for name, own in albums.items()}
-        return self._found[1]
+            known = now, {name: [one for one in own if one in there] for name, own in albums.items()}
+            self._found = known
+        return known
 
     def change(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = (), new_name: str = "") -> None:
         """Add items to an album, which is created if needed, remove some from it, or give it another name."""
@@ -84,7 +89,10 @@ class Albums:
             return Not(self.resolve(filter.inner))
         if isinstance(filter, Several):
             return replace(filter, filters=tuple(map(self.resolve, filter.filters)))
-        if not isinstance(filter, Comparison) or filter.field != "album" or not (albums := self.all()):
+        if not isinstance(filter, Comparison) or filter.field != "album":
+            return filter
+        state, albums = self._now()
+        if not albums:
             return filter
         if filter.operator == "!=":
             return Not(self.resolve(replace(filter, operator="=")))
@@ -92,7 +100,7 @@ class Albums:
         named = [name for name in albums if OPERATORS[filter.operator](name, value)]
         if not named:
             raise _no_album(filter.value, albums)
-        return OneOf(f"{named} {self._found[0]}", frozenset(one for name in named for one in albums[name]))
+        return OneOf(f"{named} {state}", frozenset(one for name in named for one in albums[name]))
 
     def _writing(self) -> AbstractContextManager[None]:
         return writing(self.folder, wait=PATIENCE, name="albums.lock")

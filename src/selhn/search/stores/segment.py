@@ -24,7 +24,7 @@ from selhn.search.items import PLURAL, Kind, Record, date_of
 from selhn.search.stores.checked_files import check_content, check_length, open_rows, write_file, write_rows
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import Vectors
-from selhn.search.where import Filter
+from selhn.search.where import Filter, OneOf
 
 LINES_FILE = "items.jsonl"
 CHECKED_AT_ONCE = 16 * 2**20
@@ -140,7 +140,10 @@ class Segment:
         if name not in self._chosen:
             if len(self._chosen) >= FILTERS_KEPT:
                 self._chosen.pop(next(iter(self._chosen)), None)
-            found = [filter(self.lines[row]) for row in range(len(self.lines))]
+            if isinstance(filter, OneOf):  # known without reading the records
+                found = [name in filter.ids for name in self.lines.ids]
+            else:
+                found = [filter(self.lines[row]) for row in range(len(self.lines))]
             self._chosen[name] = torch.tensor(found, dtype=torch.bool)
         return self._chosen[name]
 

@@ -56,7 +56,8 @@ class Identity:
             raise SelhnError(
                 f"{path} was made with another version of the model {self.about['model']!r}, whose vectors have "
                 "nothing to do with those of this one: rename that folder and make it again with `selhn index`; "
-                "features of pictures that are in the cache are not computed again"
+                "features of pictures that are in the cache are not computed again, and albums stay if you then copy "
+                "albums.json from the old folder into the new one"
             )
         if own.model != self.model:
             raise SelhnError(

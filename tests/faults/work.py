@@ -126,6 +126,35 @@ def of_index(folder):
     return index.ids(), vectors, [index.get(name) for name in index.ids()], index.search("word1 word2", k=30)
 
 
+# Albums of an index
+
+
+def small_index(folder):
+    index = Index.create(small_model(), folder / "index")
+    index.add(item(n) for n in range(6))
+    index.albums.change("Trip", add=["item0"])
+
+
+def fill_albums(folder):
+    albums = Index.load(folder / "index").albums
+    albums.change("Trip", add=["item1", "item2"])
+    albums.change("Home", add=["item3"])
+    albums.change("Home", new_name="House" if "House" not in albums.all() else "")
+    albums.change("House", add=["item4"])
+    if "Home" in albums.all():
+        albums.delete("Home")
+
+
+def albums_kept(folder):
+    """Each item of each album; an album that is given another name counts by its items."""
+    return {one for ids in Index.load(folder / "index").albums.all().values() for one in ids}
+
+
+def of_albums(folder):
+    index = Index.load(folder / "index")
+    return sorted((name, sorted(ids)) for name, ids in index.albums.all().items()), index.count("album = Trip")
+
+
 # Scores, exports, tables of the paper
 
 
@@ -195,6 +224,7 @@ def of_reproduce(folder):
 
 
 WORK = {
+    "albums": Work(fill_albums, albums_kept, of_albums, small_index, slow=True),
     "train": Work(train_run, steps_done, of_run),
     "resume": Work(train_run, steps_done, of_run, begin_run),
     "save": Work(

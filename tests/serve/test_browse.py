@@ -283,8 +283,11 @@ def test_favourites_and_albums(open_page, server):
     page.get_by_label("Album", exact=True).select_option("Favourites")
     expect(page.locator(".loved")).to_have_count(3)
     page.locator(".open").first.focus()
+    page.evaluate("document.querySelectorAll('.card img')[1].kept = true")
     page.keyboard.press("f")
     expect(page.locator("#status")).to_contain_text("2 pictures in Favourites.")
+    expect(page.locator(".open").first).to_be_focused()
+    assert page.evaluate("document.querySelector('.card img').kept"), "pictures that stay are not loaded again"
 
 
 def test_duplicates_in_groups(page):

@@ -9,7 +9,7 @@ const UNKNOWN = 4 / 3;
 const EMPTY = { rows: [], heads: [], lefts: [], widths: [], height: 0 };
 const MOST_FLYING = 12; // pictures that are on their way at a time
 const cards = new Map(), heads = new Map(), waitingPictures = [];
-let act, source = null, plan = EMPTY, current = 0, frame = 0, flying = 0, waiting, learning, before = { y: 0, time: 0 };
+let act, source = null, plan = EMPTY, current = 0, frame = 0, flying = 0, loaded = new Map(), waiting, learning, before = { y: 0, time: 0 };
 
 export function startGrid(actions) {
   act = actions;
@@ -20,6 +20,8 @@ export function startGrid(actions) {
 }
 
 export function setSource(shown) {
+  const focused = shown?.total && $("grid").contains(document.activeElement) ? Math.min(current, shown.total - 1) : null;
+  loaded = new Map([...cards.values()].map((made) => [made.dataset.id, made.querySelector("img.come")]));
   source = shown;
   plan = EMPTY;
   current = 0;
@@ -29,6 +31,7 @@ export function setSource(shown) {
     source.failed = () => { if (source === shown) draw(); };
   }
   arrange();
+  if (focused !== null) focusCard(focused);
 }
 
 const width = () => Math.floor($("grid").clientWidth);
@@ -144,7 +147,12 @@ function fill(place) {
   made.dataset.id = item.id;
   const words = headline(item), open = made.querySelector(".open"), frame = open.firstChild;
   open.setAttribute("aria-label", words);
-  if (item.picture) frame.append(picture(place, item, made, frame));
+  const there = loaded.get(item.id); // shown before the change of what is shown: nothing flickers
+  if (there) {
+    loaded.delete(item.id);
+    frame.append(there);
+    learn(place, there);
+  } else if (item.picture) frame.append(picture(place, item, made, frame));
   else none(frame, item.captions[1] ?? words);
   open.append(el("span", { class: "line", "aria-hidden": "true" }, el("span", { class: "caption" }, words),
     item.score === undefined ? null : el("span", { class: "score" }, number(item.score))));
@@ -162,15 +170,19 @@ function none(frame, words) {
   frame.replaceChildren(words);
 }
 
+function learn(place, image) {
+  if (source.shape(place)) return;
+  source.learn(place, image.naturalWidth / image.naturalHeight);
+  clearTimeout(learning);
+  learning = setTimeout(arrange, 150);
+}
+
 function picture(place, item, made, frame) {
   let again = true;
   const image = el("img", { alt: "", decoding: "async", onload: () => {
     landed();
     image.classList.add("come");
-    if (source?.item(place) !== item || source.shape(place)) return;
-    source.learn(place, image.naturalWidth / image.naturalHeight);
-    clearTimeout(learning);
-    learning = setTimeout(arrange, 150);
+    if (source?.item(place) === item) learn(place, image);
   }, onerror: () => {
     landed();
     if (again) setTimeout(() => wait(made, ask), 1200); // the service may have been busy

@@ -13,7 +13,7 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +31,9 @@ from selhn.eval import recall_from_embeddings
 from selhn.losses import AbstractLoss, create_loss
 from selhn.models import VSE, create_model
 from selhn.pictures.ready import HEADS_FILE, LEFT, RIGHT, SCALE, WORD_VECTORS, adapted
+from selhn.search.calibration import content_words, make_questions
+from selhn.search.fit import words_of
+from selhn.text import Tokenizer
 from selhn.training import TrainConfig, get_recipe, override
 from selhn.training.average import WeightAverage
 from selhn.training.capture import Stepper, recording_stream
@@ -58,6 +61,8 @@ class Settings:
     """Weight of the ensemble's scores, at a temperature of 0.05."""
     spans: float = 0.2
     """Share of captions of which a few words in a row are taken."""
+    words: float = 0.0
+    """Share of captions of which one or two words are taken, as people ask."""
     epochs: int = 16
     batch_size: int = 256
     lr: float = 2e-3
@@ -128,6 +133,33 @@ def spans(tokens: Tensor, mask: Tensor, share: float, generator: torch.Generator
     return torch.where(cut, tokens.gather(1, source), tokens), torch.where(cut, place < width + 2, mask)
 
 
+def single_words(
+    tokens: Tensor, mask: Tensor, tells: Tensor, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Some texts cut down to one or two of the words that say what is in the picture, in their order."""
+    device, (batch, most) = tokens.device, tokens.shape
+    draw = torch.rand(batch, most, device=device, generator=generator).masked_fill(~(mask & tells[tokens.long()]), 0)
+    chance = torch.rand(batch, 2, device=device, generator=generator)
+    found, places = draw.topk(2, 1)
+    two = (chance[:, :1] < 0.5) & (found[:, 1:] > 0)
+    first = torch.where(two, places.amin(1, keepdim=True), places[:, :1])
+    end = mask.sum(1, keepdim=True) - 1
+    source = torch.cat([torch.zeros_like(first), first, torch.where(two, places.amax(1, keepdim=True), end), end], 1)
+    source = torch.cat([source, end.expand(-1, most - 4)], 1)
+    cut = (chance[:, 1:] < share) & (found[:, :1] > 0) & (end > 3)
+    short = torch.arange(most, device=device) < torch.where(two, 4, 3)
+    return torch.where(cut, tokens.gather(1, source), tokens), torch.where(cut, short, mask)
+
+
+def telling_tokens(tokenizer: Tokenizer, captions: Sequence[str]) -> Tensor:
+    """Which tokens are whole words that say what is in a picture."""
+    tells = torch.zeros(tokenizer.size, dtype=torch.bool)
+    words = sorted({word for caption in captions for word in words_of(caption) if content_words(word)})
+    tokens, mask = tokenizer.encode(words)
+    tells[tokens[mask.sum(1) == 3, 1].long()] = True
+    return tells
+
+
 def adapted_model(minilm: str, feature_dim: int, settings: Settings) -> VSE:
     """RVSE++ on MiniLM, whose word vectors stay as they are."""
     model = create_model("rvsepp", bert=minilm, feature_dim=feature_dim, dim=settings.dim)
@@ -167,6 +199,12 @@ class Training:
         features = Views(codes.to(self.device), projection, settings.stored)
         train = Split("train", features, captions, owners, names)
         self.dev_split = data.dev
+        questions = make_questions(data.dev, data.train)
+        asked = questions.of("word")
+        self.words = [text for text, is_word in zip(questions.texts, asked.tolist()) if is_word]
+        self.words_match = questions.matches[asked].to(self.device)
+        assert self.model.tokenizer is not None
+        self.tells = telling_tokens(self.model.tokenizer, data.train.captions).to(self.device)
         files = [load_file(path) for path in arguments.teachers] if settings.teach else []
         self.teachers = {}
         for name in files[0] if files else ():  # the mean of their scores is one product of all their vectors
@@ -174,7 +212,6 @@ class Training:
             self.teachers[name] = together * len(files) ** -0.5
         half = self.device.type == "cuda"
         changed = Augmentation(settings.drop_regions, settings.corrupt_words)
-        assert self.model.tokenizer is not None
         self.batches = Batches(train, self.model.tokenizer, settings.batch_size, augmentation=changed,
                                seed=settings.seed, device=self.device, token_step=4 if half else 1,
                                dtype=torch.bfloat16 if half else torch.float32)  # fmt: skip
@@ -193,7 +230,9 @@ class Training:
     def _step(self, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
         settings = self.settings
         batch = self.batches.assemble_seeded(pairs._replace(regions=None, region_mask=None), num_tokens)
-        tokens, mask = spans(batch.tokens, batch.token_mask, settings.spans, self.batches.generator)
+        generator = self.batches.generator
+        tokens, mask = spans(batch.tokens, batch.token_mask, settings.spans, generator)
+        tokens, mask = single_words(tokens, mask, self.tells, settings.words, generator)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             images = self.model.encode_images(batch.regions, batch.region_mask)
             texts = self.model.encode_texts(tokens, mask)
@@ -216,9 +255,11 @@ class Training:
 
     @torch.no_grad()
     def measure(self, model: VSE) -> dict[str, float]:
-        """RSUM on dev for each kind of features; R@1 of short captions; RSUM of the narrow vectors."""
+        """For each kind of features of dev: RSUM, R@1 of short captions, average precision of words, narrow vectors."""
         device, split = self.device, self.dev_split
         texts = embed_texts(model, split, device)
+        tokens, mask = model.tokenize(self.words)
+        words = model.encode_texts(tokens.to(device), mask.to(device)).float()
         found: dict[str, float] = {}
         short = torch.tensor([len(caption.split()) <= SHORT for caption in split.captions])
         for name, features in self.dev.items():
@@ -228,6 +269,10 @@ class Training:
             found[f"{name}_t2i"] = round(metrics.t2i[1], 2)
             best = (texts @ images.T).argmax(1).cpu()
             found[f"{name}_short"] = round(100 * float((best == split.image_of_text)[short].float().mean()), 2)
+            ranked = self.words_match.gather(1, (words @ images.T).argsort(1, descending=True)).float()
+            right = ranked.cumsum(1) / torch.arange(1, ranked.shape[1] + 1, device=device)
+            precision = (right * ranked).sum(1) / ranked.sum(1).clamp(min=1)
+            found[f"{name}_words"] = round(100 * float(precision[ranked.any(1)].mean()), 2)
             for width in self.settings.widths:
                 whole = recall_from_embeddings(narrow(images, width), narrow(texts, width), split.image_of_text)
                 found[f"{name}_{width}"] = round(whole.rsum, 2)

@@ -24,6 +24,7 @@ from selhn.layers import (
     Fragments,
     chunks,
     fragment_mean,
+    is_ragged,
     products,
     score_in_blocks,
     softmax_attention,
@@ -54,15 +55,16 @@ class Memory(nn.Module):
         both, bias = torch.cat([self.output.weight, self.gate.weight]), torch.cat([self.output.bias, self.gate.bias])
         of_query, of_seen = both[:, :dim], both[:, dim:]
         seen = linear(contexts.vectors, of_seen)
-        first = queries.vectors[:, :, None] if aligned else queries.vectors.transpose(0, 1)[None]
+        first = queries.vectors if aligned else queries.vectors.transpose(0, 1).flatten(0, 1)[None]
+        # The queries that remember: without padding where shapes are free, else all L q of them.
+        present = queries.mask[:, None, :, None] if aligned else queries.mask.T
+        rows = present.flatten().nonzero().squeeze(1) if is_ragged(first) and not aligned else None
+        first = first if rows is None else first.index_select(1, rows)
         known = linear(first, of_query, bias)
-        bytes_each = 4 * 2 * dim * queries.mask.shape[1] * (1 if aligned else len(queries))
         with torch.autocast(first.device.type, enabled=False):
             queries, dots = queries.with_gram(), products(contexts.vectors, queries.vectors, aligned)
-        # A query of padding is not zero once it remembers, and must not count in the norm over queries.
-        pad = ~(queries.mask[:, None, :, None] if aligned else queries.mask.T)
         scores, looks = [], []
-        for some in chunks(len(contexts), bytes_each, CHUNK_BYTES, first.device):
+        for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, first.device):
             own = some if aligned else slice(None)
             part, looking, memory, gates, now = contexts[some], queries[own], first[own], known[own], dots[some]
             by_step = []
@@ -73,29 +75,31 @@ class Memory(nn.Module):
                     by_step.append(fragment_mean(cosines, looking.mask))
                 if step + 1 == steps:
                     break
-                memory = self._remember(memory, gates, weights, seen[some])
+                flat = weights.flatten(2)
+                memory = _remembered(memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some])
                 memory = unit(memory) if normed else memory.to(first.dtype)
                 with torch.autocast(first.device.type, enabled=False):
-                    now = torch.bmm(part.vectors, memory.flatten(1, 2).transpose(1, 2)).view_as(weights)
-                    now = now.masked_fill(pad[own] if aligned else pad, 0)
+                    now = torch.bmm(part.vectors, memory.transpose(1, 2))
+                    now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
+                    # A query of padding is not zero once it remembers, and must not count in the norm over queries.
+                    now = now.view_as(weights).masked_fill(~(present[own] if aligned else present), 0)
                 if step + 2 < steps:
                     gates = linear(memory, of_query, bias)
             scores.append(torch.stack(by_step))
             looks.append(weights)
         return torch.cat(scores, 2 if aligned else 1), torch.cat(looks)
 
-    def _remember(
-        self,
-        memory: Float[Tensor, "c L q d"],
-        known: Float[Tensor, "c L q e"],
-        weights: Float[Tensor, "C M L q"],
-        seen: Float[Tensor, "C M e"],
-    ) -> Float[Tensor, "C L q d"]:
-        """`g q + (1 - g) o`, from W_q q + b and the W_x v of what may be seen."""
-        look = weights.flatten(2).transpose(1, 2).to(seen.dtype)
-        known = known.expand(len(seen), *known.shape[1:]).flatten(1, 2)
-        output, gate = torch.baddbmm(known, look, seen).view(len(seen), *memory.shape[1:3], -1).chunk(2, 3)
-        return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
+
+def _remembered(
+    memory: Float[Tensor, "c W d"],
+    known: Float[Tensor, "c W e"],
+    weights: Float[Tensor, "C M W"],
+    seen: Float[Tensor, "C M e"],
+) -> Float[Tensor, "C W d"]:
+    """`g q + (1 - g) o` of W queries, from W_q q + b and the W_x v of what may be seen."""
+    look = weights.transpose(1, 2).to(seen.dtype)
+    output, gate = torch.baddbmm(known.expand(len(seen), -1, -1), look, seen).chunk(2, 2)
+    return torch.lerp(output.tanh(), memory.to(output.dtype).expand_as(output), gate.sigmoid())
 
 
 class RecurrentAttention(nn.Module):

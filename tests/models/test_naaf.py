@@ -4,6 +4,7 @@ import pytest
 import torch
 from model_cases import make_batch, make_model
 
+from selhn.base.errors import SelhnError
 from selhn.layers import Fragments, unit
 from selhn.models import create_model, reference
 
@@ -53,6 +54,11 @@ def test_a_small_batch_leaves_no_threshold():
     model = create_model("naaf", **SIZES, dim=16, threshold=0.3, threshold_safe=0.2).double().train()
     assert model.head.mine(images, texts).unique().tolist() == [0.0, 0.3]
     assert model.head.thresholds.both().tolist() == [0.0, 0.0]
+
+
+def test_a_threshold_is_between_0_and_1():
+    with pytest.raises(SelhnError):
+        create_model("naaf", **SIZES, dim=16, threshold_safe=-0.1)
 
 
 def test_training_needs_pairs():

@@ -52,6 +52,8 @@ class Thresholds(nn.Module):
 
     def __init__(self, threshold: float, threshold_safe: float, alpha: float, min_words: int):
         super().__init__()
+        if not (0 <= threshold <= 1 and 0 <= threshold_safe <= 1):
+            raise SelhnError(f"the thresholds of naaf are {threshold} and {threshold_safe}: choose numbers from 0 to 1")
         self.alpha, self.min_words = alpha, min_words
         self.register_buffer("training_value", torch.tensor(float(threshold), dtype=torch.float64))
         self.register_buffer("safe_value", torch.tensor(float(threshold_safe), dtype=torch.float64))
@@ -136,7 +138,7 @@ class NegativeAwareAttention(nn.Module):
             dots = all_dots[some]
             matched = (softmax_attention(dots, part.mask, self.smooth) * dots).sum(1)
             best = self._best(dots, part)
-            each = matched + self._features(dots, part, threshold)
+            each = matched + self._features(dots, best, part, threshold)
             over = best - (threshold[:, 0] if aligned else threshold)
             if aligned:
                 each, over = each.permute(2, 1, 0), over.permute(2, 1, 0)
@@ -147,15 +149,14 @@ class NegativeAwareAttention(nn.Module):
         return (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
 
     def _features(
-        self, dots: Float[Tensor, "I M N q"], images: Fragments, threshold: Float[Tensor, "..."]
+        self, dots: Float[Tensor, "I M N q"], best: Float[Tensor, "I N q"], images: Fragments, threshold: Tensor
     ) -> Float[Tensor, "I N q"]:
         """f; 0 where no region is above the threshold."""
-        over = dots - threshold
-        outside = (over <= 0) | (log_mask(images.mask) != 0)
-        # Filled twice, for words without a region above it.
-        weights = (self.smooth * over).masked_fill(outside, -1e9).softmax(1).masked_fill(outside, 0)
+        # Padding has products of 0, and a threshold is not below 0.
+        weights = (self.smooth * dots).masked_fill(dots <= threshold, -1e9).softmax(1)
         # Official: not divided by the length of the word, which is 1.
-        return (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
+        features = (weights * dots).sum(1) / attended_squares(images, weights).sqrt().clamp(min=1e-8)
+        return features.masked_fill(best <= (threshold if threshold.ndim < 2 else threshold[:, 0]), 0)
 
     def _negative(self, over: Float[Tensor, "i N T"], texts: Fragments) -> Float[Tensor, "i N T"]:
         """n: what words lack to the threshold."""
@@ -181,7 +182,8 @@ class NegativeAwareAttention(nn.Module):
 
         def scores_of(some: slice, dots: Tensor, threshold: Tensor) -> Float[Tensor, "I t"]:
             threshold = threshold.to(dots.dtype)
-            each = self._features(dots, images, threshold) + (best[..., some] - threshold).clamp(max=0)
+            each = self._features(dots, best[..., some], images, threshold)
+            each = each + (best[..., some] - threshold).clamp(max=0)
             return matched[:, some] + fragment_mean(each, texts.mask[some])
 
         # What a text adds to the sums of `learnt`, for every image as the one that scores lowest: (T, I, 5).

@@ -12,6 +12,7 @@ OURS = {
     "pictures/two_towers.py::__init__": "read by other libraries, and named by the user",
     "pictures/indexing.py::example_facts": "shipped with the package",
     "pictures/ready/__init__.py::load_ready_model": "shipped with the package",
+    "pictures/decoder.py::_statm": "the system tells a process its own size",
     "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",

@@ -16,9 +16,10 @@ from selhn.eval import evaluate, score_split
 from selhn.export import export_towers
 from selhn.models import load_model
 from selhn.pictures import Library, index_pictures, load_extractor
-from selhn.pictures.backbones import Preprocessing
+from selhn.pictures.backbones import open_clip_name
 from selhn.pictures.dataset import picture_split
-from selhn.pictures.two_towers import Cropping, load_two_towers, preparation, preparation_of_open_clip
+from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
+from selhn.pictures.two_towers import TwoTowers, load_two_towers
 from selhn.search import Index
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", *["a", "red", "ball", "dog", "in", "the", "snow", "two"]]
@@ -201,6 +202,21 @@ def test_it_is_measured_on_a_data_set_of_pictures(made, photos, tmp_path):
     torch.testing.assert_close(score_split(model, split), expected, rtol=1e-4, atol=1e-5)
     again = load_extractor(f"embedding:transformers:{folder}")
     assert again.identity == model.extractor.identity
+
+
+def test_towers_that_do_not_meet(made):
+    """Told when the model is opened, and not at the first picture."""
+    _, folder = made
+    towers = load_model(f"transformers:{folder}").towers
+    towers.encode_pixels = lambda pixels: torch.zeros(len(pixels), 3)
+    with pytest.raises(SelhnError, match="x gives pictures 3 numbers and texts others"):
+        TwoTowers(towers, "x")
+
+
+def test_names_of_open_clip():
+    assert open_clip_name("ViT-B-32/laion2b_s34b_b79k") == ("ViT-B-32", "laion2b_s34b_b79k")
+    assert open_clip_name("RN50") == ("RN50", None)
+    assert open_clip_name("hf-hub:owner/model") == ("hf-hub:owner/model", None), "its slash is part of the name"
 
 
 def test_how_processors_prepare_pictures():

@@ -143,6 +143,7 @@ def test_or_binds_less_than_and():
         ("(" * 100 + "a=1" + ")" * 100, "brackets deep"),
         ("a = " + "x" * 20_000, "at most 10,000 are read"),
         ({}, "where is {}: write a filter"),
+        ({"year": {}}, "where is .*: write a filter"),
         ({"year": {"~": 3}}, "'~' for year is not an operator"),
         ({"year": {"in": 3}}, "`in` takes a list of values"),
     ],

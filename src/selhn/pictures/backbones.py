@@ -6,7 +6,6 @@ A picture is resized to the square that the model was trained on, so that a cell
 import importlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.onnx import import_onnxruntime
 from selhn.pictures.onnx_form import to_onnx
+from selhn.pictures.preparation import Preprocessing
 
 
 @runtime_checkable
@@ -35,30 +35,6 @@ class Backbone(Protocol):
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
         """The last map of some pictures, on the device of the model."""
         ...
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Squash to a square, then `(x - mean) / deviation` with x from 0 to 255."""
-
-    size: tuple[int, int]
-    """Height and width."""
-    mean: tuple[float, float, float]
-    deviation: tuple[float, float, float]
-
-    @classmethod
-    def of_shares(cls, size: Any, mean: Any, deviation: Any) -> "Preprocessing":
-        """From the numbers of other libraries, for x from 0 to 1; one size is used for both sides."""
-        height, width = (size, size) if isinstance(size, int) else size
-        return cls((height, width), tuple(255.0 * x for x in mean), tuple(255.0 * x for x in deviation))
-
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        height, width = self.size
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BICUBIC)
-        planes = bytearray().join(image.tobytes("raw", band) for band in "RGB")  # faster than to turn an array
-        pixels = torch.frombuffer(planes, dtype=torch.uint8).view(3, height, width).float()
-        return pixels.sub_(torch.tensor(self.mean)[:, None, None]).div_(torch.tensor(self.deviation)[:, None, None])
 
 
 class EfficientNetLite:
@@ -160,8 +136,8 @@ class OpenClip:
     def __init__(self, model: str, device: torch.device | str = "cpu"):
         library = import_library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
         self.name = f"open_clip:{model}"
-        architecture, _, weights = model.partition("/")
-        self.network: Any = library.create_model(architecture, pretrained=weights or None).eval().to(device)
+        architecture, weights = open_clip_name(model)
+        self.network: Any = library.create_model(architecture, pretrained=weights).eval().to(device)
         known = self.network.visual.preprocess_cfg
         self.prepare = Preprocessing.of_shares(known["size"], known["mean"], known["std"])
         self.device = torch.device(device)
@@ -209,6 +185,12 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
 def is_foreign(name: str) -> bool:
     """Whether the name is one of another library, which may download the model or open any folder."""
     return ":" in name
+
+
+def open_clip_name(model: str) -> tuple[str, str | None]:
+    """Architecture and weights of `MODEL/WEIGHTS`; hf-hub:OWNER/MODEL, which open_clip takes too, names both."""
+    name, slash, weights = ("", "", "") if ":" in model else model.partition("/")
+    return (name, weights) if slash else (model, None)
 
 
 def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:

@@ -14,8 +14,9 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
-from selhn.pictures.backbones import Backbone, Preprocessing, create_backbone
+from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
+from selhn.pictures.preparation import Preprocessing
 from selhn.pictures.ready import READY, load_ready_projection
 
 EMBEDDING = "embedding:"

@@ -6,7 +6,7 @@ index, the feature cache, the service and the evaluation work with these models 
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from selhn.base.errors import NotFound, SelhnError
 from selhn.base.untrusted import read_text
 from selhn.models import AbstractMatcher
 from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
-from selhn.pictures.backbones import Preprocessing, import_library
+from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
+from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
 from selhn.pictures.ready import READY
 from selhn.search.encoding import digest_of
 from selhn.text import TokenKinds, check_texts
@@ -34,26 +35,6 @@ LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, T
 """What the libraries raise for a name or for files that they cannot open."""
 MOST_TOKENS = 256
 """Longer texts are cut, even if a model has more positions."""
-RESAMPLING = {name: getattr(Image.Resampling, name.upper()) for name in ("nearest", "bilinear", "bicubic", "lanczos")}
-
-
-@dataclass(frozen=True)
-class Cropping:
-    """Resize the shorter side and cut the middle out, or squash; then as `Preprocessing`."""
-
-    last: Preprocessing
-    side: int | None
-    """Of the shorter side; None to squash."""
-    resampling: Image.Resampling
-
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        height, width = self.last.size
-        if self.side is None:
-            return self.last(image.resize((width, height), self.resampling))
-        size = [max(self.side, int(self.side * edge / min(image.size))) for edge in image.size]
-        image = image.resize((size[0], size[1]), self.resampling)
-        left, top = (size[0] - width) // 2, (size[1] - height) // 2
-        return self.last(image.crop((left, top, left + width, top + height)))
 
 
 class TowerTokenizer:
@@ -163,14 +144,14 @@ class OpenClipTowers(Towers):
     def __init__(self, model: str):
         super().__init__()
         library = import_library("open_clip", f"open_clip:{model}", "pip install open_clip_torch")
-        name, _, weights = model.partition("/")
+        name, weights = open_clip_name(model)
         folder = Path(model).expanduser()
         if folder.is_dir():
             if "trust_remote_code" in read_text(folder / "open_clip_config.json"):
                 raise SelhnError(f"{folder} asks to run code that comes with it (trust_remote_code): it is not opened")
-            name, weights = f"local-dir:{folder.resolve()}", ""
+            name, weights = f"local-dir:{folder.resolve()}", None
         with _offline() if folder.is_dir() else contextlib.nullcontext():
-            self.network: Any = library.create_model(name, pretrained=weights or None)
+            self.network: Any = library.create_model(name, pretrained=weights)
             self.words: Any = library.get_tokenizer(name)
         self.kind = f"open_clip:{type(self.network).__name__}"
         known = self.network.visual.preprocess_cfg
@@ -235,7 +216,11 @@ class TwoTowers(AbstractMatcher):
         self.towers, self.name, self.source = towers, towers.kind, source
         self.eval()
         self.settings = {"prepare": repr(towers.prepare)}
+        with torch.inference_mode():  # what it cannot do with pictures is said now, and not at the first of them
+            width = towers.encode_pixels(towers.prepare(Image.new("RGB", (8, 8)))[None]).shape[1]
         self.settings["feature_dim"] = self.embed_texts(["a"]).shape[1]
+        if width != self.settings["feature_dim"]:
+            raise SelhnError(f"{source} gives pictures {width} numbers and texts others: take CLIP or SigLIP")
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -290,39 +275,3 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
         if local_only:
             raise NotFound(f"the index names the model {source}, which cannot be opened here: {asks}") from error
         raise SelhnError(f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files") from error
-
-
-def preparation(settings: Mapping[str, Any], side: int) -> Preprocessing | Cropping:
-    """How pictures are prepared, from the settings of a processor of transformers."""
-    scaled = settings.get("do_normalize", True)
-    mean = settings.get("image_mean") or (0.5,) * 3 if scaled else (0.0,) * 3
-    deviation = settings.get("image_std") or (0.5,) * 3 if scaled else (1.0,) * 3
-    size, resampling = settings.get("size", side), Image.Resampling(settings.get("resample", 3))
-    crop = settings.get("crop_size", side) if settings.get("do_center_crop") else None
-    shortest = size.get("shortest_edge") if isinstance(size, dict) else size if crop is not None else None
-    return _prepared(shortest, crop or _sides(size, side), mean, deviation, resampling)
-
-
-def preparation_of_open_clip(known: Mapping[str, Any]) -> Preprocessing | Cropping:
-    """The same from the settings of open_clip."""
-    mode, size = known.get("resize_mode", "shortest"), known["size"]
-    if mode not in ("shortest", "squash"):
-        raise SelhnError(f"this model resizes pictures by {mode!r}, which selhn does not: take another")
-    shortest = min(_sides(size, 0)) if mode == "shortest" else None
-    return _prepared(shortest, size, known["mean"], known["std"], RESAMPLING[known.get("interpolation", "bicubic")])
-
-
-def _prepared(
-    shortest: int | None, size: Any, mean: Any, deviation: Any, resampling: Image.Resampling
-) -> Preprocessing | Cropping:
-    last = Preprocessing.of_shares(_sides(size, shortest or 0), mean, deviation)
-    if shortest is None and resampling == Image.Resampling.BICUBIC:
-        return last  # which the decoder can begin with
-    return Cropping(last, shortest, resampling)
-
-
-def _sides(size: Any, side: int) -> tuple[int, int]:
-    """Height and width, from any of the ways in which settings say them."""
-    if isinstance(size, Mapping):
-        return int(size.get("height", side)), int(size.get("width", side))
-    return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))

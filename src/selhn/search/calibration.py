@@ -27,7 +27,7 @@ TEXTS_AT_ONCE = 128
 RARE, FAMILIAR = 3, 100
 """Words in fewer training texts count as unknown, and from the second number on as known, whatever they are: how
 frequent dogs are in a data set says little about a library."""
-FAR = 10
+FAR = 11
 """One in so many of the pairs with low scores is used, with that weight."""
 _PLAIN = re.compile(
     r"a|an|the|of|in|on|at|by|with|and|or|is|are|was|were|be|being|been|to|from|into|onto|over|under|"
@@ -207,11 +207,11 @@ def learn_line(
     for kind in set(questions.kinds):
         weights[questions.of(kind)] = 1 / questions.of(kind).sum().double()
     far = ~questions.matches & (scores < scores.quantile(0.8, dim=1, keepdim=True))
-    drawn = torch.arange(scores.numel()).reshape(scores.shape) % (FAR + 1) == 0
+    drawn = torch.arange(scores.numel()).reshape(scores.shape) % FAR == 0
     row, column = (~far | drawn).nonzero().T
     number, own = scores[row, column].double()[:, None], features[row].double()
     target = questions.matches[row, column].double()
-    weight = weights[row] * torch.where(far[row, column], FAR + 1.0, 1.0)
+    weight = weights[row] * torch.where(far[row, column], float(FAR), 1.0)
     inputs = torch.cat([own, own * number], 1)
     found = _logistic(inputs, target, weight / weight.sum())
     return found[: len(FEATURES)], found[len(FEATURES) :]

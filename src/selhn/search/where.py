@@ -22,19 +22,14 @@ from dataclasses import dataclass, field
 from datetime import date
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.search.dates import as_time, read_date
 from selhn.search.items import Record, date_of
 
 LONGEST, DEEPEST, LOOKED_AT = 10_000, 50, 20_000
 MISSING = object()
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", re.ASCII)
-_DATE = re.compile(
-    r"([12]\d{3})(?:-(0?[1-9]|1[0-2])(?:-(0?[1-9]|[12]\d|3[01])(?:[ T](\d\d(?::\d\d(?::\d\d(?:\.\d{1,6})?)?)?))?)?)?\Z",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True)
@@ -47,8 +42,8 @@ class Comparison:
 
     def __call__(self, record: Record) -> bool:
         found = look_up(record, self.field)
-        if isinstance(found, str) and self.operator in _OF_DATES and _TIME.match(found):
-            return self._of_time(found.replace("T", " ", 1))
+        if self.operator in _OF_DATES and (time := as_time(found)) is not None:
+            return self._of_time(time)
         return OPERATORS[self.operator](found, self.value)
 
     def _of_time(self, found: str) -> bool:
@@ -139,20 +134,6 @@ OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 _OF_DATES = {"=", "!=", "<", "<=", ">", ">=", "in"}
 
 
-def read_date(value: Any) -> str | None:
-    """A year, month, day or time in the form in which times are stored; None if the value is not a date."""
-    return _read_date(str(value)) if isinstance(value, str | int) else None
-
-
-@lru_cache(256)
-def _read_date(value: str) -> str | None:
-    found = _DATE.match(value)
-    if found is None:
-        return None
-    *day, time = found.groups()
-    return "-".join(part.zfill(2) for part in day if part) + (f" {time}" if time else "")
-
-
 def look_up(record: Record, field: str) -> Any:
     """The value of a field, `MISSING` where there is none."""
     if field in record.metadata:
@@ -173,9 +154,11 @@ def read_filter(where: Where) -> Filter:
     """A filter from words, or from a mapping of fields to a value, a list of values, or {operator: value}."""
     if isinstance(where, str):
         return _Reader(where).read()
-    if not isinstance(where, Mapping) or not where:
+    fields = where.items() if isinstance(where, Mapping) else ()
+    filters = tuple(one for field, value in fields for one in _of_field(field, value))
+    if not filters:
         raise SelhnError(f"where is {where!r}: write a filter such as 'year >= 2020', or {{'year': 2020}}")
-    return Several(tuple(one for field, value in where.items() for one in _of_field(field, value)))
+    return Several(filters)
 
 
 def found_or_explained(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from selhn.search.where import Comparison, Filter, Not, OneOf, read_date
+from selhn.search.dates import read_date
+from selhn.search.where import Comparison, Filter, Not, OneOf
 
 NOTHING = 'key == ""'
 MOST_VALUES = 500

@@ -5,14 +5,13 @@ import json
 from faults.drill import run_drill
 from faults.read_calls import PACKAGE, reading_functions
 
-DECODER = ("decoder.py::allow_memory", "decoder.py::answer", "picture_headers.py::open_image")
+DECODER = ("decoder.py::_statm", "decoder.py::answer", "picture_headers.py::open_image")
 OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},
     "pictures/two_towers.py::__init__": "read by other libraries, and named by the user",
     "pictures/indexing.py::example_facts": "shipped with the package",
     "pictures/ready/__init__.py::load_ready_model": "shipped with the package",
-    "pictures/decoder.py::_statm": "the system tells a process its own size",
     "pictures/ready/__init__.py::load_ready_projection": "shipped with the package",
     "reproduce/comparison.py::reproduce": "reads back the page that it has just written, to print it",
     "reproduce/comparison.py::write_page": "joins the pages that it has just written",

@@ -80,9 +80,8 @@ def recipe(name: str) -> Wanted:
 VSEPP = Wanted("vsepp_hn", "vse_fc_hn", ("model=vsepp", "epochs=30", "lr=2e-4", "decay_at=[15]"))
 VSE_INFTY = Wanted("vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25"))
 """Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
-LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn", "": "hn"}
-"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN. Systems of other authors,
-of which the paper does not say the loss, have T-HN."""
+LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
+"""Of Table 1, and how recipes call them; a model is trained with any other as with SelHN."""
 MODELS: Mapping[str, tuple[str, ...]] = {
     "VSE (FC)": ("vse_fc",),
     "VSE (MLP)": ("vse_mlp",),
@@ -105,6 +104,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
 
 
 def _run(model: str, loss: str) -> Wanted:
+    loss = loss or "T-HN"  # which systems of other authors have, where the paper does not say
     if loss in LOSSES:
         return recipe(f"{model}_{LOSSES[loss]}")
     ours = loss.lower().replace("-", "_")

@@ -31,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -45,7 +46,10 @@ from selhn.layers import Fragments, unit
 from selhn.losses import TripletHN
 from selhn.models import AbstractMatcher, create_model, list_models
 from selhn.models.camp import MessagePassing
+from selhn.models.cmcan import ConfidentReasoning
+from selhn.models.gsmn import GraphMatching
 from selhn.models.imram import RecurrentAttention
+from selhn.models.matcher import taken_side
 from selhn.models.naaf import NegativeAwareAttention
 from selhn.models.scan import StackedAttention
 from selhn.text import Vocabulary
@@ -63,6 +67,8 @@ NAMES = [
     *list_models("imram*"),
     *list_models("camp*"),
     "naaf",
+    *list_models("gsmn_*"),
+    "cmcan",
 ]
 IMAGES_OF_CAMP = 5
 KINDS = ["loop", "one pass", "two pass"]
@@ -112,10 +118,9 @@ class CaptionLoop(nn.Module):
             parts = images.split(IMAGES_OF_CAMP)
             return torch.cat([self.expanded(part.vectors, texts) for part in parts])
         columns = []
-        wholes = [None] * len(texts) if texts.whole is None else texts.whole
-        for words, mask, whole in zip(texts.vectors, texts.mask, wholes, strict=True):
-            repeated = words[: int(mask.sum())].repeat(len(images), 1, 1)
-            columns.append(self.column(images, repeated, whole))
+        for text in texts.split(1):
+            own = text.trimmed()
+            columns.append(self.column(images, own.vectors.repeat(len(images), 1, 1), own))
         return torch.stack(columns, 1)
 
     def expanded(self, regions: Tensor, texts: Fragments) -> Tensor:
@@ -186,9 +191,49 @@ class CaptionLoop(nn.Module):
         activated = activated / (activated.square().sum(1, keepdim=True).sqrt() + 1e-8)
         return (lacks + features + (products * (activated * head.smooth).softmax(2)).sum(2)).mean(1)
 
-    def column(self, images: Fragments, words: Tensor, whole: Tensor | None) -> Tensor:
+    def structured(self, match: nn.Module, looking: Tensor, seen: Tensor, edges: Tensor) -> Tensor:
+        """GSMN: one side of a caption, with the matching vectors of all neighbours of each node."""
+        blocks, places = (self.head.blocks, -1), looking.shape[1]
+        found = attend(looking, seen, self.head.smooth)
+        matching = cosine_similarity(looking.unflatten(2, blocks), found.unflatten(2, blocks), dim=3)
+        of_neighbours = matching[:, None].repeat(1, places, 1, 1).flatten(0, 1)
+        heard = edges.repeat(len(looking) // len(edges), 1, 1, 1).flatten(0, 1).transpose(1, 2) @ of_neighbours
+        kernels = heard.expand(-1, len(match.convolutions), -1).unbind(1)
+        hidden = torch.cat([layer(own) for layer, own in zip(match.convolutions, kernels, strict=True)], 1)
+        return match.out_2(match.out_1(hidden).tanh()).view(len(looking), places).mean(1)
+
+    def confident(self, images: Fragments, words: Tensor, whole: Tensor) -> Tensor:
+        """CMCAN: one caption."""
+        head, regions = self.head, images.vectors
+
+        def compared(layer: nn.Module, one: Tensor, other: Tensor) -> Tensor:
+            return unit(layer((one - other).square()).relu())
+
+        both = compared(head.whole, images.whole, whole)
+        around = compared(head.around, images.edges[..., 0] @ regions, whole)
+        confidence = head.norm(head.confidence(around * both[:, None]).squeeze(2)).sigmoid()[..., None]
+        sides = [
+            (head.textual, compared(head.by_word, unit(attend(words, regions, head.smooth)), words)),
+            (head.visual, confidence * compared(head.by_region, unit(attend(regions, words, head.smooth)), regions)),
+        ]
+        ends = [self.reasoned(steps, torch.cat([both[:, None], nodes], 1)) for steps, nodes in sides]
+        return head.last(torch.cat(ends, 1)).squeeze(1)
+
+    def reasoned(self, reasoning: nn.Module, nodes: Tensor) -> Tensor:
+        """SGR: one caption's nodes, of which the first comes out."""
+        for step in reasoning.steps:
+            edges = (step.query(nodes) @ step.key(nodes).transpose(1, 2)).softmax(2)
+            nodes = step.value(edges @ nodes).relu()
+        return nodes[:, 0]
+
+    def column(self, images: Fragments, words: Tensor, text: Fragments) -> Tensor:
         """The scores of one caption with all images."""
         head, regions = self.head, images.vectors
+        if isinstance(head, GraphMatching):
+            visual = self.structured(head.visual, regions, words, images.edges)
+            return visual + self.structured(head.textual, words, regions, text.edges)
+        if isinstance(head, ConfidentReasoning):
+            return self.confident(images, words, text.whole)
         if isinstance(head, RecurrentAttention):
             return self.remembering(regions, words)
         if isinstance(head, NegativeAwareAttention):
@@ -202,12 +247,9 @@ class CaptionLoop(nn.Module):
                 parts.append(cosines.mean(1) if scale is None else (scale * cosines).exp().sum(1).log() / scale)
             return sum(parts[1:], start=parts[0])
         local = unit(head.local((unit(attend(words, regions, head.smooth)) - words).square()))
-        nodes = torch.cat([unit(head.whole((images.whole - whole).square()))[:, None], local], 1)
+        nodes = torch.cat([unit(head.whole((images.whole - text.whole).square()))[:, None], local], 1)
         if hasattr(head.reasoning, "steps"):
-            for step in head.reasoning.steps:
-                edges = (step.query(nodes) @ step.key(nodes).transpose(1, 2)).softmax(2)
-                nodes = step.value(edges @ nodes).relu()
-            return head.last(nodes[:, 0]).squeeze(1)
+            return head.last(self.reasoned(head.reasoning, nodes)).squeeze(1)
         gates = head.reasoning.norm(head.reasoning.attention(nodes).transpose(1, 2)).sigmoid()
         gates = gates / (gates.sum(2, keepdim=True) + 1e-8)
         return head.last(unit((gates @ nodes).squeeze(1))).squeeze(1)
@@ -236,10 +278,14 @@ def best_seconds(call: Callable[[], object], repeats: int, device: torch.device)
     return min(times)
 
 
-def score_pairs_of(model: AbstractMatcher, looped: bool, regions: Tensor, texts: list[str]) -> tuple[Callable, list]:
+def score_pairs_of(
+    model: AbstractMatcher, looped: bool, regions: Tensor, texts: list[str], side: dict[str, Tensor]
+) -> tuple[Callable, list]:
     """A function that scores all images against all texts, and the first scores."""
     tokens, mask = (part.to(regions.device) for part in model.tokenize(texts))
-    images = model.encode_images(regions, torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device))
+    images = model.encode_images(
+        regions, **{name: value[: len(regions)].to(tokens.device) for name, value in side.items()}
+    )
     encoded: Fragments = model.encode_texts(tokens, mask)
     blocks = [encoded]
     if not looped:
@@ -267,12 +313,16 @@ def measure(
     config = TrainConfig(batch_size=pairs or sides[0], device=kind_of_device, drop_regions=0.0, corrupt_words=0.0,
                          two_pass=kind == "two pass", capture="never" if looped else "auto")  # fmt: skip
     plain = make_data(max(pairs or 0, *sides), 36, 2048)
+    corners = torch.rand(plain.train.num_images, 36, 2, 2, generator=torch.Generator().manual_seed(0)).sort(2).values
+    split = replace(plain.train, boxes=corners.flatten(2))
+    plain = replace(plain, train=split, dev=split, test=split)
     torch.manual_seed(0)
     model = create_model(name, tokenizer=Vocabulary.build(plain.train.captions, 1))
     model = (reference(model) if looped else model).to(device).eval()
     with torch.no_grad():
         regions = plain.train.features.store[: sides[0]].float().to(device)
-        score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * sides[1] : 5])
+        side = taken_side(model, plain.train.side, "images")
+        score, first = score_pairs_of(model, looped, regions, plain.train.captions[: 5 * sides[1] : 5], side)
         scoring = best_seconds(score, repeats, device)
     if pairs is None:
         return {"step": float("nan"), "scoring": scoring, "mib": float("nan"), "scores": first}

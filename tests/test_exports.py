@@ -13,7 +13,7 @@ EXPORTS = {
     "selhn": """Index Metrics TripletSelHN Vocabulary __version__ create_loss create_model evaluate list_losses
         list_models load_data load_model recall train""",
     "selhn.losses": """LOSSES AbstractLoss AnchorStatistics Learns LossEntry OfflineScores PairLabels Scheduled
-        TakesGiven create_loss hinge list_losses loss_settings register_loss """
+        TakesGiven across_ranks create_loss hinge list_losses loss_settings register_loss """
     + " ".join(entry.loss.__name__ for entry in LOSSES.values()),
     "selhn.models": """MODELS VSE AbstractMatcher CrossAttention ModelEntry Twins VSEpp create_model encode_batch
         in_eval_mode list_models load_model register_model""",

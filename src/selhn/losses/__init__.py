@@ -18,6 +18,7 @@ from selhn.losses.meta_spn import MetaSPN as MetaSPN
 from selhn.losses.multi_positive import MultiPositiveInfoNCE as MultiPositiveInfoNCE
 from selhn.losses.ncr import NCR as NCR
 from selhn.losses.ncr import PairLabels
+from selhn.losses.ranks import across_ranks
 from selhn.losses.sct import SCT as SCT
 from selhn.losses.selhn import TripletSelHN as TripletSelHN
 from selhn.losses.semihard import TripletSHN as TripletSHN
@@ -89,7 +90,16 @@ LOSSES: dict[str, LossEntry] = {
 
 __all__ = [entry.loss.__name__ for entry in LOSSES.values()]
 __all__ += ["AbstractLoss", "AnchorStatistics", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled"]
-__all__ += ["TakesGiven", "LOSSES", "create_loss", "hinge", "list_losses", "loss_settings", "register_loss"]
+__all__ += [
+    "TakesGiven",
+    "LOSSES",
+    "across_ranks",
+    "create_loss",
+    "hinge",
+    "list_losses",
+    "loss_settings",
+    "register_loss",
+]
 
 
 def register_loss(

@@ -189,7 +189,8 @@ def describe_recipes() -> str:
     return "\n".join(
         [
             *lines,
-            f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5.\nWithout a recipe, `selhn train data=DIR` takes rvse_strong.",
+            f"DATA is one of {known}; for example: selhn train rvse_selhn_world epochs=5.",
+            "Without a recipe, `selhn train data=DIR` takes rvse_strong.",
         ]
     )
 

@@ -100,14 +100,16 @@ function moreLike(item) {
 
 const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
-// The address holds the question, but for a picture from this machine, which nobody else has. While it is typed it stays one step of the history.
+// The address holds the question, but for a picture from this machine, which nobody else has. What is typed until Enter
+// is one step of the history.
 function writeAddress(typing, left) {
   const { text, like, where, album, from, to, order, view } = asked;
   const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, album, from, to, order, view });
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
-  if (!history.state?.typing) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
-  history[typing && history.state?.typing ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
+  const goesOn = typing && history.state?.typing;
+  if (!goesOn) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
+  history[goesOn ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
 }
 
 function readAddress() {

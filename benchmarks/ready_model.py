@@ -13,13 +13,15 @@ import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from selhn.data import DenseFeatures, Split, load_data
 from selhn.eval import evaluate
-from selhn.models import create_model
+from selhn.models import AbstractMatcher, create_model
 from selhn.pictures import extract_pictures, index_pictures, load_extractor
 from selhn.pictures.ready import (
     CONFIG_FILE,
@@ -34,15 +36,21 @@ from selhn.search import Index
 REGIONS, SHORT = 10, 7
 
 
+def write_ready(folder: Path, heads: Path, model: AbstractMatcher, facts: Mapping[str, Any]) -> None:
+    """What is shipped: the weights of a run, and how `model`, with the text tower as published, is built."""
+    settings = {key: value for key, value in model.settings.items() if key not in ("bert", "freeze_bert")}
+    sample = tower_sample(model.state_dict()).tolist()
+    content = {"name": model.name, "settings": settings, "tower_sample": sample, **facts}
+    (folder / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(heads, folder / HEADS_FILE)
+
+
 def install(arguments: argparse.Namespace) -> None:
     """The weights of a run and its settings, as they are shipped; the projection of the features stays."""
-    settings = json.loads((arguments.run_folder / "log.json").read_text(encoding="utf-8"))["settings"]
-    built = {"feature_dim": 1280, "dim": settings["dim"], "mlp_order": "fc-bn-relu-fc", "mask_bn": False}
-    sample = tower_sample(create_model("rvsepp", bert=arguments.minilm, **built).state_dict()).tolist()
-    content = {"name": "rvsepp", "settings": built, "tower_sample": sample,
-               "features": "efficientnet_lite2, grid 3, full", "trained": settings}  # fmt: skip
-    (arguments.out / CONFIG_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    shutil.copyfile(arguments.run_folder / HEADS_FILE, arguments.out / HEADS_FILE)
+    trained = json.loads((arguments.run_folder / "log.json").read_text(encoding="utf-8"))["settings"]
+    model = create_model("rvsepp", bert=arguments.minilm, feature_dim=1280, dim=trained["dim"])
+    facts = {"features": "efficientnet_lite2, grid 3, full", "trained": trained}
+    write_ready(arguments.out, arguments.run_folder / HEADS_FILE, model, facts)
 
 
 @torch.no_grad()

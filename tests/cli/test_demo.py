@@ -33,7 +33,7 @@ def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
 
 def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys):
     folder, out = picture_demo
-    assert "76 images, 380 texts, 512 numbers each in float32, by rvsepp" in out
+    assert "76 images, 380 texts, 1024 numbers each in float32, by rvsepp" in out
     assert re.search(r"“people skiing in the snow”\n +1 .* skiing down the side of a snow covered mountain", out)
     assert re.search(r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out)
     first, among_five = map(int, re.search(r"is the first answer\nin (\d+)%, and among five in (\d+)%", out).groups())

@@ -20,6 +20,7 @@ from picture_cases import need_ready_model
 
 # The suite runs in one process a core; more threads than that only fight.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the programs that tests start
 # A shell that starts the suite in the background has it ignore Ctrl-C, which some tests press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("selhn", deadline=None, max_examples=40, derandomize=True)

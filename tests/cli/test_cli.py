@@ -62,6 +62,24 @@ def test_train_eval_search(run, tmp_path):
     assert "epoch  2/2" in say("train", "--resume", run, "epochs=2").output
 
 
+def test_without_a_recipe_the_strong_one_is_taken(monkeypatch):
+    begun = []
+
+    def begin(config, out):
+        begun.append((config, str(out)))
+        raise SelhnError("far enough")
+
+    monkeypatch.setattr("selhn.training.run_config", begin)
+    for words in (["data=my_features", "epochs=3"], ["rvse_strong_f8k", "data=my_features", "epochs=3"]):
+        with pytest.raises(SelhnError, match="far enough"):
+            say("train", *words)
+    (config, out), (named, named_out) = begun
+    assert config == named
+    assert (config.train.ema, config.train.epochs, config.data) == (0.999, 3, "my_features")
+    assert (out, named_out) == ("runs/strong", "runs/rvse_strong_f8k")
+    assert "data=DIR` takes rvse_strong" in say("train").output
+
+
 def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
     place = ["--index", tmp_path / "scenes.index"]
     made = say("index", "--model", run, *place, "--precision", "float16").output

@@ -17,7 +17,7 @@ def train(
         str | None, Argument(help="A recipe such as rvse_selhn_world; without one, data=DIR and rvse_strong.")
     ] = None,
     settings: Settings = None,
-    out: Annotated[Path | None, Option(help="Folder of the run; default runs/RECIPE.")] = None,
+    out: Annotated[Path | None, Option(help="Folder of the run; default runs/RECIPE, or runs/strong.")] = None,
     resume: Annotated[
         Path | None,
         Option(help="Continue the run in this folder; epochs=30 makes it longer."),
@@ -39,9 +39,10 @@ def train(
             *filter(None, [seeds]),
             *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
         ]
-        if "=" in recipe:
-            recipe, changes = DEFAULT_RECIPE, [recipe, *changes]
-        config, out = override(get_recipe(recipe), changes), out or Path("runs") / recipe
+        name = recipe
+        if "=" in recipe:  # no recipe, and the first setting: `data=` tells of which data the run is
+            recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
+        config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
         if numbers := seed_numbers(",".join(named)):
             typer.echo(run_seeds(config, numbers, out))
         else:

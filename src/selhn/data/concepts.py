@@ -1,5 +1,6 @@
 """Concepts of captions, for CVSE: which words they are, how they occur together, which of them a text has."""
 
+import io
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -104,10 +105,12 @@ def write_concepts(source: Path | str, out: Path | None = None, number: int = 30
     written = [place / CONCEPTS_FILE]
     if place.resolve() == folder.resolve():
         written.append(place / "train_concepts.npy")
-        np.save(written[1], training_labels(graph, data.train).numpy())
+        content = io.BytesIO()
+        np.save(content, training_labels(graph, data.train).numpy())
+        write_whole(written[1], content.getvalue())
         if (place / "data.json").is_file():  # which names the files of a split
-            content = read_json(place / "data.json")
-            content["splits"]["train"]["concepts"] = written[1].name
-            write_whole(place / "data.json", json.dumps(content, indent=2) + "\n")
+            about = read_json(place / "data.json")
+            about["splits"]["train"]["concepts"] = written[1].name
+            write_whole(place / "data.json", json.dumps(about, indent=2) + "\n")
     graph.write(written[0])
     return graph, written

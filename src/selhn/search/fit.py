@@ -29,7 +29,7 @@ LEAST_SLOPE = 1e-3
 class Fit:
     """Turns the scores of a text with pictures into numbers from 0 to 1, of which 0.5 and more mean a match.
 
-    One score is not enough: 0.4 is a sure dog for "dog" and no subway for "subway". So each text has a cut-off
+    One score is not enough: 0.3 is a dog for "dog", and 0.5 no invoice for "tax invoice". So each text has a cut-off
     of its own, which depends on the number of its words and on how often the model has met them in training. The
     fit is a logistic function of the score whose offset and slope are linear in these `text_features`. It does not
     depend on the other pictures of the library, nor on how many there are. `calibrate` learns it.

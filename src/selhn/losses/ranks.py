@@ -25,7 +25,7 @@ class AcrossRanks(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of the global batch, the same number on every rank.
 
-        `image_ids` must mean the same on all ranks: captions of one image that lie on two ranks are not
+        `image_ids` must mean the same on all ranks: captions of one image that are on two ranks are not
         negatives of each other either. All ranks give them, or none does.
         """
         if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(self.group) == 1:

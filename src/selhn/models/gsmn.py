@@ -81,7 +81,7 @@ class WordGraph(nn.Module):
 
 
 def parsed(dependencies: Int[Tensor, "n E 2"], num_words: int) -> Bool[Tensor, "n N N"]:
-    """Which words a parse joins: head and dependent, in both directions. The root, which is no word, joins none.
+    """Which words a parse joins: head and dependent, in both directions. The root, which is not a word, joins none.
 
     Words are counted from 1, behind the mark where a text starts.
     """

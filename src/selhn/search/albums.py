@@ -25,8 +25,8 @@ Members = dict[str, str]
 class Albums:
     """Named lists of items. Their file has a lock of its own, so that nobody waits while pictures are indexed.
 
-    An item stays in its albums when its picture is renamed, moved to another folder or removed and indexed again: where
-    there is no item of its id, the one of the same size and date counts.
+    An item stays in its albums when its picture is renamed, moved to another folder or removed and indexed again: if
+    no item has its id, the one of the same size and date counts.
     """
 
     def __init__(self, index: Path, store: Store):

@@ -1,7 +1,7 @@
 """The process in which pictures are indexed while others are served.
 
 It has its own Python and its own threads of torch, at a low priority, so that answers stay quick, and if it
-crashes the service goes on. An index is safe against a kill at any moment, so this is how it is stopped.
+crashes the service continues. An index is safe against a kill at any moment, so this is how it is stopped.
 Nothing heavy is imported above: until a process has begun to ignore Ctrl-C, it would die of it with a traceback.
 """
 

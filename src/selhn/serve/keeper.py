@@ -17,7 +17,7 @@ from selhn.serve.indexer import Indexer, Outcome, Work
 LOOK_EVERY, SHARE = 2.0, 50
 """Seconds between two looks at the folders, but never more than one fiftieth of the time is spent looking."""
 QUIET, LONGEST_CHANGE = 1.0, 30.0
-"""A folder must be the same for so long before it is indexed again, unless it goes on changing for so long."""
+"""A folder must be the same for so long before it is indexed again, unless it keeps changing for so long."""
 TRY_AGAIN, ENOUGH_SPACE = 5.0, 64 * 2**20
 LOOKING = "Looking for new pictures"
 State = Literal["idle", "indexing", "waiting"]

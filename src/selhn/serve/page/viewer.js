@@ -92,7 +92,7 @@ async function turnTo(which) {
   }
 }
 
-// The pictures that are shown have changed: go on with them from the same place.
+// The pictures that are shown have changed: continue with them from the same place.
 function again() {
   source = use.shown();
   if (source?.total) turnTo(Math.min(place, source.total - 1));

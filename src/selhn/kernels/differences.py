@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from selhn.kernels.cross_scores import can_attend
+from selhn.kernels.gpu import half_precision
 
 USED = True
 """Whether the kernels are used where they can be."""
@@ -36,14 +37,9 @@ class LinearWeights(NamedTuple):
 def node_precision(
     images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
 ) -> torch.dtype | None:
-    """In which precision `compared_nodes` would make nodes; None if it cannot be used.
-
-    That of autocast; or float16, where no gradient is asked for.
-    """
-    halves = torch.is_autocast_enabled(images.device.type)
+    """In which precision `compared_nodes` would make nodes; None if it cannot be used."""
     if (
         not USED
-        or not (halves or not torch.is_grad_enabled())
         or not can_attend(images, texts)
         or images.shape[2] % LEAST_CHANNELS
         or len(projection.bias) not in SIZES_OF_NODES
@@ -53,7 +49,7 @@ def node_precision(
         or _shared_bytes(images.device) < SHARED_BYTES
     ):
         return None
-    return torch.get_autocast_dtype(images.device.type) if halves else torch.float16
+    return half_precision(images.device)
 
 
 def compared_nodes(

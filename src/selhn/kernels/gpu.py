@@ -1,4 +1,4 @@
-"""What the kernels ask of a GPU: Triton, products in float32, two pieces of work at once."""
+"""What the kernels ask of a GPU: Triton, half precision with products in float32, two pieces of work at once."""
 
 import importlib.util
 import threading
@@ -22,6 +22,13 @@ def _has_triton() -> bool:
 def fusable(*tensors: Tensor) -> bool:
     """Whether Triton kernels can work on these tensors; nobody without a GPU needs Triton."""
     return all(tensor.is_cuda for tensor in tensors) and _has_triton()
+
+
+def half_precision(device: torch.device) -> torch.dtype | None:
+    """That of autocast; or float16, where no gradient is asked for; None where float32 must stay."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None if torch.is_grad_enabled() else torch.float16
 
 
 def wide_product(a: Float[Tensor, "*B m k"], b: Float[Tensor, "*B k n"]) -> Float[Tensor, "*B m n"]:

@@ -15,11 +15,14 @@ sum_k p_k W_x v_k, with W_x v_k made once per region, and the first W_q q once p
 as in `attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
 """
 
+from contextlib import nullcontext
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from selhn.kernels import memory_precision, memory_products, remembered
 from selhn.layers import (
     Fragments,
     chunks,
@@ -51,7 +54,17 @@ class Memory(nn.Module):
         self, contexts: Fragments, queries: Fragments, smooth: float, steps: int, normed: bool, aligned: bool = False
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """The scores of all K steps, and how the queries look in the last; if `aligned`, c is 1, else q is Q."""
-        dim = self.output.out_features
+        half = memory_precision(contexts.vectors, queries.vectors)
+        device = contexts.vectors.device.type
+        with nullcontext() if half is None else torch.autocast(device, half):
+            return self._looks(contexts, queries, smooth, steps, normed, aligned, half)
+
+    def _looks(
+        self, contexts: Fragments, queries: Fragments, smooth: float, steps: int, normed: bool, aligned: bool,
+        half: torch.dtype | None,
+    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:  # fmt: skip
+        """`half` is the precision of the kernels, None for the way without them."""
+        dim, device = self.output.out_features, contexts.vectors.device
         both, bias = torch.cat([self.output.weight, self.gate.weight]), torch.cat([self.output.bias, self.gate.bias])
         of_query, of_seen = both[:, :dim], both[:, dim:]
         seen = linear(contexts.vectors, of_seen)
@@ -61,25 +74,27 @@ class Memory(nn.Module):
         rows = present.flatten().nonzero().squeeze(1) if is_ragged(first) and not aligned else None
         first = first if rows is None else first.index_select(1, rows)
         known = linear(first, of_query, bias)
-        with torch.autocast(first.device.type, enabled=False):
+        first = first if half is None else first.to(half)
+        update, look = (_remembered, _products) if half is None else (remembered, memory_products)
+        with torch.autocast(device.type, enabled=False):
             queries, dots = queries.with_gram(), products(contexts.vectors, queries.vectors, aligned)
         scores, looks = [], []
-        for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, first.device):
+        for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, device):
             own = some if aligned else slice(None)
             part, looking, memory, gates, now = contexts[some], queries[own], first[own], known[own], dots[some]
             by_step = []
             for step in range(steps):
-                with torch.autocast(first.device.type, enabled=False):
+                with torch.autocast(device.type, enabled=False):
                     weights = softmax_attention(now, part.mask, smooth)
                     cosines = weighted_cosines(weights, dots[some], part, looking, aligned)
                     by_step.append(fragment_mean(cosines, looking.mask))
                 if step + 1 == steps:
                     break
                 flat = weights.flatten(2)
-                memory = _remembered(memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some])
-                memory = unit(memory) if normed else memory.to(first.dtype)
-                with torch.autocast(first.device.type, enabled=False):
-                    now = torch.bmm(part.vectors, memory.transpose(1, 2))
+                memory = update(memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some])
+                memory = (unit(memory) if normed else memory).to(first.dtype)
+                with torch.autocast(device.type, enabled=False):
+                    now = look(part.vectors, memory)
                     now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
                     # A query of padding is not zero once it remembers, and must not count in the norm over queries.
                     now = now.view_as(weights).masked_fill(~(present[own] if aligned else present), 0)
@@ -88,6 +103,10 @@ class Memory(nn.Module):
             scores.append(torch.stack(by_step))
             looks.append(weights)
         return torch.cat(scores, 2 if aligned else 1), torch.cat(looks)
+
+
+def _products(contexts: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]) -> Float[Tensor, "C M W"]:
+    return torch.bmm(contexts, memory.transpose(1, 2))
 
 
 def _remembered(
@@ -119,6 +138,8 @@ class RecurrentAttention(nn.Module):
         dim, looking = images.vectors.shape[2], [texts if d == "t2i" else images for d in self.memories]
         fragments = sum(own.mask.shape[1] for own in looking)
         copies = 12 * self.steps if torch.is_grad_enabled() else 6
+        if memory_precision(images.vectors, texts.vectors) is not None:
+            copies = 2 * self.steps if torch.is_grad_enabled() else 2
         cost = 4 * (copies * dim * fragments + 6 * self.steps * images.mask.shape[1] * texts.mask.shape[1])
         return score_in_blocks(lambda *some: self._by_step(*some).sum(0), images, texts, cost)
 

@@ -1,0 +1,127 @@
+"""The Triton kernels of `memory`; imported only where they run.
+
+A program has a context, some of its queries, and some channels of their memories.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from selhn.kernels.gpu import wide_product
+from selhn.kernels.memory import CHANNELS
+from selhn.kernels.triton_tiles import side
+
+ROWS, WARPS = 64, 4
+# One version must serve batches of all sizes.
+ANY_SIZE = {"do_not_specialize": ["queries", "fragments", "shared"]}
+
+
+@triton.jit
+def _tile(queries, dim, shared, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The context of a program, its queries and which of them there are, its channels, the row that known begins."""
+    columns, parts = dim // CHANNELS, tl.cdiv(queries, ROWS)
+    context = (tl.program_id(0) // (columns * parts)).to(tl.int64)
+    row = tl.program_id(0) // columns % parts * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(0) % columns * CHANNELS + tl.arange(0, CHANNELS)
+    # Queries that all contexts meet are there once.
+    first = tl.where(shared != 0, 0, context * queries)
+    return context, row, row < queries, channel, first
+
+
+@triton.jit
+def _logits(
+    known, weights, seen, context, row, inside, channel, first, queries, fragments,
+    DIM: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """tanh(o) and g of a tile."""
+    k = tl.arange(0, K)
+    at = (context * fragments + k[:, None]) * queries + row[None, :]
+    p = tl.load(weights + at, mask=(k[:, None] < fragments) & inside[None, :], other=0.0)
+    p = tl.trans(p).to(seen.dtype.element_ty)
+    of_seen = seen + (context * fragments + k[:, None]) * (2 * DIM) + channel[None, :]
+    of_known = known + (first + row[:, None]) * (2 * DIM) + channel[None, :]
+    there = k[:, None] < fragments
+    output = tl.load(of_known, mask=inside[:, None], other=0.0).to(tl.float32)
+    output = tl.dot(p, tl.load(of_seen, mask=there, other=0.0), output)
+    gate = tl.load(of_known + DIM, mask=inside[:, None], other=0.0).to(tl.float32)
+    gate = tl.dot(p, tl.load(of_seen + DIM, mask=there, other=0.0), gate)
+    return 2 * tl.sigmoid(2 * output) - 1, tl.sigmoid(gate)
+
+
+@triton.jit(**ANY_SIZE)
+def _remember(
+    memory, known, weights, seen, out, queries, fragments, shared,
+    DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    context, row, inside, channel, first = _tile(queries, DIM, shared, ROWS, CHANNELS)
+    output, gate = _logits(
+        known, weights, seen, context, row, inside, channel, first, queries, fragments, DIM, K
+    )  # fmt: skip
+    q = tl.load(memory + (first + row[:, None]) * DIM + channel[None, :], mask=inside[:, None], other=0.0)
+    to = out + (context * queries + row[:, None]) * DIM + channel[None, :]
+    new = output + gate * (q.to(tl.float32) - output)
+    tl.store(to, new.to(out.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit(**ANY_SIZE)
+def _remember_backward(
+    grad, memory, known, weights, seen, grad_memory, grad_logits, queries, fragments, shared,
+    DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    context, row, inside, channel, first = _tile(queries, DIM, shared, ROWS, CHANNELS)
+    output, gate = _logits(
+        known, weights, seen, context, row, inside, channel, first, queries, fragments, DIM, K
+    )  # fmt: skip
+    half = grad_memory.dtype.element_ty
+    q = tl.load(memory + (first + row[:, None]) * DIM + channel[None, :], mask=inside[:, None], other=0.0)
+    here = context * queries + row[:, None]
+    pull = tl.load(grad + here * DIM + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    tl.store(grad_memory + here * DIM + channel[None, :], (pull * gate).to(half), mask=inside[:, None])
+    of_output = pull * (1 - gate) * (1 - output * output)
+    of_gate = pull * (q.to(tl.float32) - output) * gate * (1 - gate)
+    to = grad_logits + here * (2 * DIM) + channel[None, :]
+    tl.store(to, of_output.to(half), mask=inside[:, None])
+    tl.store(to + DIM, of_gate.to(half), mask=inside[:, None])
+
+
+class Remembered(torch.autograd.Function):
+    """(q, W_q q + b, p, W_x v) -> g q + (1 - g) tanh(o)."""
+
+    @staticmethod
+    def forward(ctx: Any, memory: Tensor, known: Tensor, weights: Tensor, seen: Tensor) -> Tensor:
+        given = [part.contiguous() for part in (memory, known, weights, seen)]
+        out = memory.new_empty(len(seen), *memory.shape[1:])
+        _remember[_grid(out)](*given, out, *_sizes(given), num_warps=WARPS)
+        ctx.save_for_backward(*given)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        memory, known, weights, seen = given = ctx.saved_tensors
+        grad = grad.contiguous()
+        grad_memory = torch.empty_like(grad, dtype=memory.dtype)
+        grad_logits = memory.new_empty(*grad.shape[:2], seen.shape[2])
+        _remember_backward[_grid(grad)](grad, *given, grad_memory, grad_logits, *_sizes(given), num_warps=WARPS)
+        grad_weights = wide_product(seen, grad_logits.mT)
+        grad_seen = torch.bmm(weights.to(seen.dtype), grad_logits)
+        if len(memory) < len(seen):  # one for all contexts
+            grad_memory = grad_memory.sum(0, keepdim=True, dtype=torch.float32).to(memory.dtype)
+            grad_logits = grad_logits.sum(0, keepdim=True, dtype=torch.float32).to(known.dtype)
+        return grad_memory, grad_logits, grad_weights, grad_seen
+
+
+def _grid(memories: Tensor) -> tuple[int]:
+    contexts, queries, dim = memories.shape
+    return (contexts * triton.cdiv(queries, ROWS) * (dim // CHANNELS),)
+
+
+def _sizes(given: list[Tensor]) -> tuple[int, ...]:
+    """What both kernels take after their tensors."""
+    memory, _, weights, _ = given
+    contexts, fragments, queries = weights.shape
+    return queries, fragments, int(len(memory) < contexts), memory.shape[2], side(fragments), ROWS, CHANNELS

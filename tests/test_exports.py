@@ -41,7 +41,8 @@ EXPORTS = {
     "selhn.serve": "serve",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
         LinearWeights PerAnchor Statistic Terms attention_scores can_attend can_scan compared_nodes dense_statistics
-        gru_scan memory_precision memory_products node_precision pool_sorted remembered side_by_side tiled_statistics transformer_layers""",
+        gru_scan in_half_precision memory_precision memory_products node_precision pool_sorted remembered side_by_side
+        tiled_statistics transformer_layers""",
 }
 
 

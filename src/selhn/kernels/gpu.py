@@ -3,6 +3,7 @@
 import importlib.util
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, TypeVar
 
@@ -29,6 +30,12 @@ def half_precision(device: torch.device) -> torch.dtype | None:
     if torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return None if torch.is_grad_enabled() else torch.float16
+
+
+def in_half_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Products in float16 on a GPU where no gradient is asked for, rounded as TF32 would; else as they are."""
+    half = half_precision(device) if device.type == "cuda" else None
+    return nullcontext() if half is None else torch.autocast(device.type, half)
 
 
 def wide_product(a: Float[Tensor, "*B m k"], b: Float[Tensor, "*B k n"]) -> Float[Tensor, "*B m n"]:

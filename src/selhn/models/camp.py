@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from selhn.kernels import in_half_precision
 from selhn.layers import Fragments, chunks, score_in_blocks, unit
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
@@ -107,12 +108,13 @@ class MessagePassing(nn.Module):
         with torch.autocast(images.vectors.device.type, enabled=False):
             images = _prepared(images, self.to_words, self.to_regions)
             texts = _prepared(texts, self.to_regions, self.to_words)
-        if aligned:
-            return self._scores(images, texts, aligned)[0]
         # Products and weights of both directions, and fused fragments.
         copies = (8 if torch.is_grad_enabled() else 4) if self.gated else 0
         cost = 4 * (16 * num_regions * num_words + 2 * num_regions**2 + copies * (num_regions + num_words) * dim)
-        return score_in_blocks(self._scores, images, texts, cost)
+        with in_half_precision(images.vectors.device):
+            if aligned:
+                return self._scores(images, texts, aligned)[0]
+            return score_in_blocks(self._scores, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         """Whose messages words and regions receive at first."""

@@ -55,8 +55,7 @@ class Memory(nn.Module):
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """The scores of all K steps, and how the queries look in the last; if `aligned`, c is 1, else q is Q."""
         half = memory_precision(contexts.vectors, queries.vectors)
-        device = contexts.vectors.device.type
-        with nullcontext() if half is None else torch.autocast(device, half):
+        with nullcontext() if half is None else torch.autocast(contexts.vectors.device.type, half):
             return self._looks(contexts, queries, smooth, steps, normed, aligned, half)
 
     def _looks(

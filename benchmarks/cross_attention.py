@@ -338,7 +338,7 @@ def measure(
             stepper(next(steps))
 
         try:
-            for _ in range(0 if device.type == "cpu" else 2 if looped else 12):
+            for _ in range(0 if device.type == "cpu" else 1 if looped else 12):
                 step()
             seconds = best_seconds(step, repeats, device)
         except torch.OutOfMemoryError:  # all pairs of CAMP's program
@@ -375,7 +375,7 @@ def resident_peak() -> int:
 
 def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int | None, list[int]]) -> dict:
     """`measure`, on a CPU in a process of its own; a profile is passed on."""
-    repeats = arguments.repeats or ((3 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
+    repeats = arguments.repeats or ((2 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
     settings = (name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile)
     if arguments.device == "cuda":
         torch.cuda.empty_cache()
@@ -394,7 +394,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--scoring", type=int, nargs=2, help="scoring alone, of so many images and texts")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="with 1, CPU time is measured")
-    parser.add_argument("--repeats", type=int, default=None, help="2 on the CPU; 20 on a GPU, 3 for the loop")
+    parser.add_argument("--repeats", type=int, default=None, help="2 on the CPU; 20 on a GPU, 2 for the loop")
     parser.add_argument("--profile", action="store_true", help="print where the time of our steps goes")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -11,7 +11,7 @@ features on the device. The BERT has the sizes of BERT-base and random weights. 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ from selhn.data import Data, DenseFeatures, Split
 from selhn.losses import TripletSelHN
 from selhn.models import AbstractMatcher, create_model
 from selhn.text import Vocabulary
-from selhn.training.average import WeightAverage
+from selhn.training.average import EVERY_STEP_UNTIL, WeightAverage
 from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
@@ -169,19 +169,30 @@ def endless(batches):
         epoch += 1
 
 
-def measure(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
-    """Milliseconds a step, the median of five runs, and the most memory it held, in MiB."""
-    warm_up = 12 if device.type == "cuda" else 1
-    for _ in range(warm_up):
+def warm_up(make: Callable[[], Callable[[], object]], device: torch.device) -> tuple[Callable[[], object], float]:
+    """A step that is past its beginning, recorded or not, and the most memory it added, in MiB."""
+    before = 0
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    step = make()
+    for _ in range(EVERY_STEP_UNTIL + 1 if device.type == "cuda" else 1):
         step()
-    times = []
-    for _ in range(5 if device.type == "cuda" else 1):
-        start = synchronized_clock(device)
-        for _ in range(repeats):
-            step()
-        times.append((synchronized_clock(device) - start) / repeats * 1e3)
-    peak = torch.cuda.max_memory_allocated() / 2**20 if device.type == "cuda" else float("nan")
-    return statistics.median(times), peak
+    return step, (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else float("nan")
+
+
+def measure(steps: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> list[float]:
+    """Milliseconds of each, the median of some rounds in which they take turns: clocks drift within a second."""
+    rounds: list[list[float]] = []
+    for _ in range(7 if device.type == "cuda" else 1):
+        rounds.append([])
+        for step in steps:
+            start = synchronized_clock(device)
+            for _ in range(repeats):
+                step()
+            rounds[-1].append((synchronized_clock(device) - start) / repeats * 1e3)
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
 def synchronized_clock(device: torch.device) -> float:
@@ -236,20 +247,15 @@ def main() -> None:
         }
         if name == "rvse":
             steps = {"plain": lambda: plain_step(data, dim, config, device), **steps}
-        results: dict[str, tuple[float, float]] = {}
-        for kind, make in steps.items():
-            if on_gpu:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            with recording_stream(device):
-                step = make()
-                results[kind] = measure(step, device, arguments.repeats or (50 if on_gpu else 3))
-                if arguments.profile and kind == "recorded":
-                    print(profile(step))
-            first = next(iter(results.values()))
-            milliseconds, peak = results[kind]
-            rows.append([name, kind, f"{milliseconds:.2f}", f"{milliseconds / first[0]:.3f}", f"{peak:,.0f}"])
+        with recording_stream(device):
+            warm = {kind: warm_up(make, device) for kind, make in steps.items()}
+            times = measure([step for step, _ in warm.values()], device, arguments.repeats or (50 if on_gpu else 3))
+            if arguments.profile and "recorded" in warm:
+                print(profile(warm["recorded"][0]))
+        for (kind, (_, peak)), milliseconds in zip(warm.items(), times, strict=True):
+            rows.append([name, kind, f"{milliseconds:.2f}", f"{milliseconds / times[0]:.3f}", f"{peak:,.0f}"])
             print(" ".join(rows[-1]), flush=True)
+        del warm
     header = ["model", "step", "ms", "ratio", "peak MiB"]
     sizes = f"B = {batch}, {regions} x {width} regions, d = {dim}, captions of 8 to 23 tokens"
     text = f"# Training step: {sizes}\n\n{environment()}\n\n{table(header, rows)}"

@@ -37,6 +37,7 @@ def test_recipes(name):
     assert config.data == data
     assert f"{config.model}_{config.loss}" == recipe
     own = {"naaf_coco": 256, "gsmn_coco": 32, "gsmn_f30k": 64, "gsmn_f8k": 64, "gsmn_world": 64}
+    own |= {"camp_f8k": 64, "camp_world": 64}
     assert config.train.batch_size == own.get(f"{name.split('_')[0]}_{data}", 128)
     margins = {"devise_triplet": 0.1, "camp_bce_max": 0, "camp_stage1_bce_max": 0}
     assert create_loss(config.loss, **config.loss_settings).margin == margins.get(recipe, 0.2)

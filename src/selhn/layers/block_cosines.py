@@ -1,7 +1,7 @@
 """Cosines of a query fragment with what it attends to, block by block of their numbers: the node level of GSMN.
 
 The attended vectors of all pairs of image and text, d numbers per fragment, are made for a few contexts at a
-time, reduced to two numbers per block, and made again in the backward pass.
+time, reduced to two numbers per block, and made again in the backward pass; or on the chip, by a kernel.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.kernels import attended_blocks, can_attend_in_blocks
 from selhn.kernels.cross_scores import EPSILON
 
 # Attended vectors of so many bytes at a time: what a CPU's cache holds, about, and what fills a GPU.
@@ -17,12 +18,23 @@ CHUNK_BYTES = {"cpu": 2**22, "cuda": 2**28}
 
 
 def block_cosines(
-    weights: Float[Tensor, "C q L K"], contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int
+    weights: Float[Tensor, "C q L K"],
+    contexts: Float[Tensor, "C K d"],
+    queries: Float[Tensor, "Q L d"],
+    blocks: int,
+    rounded: bool = False,
 ) -> Float[Tensor, "C q L b"]:
-    """`cos(q[block], x[block])` of x = sum_k w_k c_k; all queries (q = Q), or query c with context c (q = 1)."""
+    """`cos(q[block], x[block])` of x = sum_k w_k c_k; all queries (q = Q), or query c with context c (q = 1).
+
+    With `rounded` a GPU may take weights and vectors in half precision.
+    """
     aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
     flat = queries if aligned else queries.flatten(0, 1)[None]
-    dot, square = _InBlocks.apply(weights.flatten(1, 2), contexts, flat, blocks)
+    if rounded and not aligned and can_attend_in_blocks(contexts, queries, blocks):
+        found = attended_blocks(weights.permute(0, 3, 2, 1), contexts, queries, blocks)
+        dot, square = (numbers.flatten(1, 2) for numbers in found)
+    else:
+        dot, square = _InBlocks.apply(weights.flatten(1, 2), contexts, flat, blocks)
     lengths = flat.unflatten(2, (blocks, -1)).square().sum(3).clamp(min=1e-30).sqrt()
     cosines = dot / (lengths * square.clamp(min=1e-30).sqrt()).clamp(min=EPSILON)
     return cosines.unflatten(1, weights.shape[1:3])

@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.parametrizations import weight_norm
 
 from selhn.base.errors import SelhnError
+from selhn.kernels import half_precision
 from selhn.layers import Fragments, block_cosines, products, score_in_blocks, softmax_attention, turned
 from selhn.models.builders import WordSettings, builder
 from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
@@ -136,27 +137,34 @@ class GraphMatching(nn.Module):
         # Products, weights and the backward pass over them; for each node its cosines, and passes over what is hidden.
         wide = 6 * self.blocks + 8 * self.textual.out_1.in_features
         cost = 4 * (12 * num_regions * num_words + wide * (num_regions + num_words))
-        with torch.autocast(images.vectors.device.type, enabled=False):
-            if aligned:
-                return self._score(images, texts, aligned)[0]
-            return score_in_blocks(self._score, images, texts, cost)
+        if aligned:
+            return self._score(images, texts, aligned)[0]
+        return score_in_blocks(self._score, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         return shown_attention(images, texts, self.smooth)
 
     def _score(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """The sum of both sides; with `aligned`, i = 1: each image with its own text."""
-        dots = products(images.vectors, texts.vectors, aligned)
-        back = dots.transpose(1, 2) if aligned else turned(dots)
-        textual = self._side(self.textual, images, texts, dots, aligned)
-        visual = self._side(self.visual, texts, images, back, aligned)
-        return textual + (visual if aligned else visual.T)
+        rounded = half_precision(images.vectors.device) is not None
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            dots = products(images.vectors, texts.vectors, aligned)
+            back = dots.transpose(1, 2) if aligned else turned(dots)
+            textual = self._side(self.textual, images, texts, dots, aligned, rounded)
+            visual = self._side(self.visual, texts, images, back, aligned, rounded)
+            return textual + (visual if aligned else visual.T)
 
     def _side(
-        self, match: StructureMatch, seen: Fragments, nodes: Fragments, dots: Float[Tensor, "C K L q"], aligned: bool
+        self,
+        match: StructureMatch,
+        seen: Fragments,
+        nodes: Fragments,
+        dots: Float[Tensor, "C K L q"],
+        aligned: bool,
+        rounded: bool,
     ) -> Float[Tensor, "c Q"]:
         weights = softmax_attention(dots, seen.mask, self.smooth).permute(0, 3, 2, 1)
-        cosines = block_cosines(weights, seen.vectors, nodes.vectors, self.blocks)
+        cosines = block_cosines(weights, seen.vectors, nodes.vectors, self.blocks, rounded)
         assert nodes.edges is not None
         return match(cosines.transpose(0, 1) if aligned else cosines, nodes.edges, nodes.mask)
 

@@ -20,9 +20,9 @@ EXPORTS = {
     "selhn.data": """COCO_FOLDS FORMATS Augmentation Batches Data DenseFeatures Features ImageByImage Pairs
         PocketFeatures Projection RaggedFeatures Report SomeImages Split Step TextBlocks check image_blocks
         import_data load_data make_resident resident_bytes with_noise write_native""",
-    "selhn.pictures": """Backbone CachedFeatures Extracted Extractor FeatureCache Form Found Indexed Library
-        PictureReport Plan create_backbone default_cache extract_pictures find_pictures grid_boxes import_pictures
-        index_pictures load_extractor open_picture picture_split pool_boxes""",
+    "selhn.pictures": """Backbone CachedFeatures EmbeddedPictures Extracted Extractor FeatureCache Form Found Indexed
+        Library PictureReport Plan create_backbone default_cache embed_pictures extract_pictures find_pictures
+        grid_boxes import_pictures index_pictures load_extractor open_picture picture_split pool_boxes""",
     "selhn.eval": """Comparison DirectionMetrics Metrics Ranks encode_split ensemble evaluate folds folds_of image_row
         in_folds measure_split pair_attention paired_bootstrap ranks recall recall_from_embeddings
         region_attention require_width score_split""",

@@ -1,19 +1,25 @@
 """Indices, stored scores, caches of features, filters."""
 
 import json
+import shutil
 
+import numpy as np
 import torch
 from faults.reader import Reader, files, of_model, small_data, small_model
 from index_cases import make_item
 
-from selhn.base.sealed import write_sealed_json
+from selhn.base.sealed import digest_file, write_sealed_json
 from selhn.eval import score_split
 from selhn.pictures import FeatureCache
 from selhn.pictures.picture_folders import indexed_folders
-from selhn.search import Index
+from selhn.pictures.picture_sources import PictureInputs, list_source
+from selhn.search import Index, Record
 from selhn.search.albums import Albums
+from selhn.search.embedded import EmbeddedRow, read_rows
 from selhn.search.fit import Fit
+from selhn.search.shards import Shards, foreign_shards
 from selhn.search.stores.checked_files import write_checked_json, write_file
+from selhn.search.stores.store import Identity
 from selhn.search.where import read_filter
 
 
@@ -118,6 +124,68 @@ def seal_albums(folder):
     write_checked_json(folder / "albums.json", content)
 
 
+def make_shards(folder):
+    about = {"source": "/pictures", "rows": 3}
+    entries = [[{"path": f"{shard}{n}.jpg"} for n in range(3)] for shard in "ab"]
+    shards = Shards.plan(folder / "out", Identity("abc", "small", 4), about, entries)
+    chance = np.random.default_rng(0)
+    for number in range(2):
+        records = [Record(f"{number}{n}.jpg", (f"text {n}",), {"year": 2000 + n}) for n in range(2)]
+        vectors = chance.random((4, 4), np.float32)
+        rows = [EmbeddedRow(one, vectors[n], one.captions[0], vectors[n + 2]) for n, one in enumerate(records)]
+        shards.write(number, rows, [("2.jpg", "is empty")])
+
+
+def read_shards(folder):
+    shards = Shards.open(folder / "out")
+    parts = [shards.entries(number) for number in range(len(shards))]
+    return shards.identity, shards.about, shards.pictures, parts, list(shards.items()), shards.left_out(10)
+
+
+def seal_shards(folder):
+    """Sizes and checksums of all files, of the records of the shards, and of the manifest."""
+    path = folder / "out" / "manifest.json"
+    manifest = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")}
+    for number in range(len(manifest["inputs"])):
+        manifest["inputs"][number] = digest_file(folder / "out" / "inputs" / f"inputs_{number}.jsonl")
+        record = folder / "out" / "done" / f"done_{number}.json"
+        content = {
+            key: value for key, value in json.loads(record.read_text()).items() if key not in ("format", "sha256")
+        }
+        for name in content["files"]:
+            file = folder / "out" / name
+            content["files"][name] = [file.stat().st_size, digest_file(file)]
+        write_sealed_json(record, {**content, "inputs": manifest["inputs"][number]})
+    write_sealed_json(path, manifest)
+
+
+def make_foreign_shards(folder):
+    make_shards(folder)
+    for name in ("img_emb", "metadata"):
+        (folder / "out" / name).rename(folder / name)
+    shutil.rmtree(folder / "out")
+
+
+def make_list(folder):
+    (folder / "list.txt").write_text("a/b.jpg\n/c/d.png\n\nhttp://e/f.jpg\n")
+
+
+def make_parquet(folder):
+    import pyarrow.parquet
+
+    images = [{"bytes": b"12345" * n, "path": f"{n}.jpg"} for n in range(8)]
+    table = pyarrow.table({"image": images, "caption": [f"text {n}" for n in range(8)], "n": list(range(8))})
+    pyarrow.parquet.write_table(table, folder / "table.parquet", row_group_size=3)
+
+
+def read_source(name):
+    def read(folder):
+        how, shards = list_source(folder / name, 5)
+        return how["columns"], [list(PictureInputs(some, how["columns"] or {})) for some in shards]
+
+    return read
+
+
 FILTERS = ("year > 2003 and not even = true", "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)", 'name like "*.jp?g"')
 INDEX_FILES = files("manifest.json", "segments/*/*", "deleted/*")
 READERS = {
@@ -139,5 +207,13 @@ READERS = {
         lambda path: path.match("albums.json") and path.exists(),  # without the file there are none
         seal_albums,
     ),
+    "embeddings": Reader(make_shards, read_shards, files("out/*", "out/*/*"), seal_shards, finite=True, share=0.5),
+    "embeddings, of others": Reader(
+        make_foreign_shards,
+        lambda folder: [list(read_rows(folder, names)) for names in foreign_shards(folder)],
+        share=0.5,
+    ),
+    "list of pictures": Reader(make_list, read_source("list.txt")),
+    "Parquet of pictures": Reader(make_parquet, read_source("table.parquet"), share=0.5),
     "filters": Reader(lambda folder: (folder / "filters.txt").write_text("\n".join(FILTERS)), read_filters),
 }

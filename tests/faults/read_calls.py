@@ -24,6 +24,7 @@ CALLS = {
     *("read_bytes", "load_file", "safe_open", "memmap", "fromfile", "safe_load", "from_buffer", "from_file"),
     *(
         "BertWordPieceTokenizer",
+        "ParquetFile",
         "deserialize_index",
         "from_pretrained",
         "literal_eval",

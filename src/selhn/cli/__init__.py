@@ -11,7 +11,7 @@ from typer import Argument, Option
 from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.base.names import load_plugins
 from selhn.base.version import __version__
-from selhn.cli import index, photos, show, train
+from selhn.cli import embed, index, photos, show, train
 from selhn.cli.data import data_app
 from selhn.cli.export import export_app
 
@@ -86,6 +86,7 @@ app.command()(photos.photos)
 app.command()(train.train)
 app.command("eval")(train.evaluate)
 app.command()(index.index)
+app.command()(embed.embed)
 app.command(cls=index.Words)(index.search)
 for command in (index.serve, train.reproduce, show.diagnose, train.report):
     app.command()(command)

@@ -27,9 +27,10 @@ def embeddings(
     model: Annotated[Path | None, typer.Option(help="Of an index that has none, or cannot find it.")] = None,
 ) -> None:
     """Write the vectors of images and texts, with captions and metadata."""
-    from selhn.export.clip_retrieval import Rows, embeddings_of_index, embeddings_of_split, write_clip_retrieval
+    from selhn.export import embeddings_of_index, embeddings_of_split, write_clip_retrieval
     from selhn.models import load_model
     from selhn.search import Index
+    from selhn.search.embedded import Rows
     from selhn.training import open_run
 
     if layout != "clip-retrieval":

@@ -20,6 +20,7 @@ from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_i
 from selhn.pictures.plans import make_plan
 from selhn.search import Hit, Index, Item, Query, Record, is_milvus
 from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
+from selhn.search.shards import holds_embeddings, index_embeddings
 from selhn.training import open_run
 from selhn.training.recipes import DATASETS
 from selhn.training.run import open_data
@@ -42,7 +43,7 @@ def fill_index(
     dry_run: bool = False,
     remove_missing: bool = False,
 ) -> str:
-    """Put pictures or a split of a data set into an index, which is created if needed; says what it holds.
+    """Put pictures, embeddings or a split into an index, which is created if needed; says what it holds.
 
     A folder of pictures needs no model and no path. What is in the index already is left alone, so that the
     same command continues after it was stopped. With `dry_run`, only say what would be done to pictures.
@@ -51,7 +52,8 @@ def fill_index(
         raise SelhnError(
             "nothing to index: name a folder of pictures, `selhn index ~/Pictures`, or a data set or a run with --model"
         )
-    found = None if source is None else _pictures_of(source, remove_missing)
+    is_embedded = source is not None and holds_embeddings(Path(source).expanduser())
+    found = None if source is None or is_embedded else _pictures_of(source, remove_missing)
     opened = None if model is None else load_model(model)
     if found is None:
         options = {"captions": captions, "extractor": extractor, "dry-run": dry_run or None}
@@ -61,6 +63,8 @@ def fill_index(
                     f"--{name} is for a folder of pictures, and {source or 'the data of a run'} is not one"
                 )
         path = path or DEFAULT_INDEX
+        if is_embedded:
+            return str(index_embeddings(Path(str(source)).expanduser(), path, opened, precision))
         index = Index.load(path, opened) if Index.exists(path) else None
         if index is None and opened is None:
             raise NotFound(

@@ -1,6 +1,7 @@
 """What other programs can use: both towers as ONNX files, and embeddings in a layout that they read."""
 
-from selhn.export.clip_retrieval import Embedded, embeddings_of_index, embeddings_of_split, write_clip_retrieval
+from selhn.export.clip_retrieval import embeddings_of_index, embeddings_of_split, write_clip_retrieval
 from selhn.export.towers import export_towers
+from selhn.search.embedded import Embedded
 
 __all__ = ["Embedded", "embeddings_of_index", "embeddings_of_split", "export_towers", "write_clip_retrieval"]

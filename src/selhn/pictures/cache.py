@@ -84,9 +84,12 @@ class FeatureCache:
         """Store the features of some pictures, all or none; returns them as `get` does from now on."""
         packed = {key: self._packed(value) for key, value in features.items()}
         rows = [(key, zlib.crc32(value).to_bytes(4, "big") + value) for key, value in packed.items()]
+        self._store(rows)
+        return {key: self._unpacked((value,)) for key, value in rows}
+
+    def _store(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
         with self._errors(), self._lock, self._base:
             self._base.executemany("INSERT OR REPLACE INTO features VALUES (?, ?)", rows)
-        return {key: self._unpacked((value,)) for key, value in rows}
 
     def get(self, keys: Sequence[bytes]) -> list[Float[Tensor, "M F"]]:
         rows = (self._row("SELECT value FROM features WHERE key = ?", key) for key in keys)
@@ -131,6 +134,19 @@ class FeatureCache:
             raise SelhnError(
                 f"{self.path} cannot be used ({error}): free some disk space, or remove the file"
             ) from None
+
+
+class Uncached(FeatureCache):
+    """Keeps nothing, and gives features rounded as a cache does."""
+
+    def __init__(self, width: int):
+        self.precision, self.width, self.path = "float16", width, Path()
+
+    def find(self, key: bytes) -> Float[Tensor, "M F"] | None:
+        return None
+
+    def _store(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        pass
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, defa
 from selhn.pictures.decoding import header_facts
 from selhn.pictures.extractor import Extractor, Prepared
 from selhn.pictures.picture_files import read_bytes, writable
+from selhn.pictures.picture_sources import PictureInput, PictureInputs
 
 REPORT_FILE = "pictures.json"
 FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
@@ -79,7 +80,7 @@ class Extracted:
 class PictureRegions:
     """One file on its way through the pipeline: first `prepared` or refused, at the end with its regions."""
 
-    path: Path
+    path: Path | PictureInput
     key: bytes = b""
     prepared: Prepared | None = None
     """If its regions are not stored yet."""
@@ -97,7 +98,7 @@ class Extraction:
     `store` has the features that are already known, and gets new ones; see also `extract_pictures`.
     """
 
-    paths: Sequence[Path]
+    paths: Sequence[Path] | PictureInputs
     extractor: Extractor
     store: FeatureCache
     batch_size: int = 16
@@ -135,7 +136,7 @@ class Extraction:
         assert self.workers is not None
         pool = ThreadPoolExecutor(self.workers, initializer=_use_one_core, initargs=(self.cores,))
         try:
-            paths = iter(self.paths)
+            paths: Iterator[Path | PictureInput] = iter(self.paths)
             ahead = 2 * self.batch_size + 8 * self.workers
             running = deque(pool.submit(self._read, path) for path in islice(paths, ahead))
             while running:
@@ -144,11 +145,11 @@ class Extraction:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _read(self, path: Path) -> PictureRegions:
+    def _read(self, path: Path | PictureInput) -> PictureRegions:
         try:
             if not is_text(str(path)):
                 raise SelhnError("its name is not UTF-8: rename it")
-            content = read_bytes(path)
+            content = path.read() if isinstance(path, PictureInput) else read_bytes(path)
             key = content_key(content)
             regions = self.store.find(key)
             if regions is not None:
@@ -215,7 +216,9 @@ def extract_pictures(
     used = [(picture.path, picture.key) for picture in extraction]
     keys = [key for _, key in used]
     regions = len(store.get(keys[:1])[0]) if keys else 1
-    return Extracted([path for path, _ in used], CachedFeatures(store, keys, regions), extraction.report)
+    return Extracted(
+        [path for path, _ in used if isinstance(path, Path)], CachedFeatures(store, keys, regions), extraction.report
+    )
 
 
 def is_text(name: str) -> bool:

@@ -141,7 +141,7 @@ def is_there(folder: Path) -> bool:
         return False
 
 
-def writable(path: Path, root: Path | None = None) -> str:
+def writable(path: object, root: Path | None = None) -> str:
     """A path, relative to `root` if there is one, in a form that can be written to any file."""
-    shown = str(path) if root is None else path.relative_to(root).as_posix()
+    shown = str(path) if root is None else Path(str(path)).relative_to(root).as_posix()
     return shown.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,46 @@
+"""`selhn embed`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from selhn.cli.train import stoppable
+
+
+def embed(
+    source: Annotated[
+        Path, Argument(help="A folder of pictures; a list of files, one per line; or Parquet, a file or a folder.")
+    ],
+    out: Annotated[Path, Argument(help="Folder of the embeddings; if it was begun before, it is completed.")],
+    model: Annotated[
+        str, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
+    ] = "ready",
+    extractor: Annotated[str, Option(help="Of the pictures' features; see selhn data import.")] = "ready",
+    rows: Annotated[int, Option(help="Pictures per shard.")] = 10_000,
+    column: Annotated[
+        str | None, Option(help="Of Parquet: the column of paths or pictures; default is the first usual name.")
+    ] = None,
+    caption: Annotated[str | None, Option(help="Of Parquet: the column of captions.")] = None,
+    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+    workers: Annotated[int | None, Option(help="Pictures computed at a time; default is one per core.")] = None,
+    retry: Annotated[bool, Option("--retry", help="Make shards again from which pictures were left out.")] = False,
+) -> None:
+    """Embed a large collection into shards of .npy and Parquet. If it was stopped, the same command continues."""
+    from selhn.pictures import embed_pictures
+
+    with stoppable():
+        done = embed_pictures(
+            source,
+            out,
+            model=model,
+            extractor=extractor,
+            rows_per_shard=rows,
+            column=column,
+            caption=caption,
+            device=device,
+            workers=workers,
+            retry=retry,
+        )
+        typer.echo(f"{done}\nMake an index of them: selhn index {out} --index photos.index")

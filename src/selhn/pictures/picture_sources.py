@@ -1,0 +1,188 @@
+"""Where a large collection of pictures comes from: a folder, a list of files, or Parquet with paths or with pictures.
+
+A source is listed once, in shards. A shard is a list of entries, {"path": ...} or {"parquet": file, "size", "first",
+"rows"}, so that listing a billion rows of Parquet reads the ends of files only.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from selhn.base.errors import Damaged, NotFound, SelhnError, warn
+from selhn.pictures.picture_files import MOST_BYTES, find_pictures, missing_packages, read_bytes
+from selhn.search.embedded import parquet_file, read_table
+
+Entry = Mapping[str, Any]
+PATH_COLUMNS = ("path", "image_path", "file", "file_name", "filename", "url")
+BYTES_COLUMNS = ("image", "bytes", "content", "jpg", "png", "webp")
+CAPTION_COLUMNS = ("caption", "text")
+LONGEST_LINE = 2**15
+PICTURES_AT_ONCE = 16
+"""Rows of Parquet that hold pictures, read together."""
+
+
+@dataclass(frozen=True)
+class PictureInput:
+    """A picture to be read: a file, or bytes that are already here."""
+
+    name: str
+    content: bytes | None = None
+    caption: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read(self) -> bytes:
+        """The content of its file."""
+        if self.content is None and "://" in self.name:
+            raise SelhnError("is an address, and nothing is downloaded: download the picture, and name its file")
+        if self.content is None:
+            return read_bytes(Path(self.name))
+        if len(self.content) > MOST_BYTES:
+            raise SelhnError(f"has {len(self.content) / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read")
+        return self.content
+
+
+@dataclass(frozen=True)
+class PictureInputs:
+    """The pictures of a shard; what is in Parquet is read while it is used."""
+
+    entries: Sequence[Entry]
+    columns: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return sum(entry.get("rows", 1) for entry in self.entries)
+
+    def __iter__(self) -> Iterator[PictureInput]:
+        for entry in self.entries:
+            if "parquet" in entry:
+                yield from islice(self._rows(Path(entry["parquet"]), entry), entry["rows"])
+            else:
+                yield PictureInput(entry["path"])
+
+    def _rows(self, path: Path, entry: Entry) -> Iterator[PictureInput]:
+        if not path.is_file() or path.stat().st_size != entry["size"]:
+            raise Damaged(f"{path} is missing or has changed since it was listed: put it back, or embed again")
+        picture, caption, keep = (self.columns[name] for name in ("picture", "caption", "keep"))
+        wanted, row = [name for name in (picture, caption, *keep) if name], entry["first"]
+        for table in read_table(path, wanted, row, PICTURES_AT_ONCE if self.columns["bytes"] else 1024):
+            for values in table:
+                content, text = values.pop(picture), values.pop(caption, None) if caption else None
+                told = {name: value for name, value in values.items() if _is_plain(value)}
+                yield _of_row(path, row, content, str(text or "").strip(), told)
+                row += 1
+
+
+def _of_row(path: Path, row: int, content: Any, caption: str, metadata: Mapping[str, Any]) -> PictureInput:
+    """A row of Parquet: its picture is a path, bytes, or {"bytes": ..., "path": ...} as in other libraries."""
+    if isinstance(content, Mapping):
+        content = content.get("bytes") or content.get("path")
+    if isinstance(content, str):
+        name = content if "://" in content else str(path.parent / content)
+        return PictureInput(name, None, caption, metadata)
+    return PictureInput(f"{path}#{row}", content or b"", caption, metadata)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether metadata can hold a value; what is missing, or not a number, is left out."""
+    return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def list_source(
+    source: Path | str, rows: int, column: str | None = None, caption: str | None = None
+) -> tuple[dict[str, Any], Iterator[Sequence[Entry]]]:
+    """How a source is read, and the entries of its shards of so many pictures each.
+
+    Args:
+        column: of Parquet, with the path or the bytes of the picture; by default the first that has a usual name.
+        caption: of Parquet, with a caption; by default the first that has a usual name, if there is one.
+    """
+    path = Path(source).expanduser().absolute()
+    if rows < 1:
+        raise SelhnError(f"a shard of {rows} pictures: give at least 1")
+    if not path.exists():
+        raise NotFound(f"there is no {path}: name a folder of pictures, a list of files, or Parquet")
+    tables = [path] if path.suffix == ".parquet" and path.is_file() else []
+    if path.is_dir():
+        found = find_pictures(path)
+        for folder, why in found.closed:
+            warn(f"{folder} {why}: what it holds is left out")
+        missing = missing_packages()  # those that need a package are told with those that cannot be read
+        files = sorted([*found.pictures, *(one for one in found.others if one.suffix.lower() in missing)])
+        tables = [] if files else [one for one in found.others if one.suffix == ".parquet"]
+        if not files and not tables:
+            raise NotFound(f"{path} holds neither pictures nor Parquet: name another folder")
+    if (column or caption) and not tables:
+        raise SelhnError(f"columns are for Parquet, and {path} has none: leave --column and --caption out")
+    if tables:
+        columns = _columns(tables[0], column, caption)
+        return {"columns": columns, "root": ""}, _parquet_shards(tables, columns, rows)
+    names = map(str, files) if path.is_dir() else _lines(path)
+    return {"columns": None, "root": str(path) if path.is_dir() else ""}, _path_shards(names, rows)
+
+
+def _path_shards(names: Iterable[str], rows: int) -> Iterator[Sequence[Entry]]:
+    walk = iter(names)
+    while some := [{"path": name} for name in islice(walk, rows)]:
+        yield some
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The paths in a list, one per line, relative to its folder."""
+    with path.open("r", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            if "\0" in line or len(line) == LONGEST_LINE:
+                raise Damaged(f"{path}, line {number} is not a path: write one per line, or name a folder or Parquet")
+            if name := line.strip():
+                yield name if "://" in name else str(path.parent / Path(name).expanduser())
+
+
+def _columns(path: Path, column: str | None, caption: str | None) -> dict[str, Any]:
+    """Which columns of Parquet are used: that of the pictures, of captions, and what is kept as metadata."""
+    with parquet_file(path) as file:
+        schema = file.schema_arrow
+        kinds = {name: str(schema.field(name).type) for name in schema.names}
+    for name in (column, caption):
+        if name is not None and name not in kinds:
+            raise NotFound(f"{path} has no column {name!r}: it has {', '.join(kinds)}")
+    picture = column or next((name for name in (*BYTES_COLUMNS, *PATH_COLUMNS) if name in kinds), None)
+    if picture is None:
+        raise NotFound(f"{path} has no column that is called like one of pictures ({', '.join(kinds)}): add --column")
+    text = caption or next((name for name in CAPTION_COLUMNS if kinds.get(name) in ("string", "large_string")), None)
+    simple = ("string", "large_string", "bool", "int", "uint", "float", "double")
+    keep = [name for name, kind in kinds.items() if name not in (picture, text) and kind.startswith(simple)]
+    return {
+        "picture": picture,
+        "caption": text,
+        "keep": keep,
+        "bytes": kinds[picture].removeprefix("large_") != "string",
+    }
+
+
+def _parquet_shards(paths: Sequence[Path], columns: Mapping[str, Any], rows: int) -> Iterator[Sequence[Entry]]:
+    shard: list[Entry] = []
+    free = rows
+    for path in paths:
+        with parquet_file(path) as file:
+            there, names = file.metadata.num_rows, file.schema_arrow.names
+        lacking = [
+            name for name in (columns["picture"], columns["caption"], *columns["keep"]) if name not in (None, *names)
+        ]
+        if lacking:
+            raise SelhnError(f"{path} has no column {lacking[0]!r}, which {paths[0]} has: embed them one by one")
+        first, size = 0, path.stat().st_size
+        while first < there:
+            taken = min(free, there - first)
+            shard.append({"parquet": str(path), "size": size, "first": first, "rows": taken})
+            first, free = first + taken, free - taken
+            if free == 0:
+                yield shard
+                shard, free = [], rows
+    if shard:
+        yield shard

@@ -78,7 +78,7 @@ def test_the_probe_of_the_page_writes_what_can_be_diagnosed(tmp_path, monkeypatc
     }
 
 
-@pytest.mark.parametrize(("page", "number"), [("search.md", 3), ("scale.md", 1), ("export.md", 1)])
+@pytest.mark.parametrize(("page", "number"), [("search.md", 3), ("scale.md", 2), ("export.md", 1)])
 def test_a_page_does_what_it_says(page, number, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == number

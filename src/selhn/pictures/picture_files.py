@@ -34,12 +34,12 @@ def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file that may be a picture."""
-    if not path.is_file():
-        raise NotFound(f"there is no file {path}: give the path of a picture")
-    size = path.stat().st_size
-    if size > MOST_BYTES:
-        raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read")
     try:
+        if not path.is_file():
+            raise NotFound(f"there is no file {path}: give the path of a picture")
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise SelhnError(f"{path} has {size / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read")
         return path.read_bytes()
     except OSError as error:
         raise SelhnError(f"{path} cannot be read ({error.strerror}): check its rights") from None

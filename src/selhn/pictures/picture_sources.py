@@ -14,6 +14,7 @@ from typing import Any
 from selhn.base.errors import Damaged, NotFound, SelhnError, warn
 from selhn.pictures.picture_files import MOST_BYTES, find_pictures, missing_packages, read_bytes
 from selhn.search.embedded import parquet_file, read_table
+from selhn.search.items import LONGEST_ID
 
 Entry = Mapping[str, Any]
 PATH_COLUMNS = ("path", "image_path", "file", "file_name", "filename", "url")
@@ -38,6 +39,8 @@ class PictureInput:
 
     def read(self) -> bytes:
         """The content of its file."""
+        if len(self.name) > LONGEST_ID:
+            raise SelhnError(f"has a path of {len(self.name):,} characters, at most {LONGEST_ID:,} are kept: move it")
         if self.content is None and "://" in self.name:
             raise SelhnError("is an address, and nothing is downloaded: download the picture, and name its file")
         if self.content is None:

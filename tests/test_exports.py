@@ -30,7 +30,7 @@ EXPORTS = {
         open_run override resume_run run_config run_names run_seeds train""",
     "selhn.runs": """LOSS_DEFAULTS OWN LogPart Results RunFolder environment find_runs load_weights read_log
         save_weights""",
-    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus rerank_split""",
+    "selhn.search": """Fit Hit Index Item Kind Query Record Reranker calibrate is_milvus is_uri rerank_split""",
     "selhn.export": "Embedded embeddings_of_index embeddings_of_split export_towers write_clip_retrieval",
     "selhn.diagnose": """Diagnosis Log Norms Plateau Probe StallAlarm Verdict attention_figure diagnose epsilon_of
         from_rows gradient_norms judge make_alarm parameter_norms patience

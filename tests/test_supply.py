@@ -33,6 +33,7 @@ USES = {
     "milvus": "an index in Milvus",
     "onnx": "`selhn export onnx`",
     "plot": "figures",
+    "postgres": "an index in PostgreSQL",
     "raw": "RAW pictures of cameras",
     "search": "the ready model: search your own pictures",
     "serve": "the service and its page",

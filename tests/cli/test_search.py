@@ -302,7 +302,7 @@ def test_an_index_in_milvus(pictures, saved, world, tmp_path):
     assert len(ask(["a red ball"], "photos.db", k=3)) == 3
     assert len(ask([], "photos.db", like="Pictures/2.png", k=9)) == 4
     assert "4 images" in change_index("photos.db", delete=["Pictures/2.png"], approximate="exact")
-    with pytest.raises(ValueError, match="in Milvus, .* needs a folder"):
+    with pytest.raises(ValueError, match="on a server, .* needs a folder"):
         change_index("photos.db", compact=True)
     fill_index(world, "photos.db#world", saved, "dev")
     with pytest.raises(ValueError, match="has no model .* give it with --model"):
@@ -319,7 +319,7 @@ def test_the_place_that_options_name(tmp_path):
     assert index_path(None, "http://host:19530") == "http://host:19530"
     with pytest.raises(ValueError, match="give one of them"):
         index_path(tmp_path, "x.db")
-    with pytest.raises(ValueError, match="--uri x is not a Milvus URI"):
+    with pytest.raises(ValueError, match="--uri x is not the address of a server"):
         index_path(None, "x")
 
 

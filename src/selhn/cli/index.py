@@ -11,8 +11,8 @@ from typer.core import TyperCommand
 from selhn.cli.train import stoppable
 
 URI_HELP = (
-    "Milvus URI instead of a folder: http://host:19530, or a Milvus Lite file such as pictures.db. "
-    "Append #NAME to choose a collection."
+    "Address of a server instead of a folder: Milvus (http://host:19530, or a Milvus Lite file such as pictures.db) "
+    "or PostgreSQL (postgresql://host/database). Append #NAME to choose one of several indices there."
 )
 EXTRACTOR_HELP = "Name of the index's extractor, if that may be downloaded."
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
@@ -55,7 +55,8 @@ def index(
     compact: Annotated[bool, Option("--compact", help="Free the space of removed items.")] = False,
     check: Annotated[bool, Option("--check", help="Read every file and compare checksums.")] = False,
     approximate: Annotated[
-        str | None, Option(help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; exact for none.")
+        str | None,
+        Option(help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact for none."),
     ] = None,
 ) -> None:
     """Make, update or change an index. If it was stopped, the same command continues."""

@@ -18,7 +18,7 @@ from selhn.pictures import Library, index_pictures, open_picture
 from selhn.pictures.picture_files import SUFFIXES, Found
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
-from selhn.search import Hit, Index, Item, Query, Record, is_milvus
+from selhn.search import Hit, Index, Item, Query, Record, is_uri
 from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
 from selhn.search.shards import holds_embeddings, index_embeddings
 from selhn.training import open_run
@@ -91,7 +91,7 @@ def fill_index(
         device=device,
         remove_missing=remove_missing,
     )
-    here = "" if path is None else f" --{'uri' if is_milvus(path) else 'index'} {path}"
+    here = "" if path is None else f" --{'uri' if is_uri(path) else 'index'} {path}"
     return f'{done}\n{done.index}\nSearch it: selhn search "children playing in the snow"{here}'
 
 
@@ -113,9 +113,11 @@ def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
     if uri is None:
         return folder
     if folder is not None:
-        raise SelhnError(f"an index is in a folder ({folder}) or in Milvus (--uri {uri}): give one of them")
-    if not is_milvus(uri):
-        raise SelhnError(f"--uri {uri} is not a Milvus URI, such as http://host:19530 or pictures.db")
+        raise SelhnError(f"an index is in a folder ({folder}) or on a server (--uri {uri}): give one of them")
+    if not is_uri(uri):
+        raise SelhnError(
+            f"--uri {uri} is not the address of a server, such as http://host:19530 or postgresql://host/photos"
+        )
     return uri
 
 
@@ -132,9 +134,9 @@ def open_asked(
     It does if it is one, or looks like a path and other words follow.
     """
     named = words[0] if len(words) > 1 and _is_place(words[0]) else None
-    path = found_index(path) if named is None else named if is_milvus(named) else Path(named).expanduser()
+    path = found_index(path) if named is None else named if is_uri(named) else Path(named).expanduser()
     sentence = " ".join(words if named is None else words[1:]) or None
-    if named is None or is_milvus(named) or Index.exists(path):
+    if named is None or is_uri(named) or Index.exists(path):
         return Library.open(path, None if model is None else load_model(model), extractor=extractor), sentence
     own_model, dataset = open_run(Path(path), data)
     return Library(Index.build(own_model, dataset[split])), sentence
@@ -143,7 +145,7 @@ def open_asked(
 def _is_place(word: str) -> bool:
     path = Path(word).expanduser()
     is_run = any((path / name).exists() for name in (CONFIG_FILE, BEST_FOLDER, "checkpoints"))
-    return is_milvus(word) or len(Path(word).parts) > 1 or is_run or Index.exists(path)
+    return is_uri(word) or len(Path(word).parts) > 1 or is_run or Index.exists(path)
 
 
 def find_pictures(

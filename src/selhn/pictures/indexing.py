@@ -24,7 +24,7 @@ from selhn.pictures.picture_files import Found, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready import READY
-from selhn.search import Index, is_milvus
+from selhn.search import Index, is_uri
 from selhn.search.items import split_items
 
 
@@ -47,7 +47,7 @@ def index_pictures(
     the id of an item is its full path, and items below other folders are left alone.
 
     Args:
-        path: of the index, a folder or a Milvus URI; `default_index` if it is not given.
+        path: of the index, a folder or the URI of a server; `default_index` if it is not given.
         model, extractor, precision: of a new index, see `Library.create`; an extractor that may be downloaded is
             asked for every time.
         captions: a file that `read_picture_texts` reads.
@@ -56,7 +56,7 @@ def index_pictures(
     """
     found = folder if isinstance(folder, Found) else Library.scan(folder)
     path = path or default_index()
-    path = path if is_milvus(path) else Path(path).expanduser()
+    path = path if is_uri(path) else Path(path).expanduser()
     device = choose_device(str(device))
     library = Library.open(path, model, device, extractor) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):

@@ -32,7 +32,7 @@ from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, 
 from selhn.pictures.ready import READY
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
-from selhn.search import Hit, Index, Item, Query, Record, is_milvus
+from selhn.search import Hit, Index, Item, Query, Record, is_uri
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
@@ -94,7 +94,7 @@ class Library:
         """A new, empty library.
 
         Args:
-            path: of the index, a folder or a Milvus URI; None for one in memory.
+            path: of the index, a folder or the URI of a server; None for one in memory.
             model: by default the ready model, which the index then names and does not copy.
             extractor: a name that `load_extractor` takes, or an extractor.
             precision: of the vectors of the index.
@@ -180,7 +180,7 @@ class Library:
         reading = Extraction(list(map(Path, fresh)), extractor, store, batch_size, workers, plan.folder, quiet)
         report, used = reading.report, set[str]()
         report.refused += plan.refused
-        folder = default_index().parent if is_milvus(self.index.path) else Path(self.index.location)
+        folder = default_index().parent if is_uri(self.index.path) else Path(self.index.location)
         folder.mkdir(parents=True, exist_ok=True)
         how_far = HowFarFile(self.index.path, plan.unchanged, len(fresh))
         with self._indexing(), closing(store), closing(iter(reading)) as pictures, how_far:

@@ -6,7 +6,7 @@ from selhn.search.index import Index
 from selhn.search.items import Hit, Item, Kind, Record
 from selhn.search.query import Query
 from selhn.search.rerank import Reranker, rerank_split
-from selhn.search.stores import is_milvus
+from selhn.search.stores import is_milvus, is_uri
 
 __all__ = [
     "Fit",
@@ -19,5 +19,6 @@ __all__ = [
     "Reranker",
     "calibrate",
     "is_milvus",
+    "is_uri",
     "rerank_split",
 ]

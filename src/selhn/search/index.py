@@ -22,7 +22,7 @@ from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
 from selhn.search.query import Asked, Picture, Query
-from selhn.search.stores import SegmentStore, is_milvus, store_for
+from selhn.search.stores import SegmentStore, is_uri, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
 from selhn.search.where import Filter, Where, found_or_explained, read_filter
 
@@ -30,10 +30,10 @@ from selhn.search.where import Filter, Where, found_or_explained, read_filter
 class Index:
     """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
-    A path is a folder or a Milvus URI: http://host:19530, or a Milvus Lite file such as "pictures.db", with
-    #NAME to choose a collection. With a path every change is stored when its call returns, and survives a
-    kill. One process writes to a folder at a time; others search what they opened and call `refresh`. Several
-    processes may write to a Milvus server.
+    A path is a folder or the URI of a server: Milvus, http://host:19530, or a Milvus Lite file such as
+    "pictures.db"; or PostgreSQL, postgresql://host/database. #NAME chooses one of several indices there. With a
+    path every change is stored when its call returns, and survives a kill. One process writes to a folder at a
+    time; others search what they opened and call `refresh`. Several processes may write to a server.
     """
 
     def __init__(self, model: AbstractMatcher, store: Store):
@@ -52,9 +52,9 @@ class Index:
         """An empty index, in memory if there is no path.
 
         Args:
-            precision: of the vectors; int8 has one scale per vector, and Milvus has float32 only.
+            precision: of the vectors; int8 has one scale per vector, and servers have float32 only.
             about: notes as JSON, stored with the index.
-            keep_model: whether the model is saved in the folder; Milvus never keeps it. Without it `load`
+            keep_model: whether the model is saved in the folder; servers never keep it. Without it `load`
                 needs the model, unless `about` names one that `load_model` knows, {"model": "ready"}.
         """
         identity = Identity.of(model, precision, about or {})
@@ -73,9 +73,9 @@ class Index:
 
         In a folder, an existing index is replaced in one step when the new one is complete; if it cannot be
         opened, because it is damaged or of another version, that is an error, and it is left alone. A killed
-        build resumes, if it is of the same split and model. In Milvus an existing index is an error.
+        build resumes, if it is of the same split and model. On a server an existing index is an error.
         """
-        if path is None or is_milvus(path):
+        if path is None or is_uri(path):
             index = cls.create(model, path, precision=precision)
             index.add(split_items(items) if isinstance(items, Split) else items)
             return index
@@ -94,12 +94,12 @@ class Index:
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether there is an index in a folder or at a Milvus URI."""
+        """Whether there is an index in a folder or on a server."""
         return store_for(path).exists(path)
 
     @property
     def path(self) -> Path | str | None:
-        """The folder as a Path, the Milvus URI as a string, or None in memory."""
+        """The folder as a Path, the URI of a server as a string, or None in memory."""
         return self.store.path
 
     @property
@@ -143,7 +143,7 @@ class Index:
         return isinstance(name, str) and name in self.store.get([name])
 
     def ids(self) -> list[str]:
-        """The ids of all items; in a folder in the order in which they were added, in Milvus in no order."""
+        """The ids of all items in the order in which they were added; in Milvus in no order."""
         return self.store.ids()
 
     def get(self, name: str) -> Record:
@@ -263,7 +263,7 @@ class Index:
 
         Args:
             existing: what to do with an id that exists: "refuse", "skip" (the same call then resumes), or
-                "replace". Milvus does not encode an item again that is replaced by the same.
+                "replace". On a server an item that is replaced by the same is not encoded again.
         """
         if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
@@ -293,7 +293,7 @@ class Index:
         """Score only candidates from now on; in a folder FAISS proposes them (extra `faiss`).
 
         Args:
-            kind: "hnsw", "ivf", "ivf_int8" (the last two not in Milvus), "exact" for none, or "auto", which
+            kind: "hnsw", "ivf", "ivf_int8" (the last two only in a folder), "exact" for none, or "auto", which
                 depends on the size. In a folder, items that are added later are all scored until it is called
                 again.
         """
@@ -314,12 +314,12 @@ class Index:
         self._segments().save(path, self.model)
 
     def embeddings(self) -> Iterator[tuple[list[Record], Float[Tensor, "n d"], Float[Tensor, "t d"]]]:
-        """All records with the vectors of their images and captions, in blocks; not available in Milvus."""
+        """All records with the vectors of their images and captions, in blocks; only for a folder."""
         return self._segments().embeddings()
 
     def _segments(self) -> SegmentStore:
         if not isinstance(self.store, SegmentStore):
-            raise SelhnError(f"{self.path} is in Milvus, which compacts and checks itself: this needs a folder")
+            raise SelhnError(f"{self.path} is on a server, which compacts and checks itself: this needs a folder")
         return self.store
 
     def refresh(self) -> None:

@@ -31,7 +31,7 @@ class Alike:
 
 
 def near_duplicates(index: Index, told: Callable[[float], object] = lambda share: None) -> list[Alike]:
-    """Groups of pictures that are almost the same, newest first; not available in Milvus.
+    """Groups of pictures that are almost the same, newest first; only for a folder.
 
     All pairs are compared block by block, by short vectors whose products are never below those of the whole ones.
     Pairs that pass are compared in full. That takes O(n) memory, and n * n / 2 products of 65 numbers.

@@ -14,7 +14,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.pictures import Library
 from selhn.pictures.extractor import Prepared
-from selhn.search import Hit, Query, Record, is_milvus
+from selhn.search import Hit, Query, Record, is_uri
 from selhn.search.items import Order, date_of
 from selhn.search.near_duplicates import Alike
 from selhn.serve.batching import Wanted
@@ -72,7 +72,7 @@ class Collection:
         self.stale = ""
         """Why the index on disk is no longer the one that is searched; empty if it is."""
         self._checked = 0.0
-        can_compare = self.index.model.is_embedding and not is_milvus(self.index.path)
+        can_compare = self.index.model.is_embedding and not is_uri(self.index.path)
         self.duplicates = Duplicates(self.index) if can_compare else None
         self._timelines: dict[tuple[int, str | None, Order], Timeline] = {}
         self._fields: tuple[int, dict[str, list[tuple[Any, int]]]] = (-1, {})

@@ -204,7 +204,7 @@ class Service:
     def gauges(self) -> dict[str, tuple[str, float]]:
         found: dict[str, tuple[str, float]] = {}
         if self.collection is not None:
-            with suppress(OSError):  # Milvus may be away, and the other numbers are wanted all the more
+            with suppress(OSError):  # a server may be away, and the other numbers are wanted all the more
                 found["index_items"] = ("Items in the index.", len(self.collection.index))
         if self.thumbnails is not None:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)

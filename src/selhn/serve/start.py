@@ -34,7 +34,7 @@ def serve(
     model: Path | None = None,
     extractor: str | None = None,
 ) -> None:
-    """Serve an index (a folder or a Milvus URI), the example pictures, or training runs, until Ctrl-C."""
+    """Serve an index (a folder or a server), the example pictures, or training runs, until Ctrl-C."""
     missing = missing_packages(PACKAGES)
     if missing:
         raise MissingExtra(f"the service needs {missing}: {pip_install('serve')}")

@@ -1,6 +1,10 @@
-"""An index in a file of Milvus Lite, and beside it the same in memory."""
+"""An index at each of the places where one can be, and beside it the same in memory."""
+
+from itertools import count
 
 import pytest
+from servers import postgres
+from store_cases import SERVERS
 
 from selhn.search import Index
 
@@ -14,17 +18,46 @@ def close_all():
     server_manager_instance.release_all()
 
 
-@pytest.fixture
-def uri(tmp_path):
+@pytest.fixture(scope="session")
+def lite_file(tmp_path_factory):
     pytest.importorskip("pymilvus", reason="an index in Milvus needs the extra milvus")
     pytest.importorskip("milvus_lite", reason="tests of Milvus need Milvus Lite")
-    yield str(tmp_path / "pictures.db")
+    yield str(tmp_path_factory.mktemp("lite") / "pictures.db")
     close_all()
 
 
+@pytest.fixture(scope="session")
+def server():
+    pytest.importorskip("psycopg", reason="an index in PostgreSQL needs the extra postgres")
+    with postgres() as server:
+        yield server
+
+
+NUMBERS = count()
+
+
 @pytest.fixture
-def remote(uri, model, make_item):
-    index = Index.create(model, uri)
+def lite(lite_file):
+    """A place in a file of Milvus Lite; the file is that of all tests, since opening it takes a while."""
+    return f"{lite_file}#test{next(NUMBERS)}"
+
+
+@pytest.fixture
+def database(server):
+    """A place in PostgreSQL."""
+    return f"{server.uri()}#test{next(NUMBERS)}"
+
+
+@pytest.fixture(params=["folder", *SERVERS])
+def place(request, tmp_path):
+    """Where there is no index yet: a folder, a file of Milvus Lite, PostgreSQL."""
+    names = {"milvus_lite": "lite", "postgres": "database"}
+    return request.getfixturevalue(names[request.param]) if request.param in names else str(tmp_path / "photos.index")
+
+
+@pytest.fixture
+def stored(place, model, make_item):
+    index = Index.create(model, place)
     index.add(make_item(number) for number in range(20))
     return index
 

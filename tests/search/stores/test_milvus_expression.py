@@ -3,39 +3,11 @@
 import re
 
 import pytest
-import torch
-from model_cases import make_model
+from store_cases import HOSTILE
 
-from selhn.search import Index, Item
 from selhn.search.stores.milvus_expression import milvus_expression
 from selhn.search.where import read_filter
 
-HOSTILE = [
-    'x" or key != "',
-    "x' or 'a' == 'a",
-    "\\",
-    '\\"',
-    '"',
-    '"]',
-    '") or exists record["metadata"]["other"] or (key == "',
-    "a\nb",
-    "a\x00b",
-    "tab\tbed",
-    "100%",
-    "_",
-    "%",
-    "{key}",
-    "{{x}}",
-    "$meta",
-    "é 中文 😀",
-    "\u202eevil",
-    " ",
-    "",
-    "null",
-    "true",
-    "//",
-    "/* */",
-]
 META = 'record["metadata"]'
 
 
@@ -100,52 +72,3 @@ def test_a_value_stays_between_its_quotes(value):
         expression = milvus_expression(read_filter({"field": {operator: value}}))
         outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
         assert set(re.findall(r"\w+", outside)) <= {"record", "json_contains", "or", "like"}
-
-
-@pytest.fixture
-def hostile(uri):
-    """The same items in Milvus and in memory, with such values, names of fields and ids."""
-    model, items = make_model("rvse"), []
-    for number, value in enumerate(HOSTILE):
-        metadata = {"value": value, "tags": [value, number], value or "empty": number, "number": number}
-        items.append(Item(f"{number}{value}", torch.rand(2, 12), None, (f"word{number}",), metadata))
-    remote, exact = Index.create(model, uri), Index.create(model)
-    for index in (remote, exact):
-        index.add(items)
-    return remote, exact
-
-
-def test_hostile_values_find_what_they_find_in_memory(hostile, same_answers):
-    remote, exact = hostile
-    for number, value in enumerate(HOSTILE):
-        own = f"{number}{value}"
-        assert [hit.id for hit in same_answers(remote, exact, "word1", 50, where={"value": value})] == [own]
-        assert [hit.id for hit in same_answers(remote, exact, "word1", 50, where={"tags": {"contains": value}})] == [
-            own
-        ]
-        assert [hit.id for hit in same_answers(remote, exact, "word1", 50, where={value or "empty": number})] == [own]
-        assert [hit.id for hit in same_answers(remote, exact, "word1", 50, where={"id": own})] == [own]
-        same_answers(remote, exact, "word1", 50, where={"value": {"contains": value}})
-        same_answers(remote, exact, "word1", 50, where={"value": {">": value}})
-        same_answers(remote, exact, "word1", 50, where={"value": {"!=": value}})
-        same_answers(remote, exact, "word1", 50, where={"id": {"like": f"{own}*"}})
-        assert remote.get(own) == exact.get(own)
-    remote.delete([f"{number}{value}" for number, value in enumerate(HOSTILE)])
-    assert len(remote) == remote.num_texts == 0
-
-
-def test_types_are_told_apart_as_in_memory(uri, same_answers):
-    model = make_model("rvse")
-    values = [1, 1.0, True, "1", [1], {"a": 1}, None, "true", 0, False, 2, "x", -1, 1.5, 10**12, [True], ["1", "x"]]
-    items = [Item(f"i{n}", torch.rand(2, 12), metadata={"v": value}) for n, value in enumerate(values)]
-    items.append(Item("none", torch.rand(1, 12)))
-    remote, exact = Index.create(model, uri), Index.create(model)
-    for index in (remote, exact):
-        index.add(items)
-    asked = [1, 1.0, True, "1", None, 0, False, "x", 1.5, 10**12]
-    for operator in ("=", "!=", "<", "<=", ">", ">=", "contains", "like"):
-        for value in asked:
-            same_answers(remote, exact, "word1", 50, where={"v": {operator: value}})
-    same_answers(remote, exact, "word1", 50, where={"v": [1, "x"]})
-    for words in ("v.a = 1", "not v = 1", "not v.a = 1", "not (v > 0 or v = x)", "v = 1 and not v = true"):
-        same_answers(remote, exact, "word1", 50, where=words)

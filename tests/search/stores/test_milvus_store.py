@@ -1,23 +1,36 @@
 """The verbs of the store in Milvus, and how it asks for more rows until enough pass the filter."""
 
 import hashlib
+import signal
+import subprocess
+import sys
+import time
+from unittest.mock import patch
 
 import pytest
 import torch
 from index_cases import make_item
 from model_cases import make_model
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.search import Index, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores import milvus
-from selhn.search.stores.milvus import MilvusStore, key_of
-from selhn.search.stores.milvus_rows import MilvusRows, Row
-from selhn.search.stores.store import Identity
+from selhn.search.stores.milvus import MilvusStore
+from selhn.search.stores.milvus_rows import IDENTITY, MilvusRows, Row
+from selhn.search.stores.server import key_of
 from selhn.search.where import read_filter
 
 
 def row(score, added):
     return Row("k", "k", "c", added, {"id": "a", "captions": ["x"], "metadata": {"n": 1}}, None, score)
+
+
+@pytest.fixture
+def remote(lite, model):
+    index = Index.create(model, lite)
+    index.add(make_item(number) for number in range(20))
+    return index
 
 
 def test_keys_are_letters_and_digits():
@@ -29,7 +42,7 @@ def test_keys_are_letters_and_digits():
 
 def test_order_is_that_of_scores_then_of_adding():
     rows = [row(0.5, 3), row(0.9, 4), row(0.5, 1), row(0.9, 2)]
-    passing = MilvusStore(Remembering([]), Identity("", "", 1))._passing(rows, "image", None)
+    passing = store_of(Remembering([]))._passing(rows, "image", None)
     assert [(one.score, one.added) for one in passing] == [(0.9, 2), (0.9, 4), (0.5, 1), (0.5, 3)]
 
 
@@ -41,9 +54,9 @@ def test_rows_as_answers():
     assert (text.kind, text.name, text.captions) == ("text", "x", ())
 
 
-def test_what_has_to_be_encoded(uri):
+def test_what_has_to_be_encoded(lite):
     model = make_model("rvse")
-    store, items = Index.create(model, uri).store, [make_item(number) for number in range(4)]
+    store, items = Index.create(model, lite).store, [make_item(number) for number in range(4)]
 
     def names(items, existing):
         return [one.record.id for batch in store.encoded(model, items, existing) for one in batch]
@@ -93,10 +106,17 @@ class Remembering(MilvusRows):
         return iter(self.all)
 
 
+def store_of(rows):
+    with patch.object(milvus, "MilvusRows", lambda uri: rows):
+        store = MilvusStore("")
+    store.found_by = "exact"
+    return store
+
+
 def found(rows, k, where=None, queries=((1.0,),)):
     filter = None if where is None else read_filter(where)
     asked = QueryVectors(make_model("rvse"), {"text": torch.tensor(queries)}, {"text": torch.ones(len(queries))})
-    answers = MilvusStore(rows, Identity("", "", 1)).nearest(asked, "image", k, filter)
+    answers = store_of(rows).nearest(asked, "image", k, filter)
     return [[hit.metadata["n"] for hit in own] for own in answers]
 
 
@@ -140,9 +160,9 @@ def test_fewer_than_asked_for(k):
     assert found(Remembering([]), k) == [[]]
 
 
-def test_the_layout_of_rows_stays(uri):
+def test_the_layout_of_rows_stays(lite):
     """Collections that an earlier version wrote have these keys and records."""
-    store = Index.create(make_model("rvse"), uri).store
+    store = Index.create(make_model("rvse"), lite).store
     item = make_item(1, captions=("word5",))
     store.put(store.encoded(make_model("rvse"), [item], "refuse"))
     key, content = hashlib.blake2b(b"item1", digest_size=20).hexdigest(), item.content(Record.of(item))
@@ -154,3 +174,91 @@ def test_the_layout_of_rows_stays(uri):
     about = store.rows.get("about", ["identity"])["identity"].record
     assert sorted(about) == ["about", "model", "model_name", "selhn", "version", "width"]
     assert about["version"] == 1
+
+
+def test_texts_that_a_writer_left_who_was_stopped_are_no_answers(remote, exact, same_answers, monkeypatch):
+    """Texts are written before their image, and count only with it."""
+    own = MilvusRows.put
+
+    def stopped(self, which, rows):
+        if which == "images":
+            raise KeyboardInterrupt
+        own(self, which, rows)
+
+    changed = [make_item(4, captions=("word1",)), make_item(50)]
+    monkeypatch.setattr(MilvusRows, "put", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        remote.add(changed, existing="replace")
+    same_answers(remote, exact, "word1", 100, "text")
+    monkeypatch.setattr(MilvusRows, "put", own)
+    for index in (remote, exact):
+        index.add(changed, existing="replace")
+    same_answers(remote, exact, "word1", 100, "text")
+    assert remote.num_texts == exact.num_texts
+
+
+def test_a_server_that_goes_away_and_comes_back(milvus_server, model, exact, same_answers, monkeypatch):
+    uri, start = milvus_server
+    monkeypatch.setattr("selhn.search.stores.milvus_rows.TIMEOUT", 5.0)
+    process = start()
+    remote = Index.create(model, uri)
+    remote.add(make_item(number) for number in range(20))
+    same_answers(remote, exact, "word3 word8")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for call in (
+        lambda: remote.search("word3"),
+        lambda: remote.add([make_item(30)]),
+        lambda: remote.delete(["item3"]),
+        lambda: remote.refresh(),
+        lambda: list(remote.records()),
+        lambda: Index.load(uri, model),
+    ):
+        with pytest.raises(ConnectionError, match=f"Milvus at {uri} is not responding .* No data was lost"):
+            call()
+    start()
+    for _ in range(300):  # connections are tried again after a while
+        try:
+            remote.search("word3")
+            break
+        except ConnectionError:
+            time.sleep(0.1)
+    same_answers(remote, exact, "word3 word8", 30)
+    remote.add([make_item(30)])
+    assert len(Index.load(uri, model)) == 21
+
+
+def test_opened_again_in_another_process(model, exact, same_answers, tmp_path):
+    model.save(tmp_path / "model")
+    uri = str(tmp_path / "pictures.db")
+    code = f"""
+import sys
+sys.path[:0] = {[path for path in sys.path if path]!r}
+import selhn
+from selhn.search import Index
+from index_cases import make_item
+index = Index.create(selhn.load_model({str(tmp_path / "model")!r}), {uri!r}, about={{"who": "a test"}})
+index.add(make_item(number) for number in range(20))
+index.delete(["item7"])
+index.add([make_item(7)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    exact.delete(["item7"])
+    exact.add([make_item(7)])
+    assert Index.exists(uri)
+    remote = Index.load(uri, model)
+    assert remote.about == {"who": "a test"}
+    assert same_answers(remote, exact, "word3 word8", 30)
+    assert same_answers(remote, exact, "word3 word8", 30, "text", where="year > 2004")
+
+
+def test_collections_of_another_width_are_refused(remote, lite, model):
+    remote.store.rows.remove("about", [IDENTITY])
+    with pytest.raises(SelhnError, match="have 16 numbers, this model has 8"):
+        Index.create(make_model("rvse", dim=8), lite)
+    with pytest.raises(NotFound):
+        Index.load(lite, model)
+    for which in ("about", "texts", "images"):
+        remote.store.rows._client.drop_collection(f"{remote.store.rows.name}_{which}")
+    assert not Index.exists(lite)

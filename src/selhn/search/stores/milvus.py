@@ -4,88 +4,60 @@ Vectors, captions and metadata are in Milvus (see `milvus_rows.py`), the model i
 a filter that it understands (`milvus_expression.py`), and what comes back is filtered again.
 """
 
-import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.version import __version__
-from selhn.models import AbstractMatcher
 from selhn.search.items import PLURAL, Kind, Order, Record, by_date, date_of
 from selhn.search.query import QueryVectors
 from selhn.search.stores.milvus_expression import milvus_expression
-from selhn.search.stores.milvus_rows import IDENTITY, MOST_HITS, MilvusRows, Row, Searching, is_server
-from selhn.search.stores.store import Answers, ApproximateKind, Batches, Identity, Store, Stored
+from selhn.search.stores.milvus_rows import IDENTITY, MOST_HITS, MilvusRows, Row, is_server
+from selhn.search.stores.server import Searching, ServerStore, key_of, split_uri
+from selhn.search.stores.store import Answers, Batches, Stored
 from selhn.search.where import Filter
 
-VERSION = 1
-IDENTITY_FIELDS = ("model", "model_name", "width", "about")
 SORTED_AT_ONCE = 200
-SMALL = 50_000
-"""Up to so many images `approximate("auto")` leaves search exact."""
 
 
-class MilvusStore(Store):
+class MilvusStore(ServerStore):
     """Images and their texts in Milvus.
 
     Several processes may write to a server at once: the key of an item is a digest of its id. A Milvus Lite
     file is for one process.
     """
 
-    found_by: Searching
+    product = "Milvus"
     longest_record = 65_000  # Milvus takes 65,536 bytes in a JSON field
 
-    def __init__(self, rows: MilvusRows, identity: Identity):
-        super().__init__()
-        self.rows, self.identity, self.path = rows, identity, rows.uri
-        self.found_by = rows.searching()
-        self.generation, self._counted = 0, -1
+    def __init__(self, uri: str):
+        super().__init__(uri)
+        self.rows = MilvusRows(uri)
 
     @classmethod
-    def create(
-        cls, path: Path | str | None, identity: Identity, model: AbstractMatcher, keep_model: bool
-    ) -> "MilvusStore":
-        uri = str(path)
-        if not model.is_embedding:
-            raise SelhnError(f"{model.name} does not score by products: keep its index in a folder")
-        if identity.precision != "float32":
-            raise SelhnError(f"vectors in Milvus are float32, not {identity.precision}: omit the precision")
-        rows = MilvusRows(uri)
-        if rows.about() is not None:
-            raise SelhnError(f"{uri} is an index already: open it, or choose another #NAME")
-        rows.create(identity.width)
-        content = {"version": VERSION, "selhn": __version__}
-        content.update({name: getattr(identity, name) for name in IDENTITY_FIELDS})
-        rows.put("about", [Row(IDENTITY, IDENTITY, IDENTITY, 0, content, torch.tensor([1.0, 0.0]))])
-        return cls(rows, identity)
-
-    @classmethod
-    def open(cls, path: Path | str) -> "MilvusStore":
-        uri = str(path)
-        rows = MilvusRows(uri)
-        content = rows.about()
-        if content is None:
-            raise NotFound(f"there is no index at {uri}: make one with `selhn index FOLDER --uri {uri}`")
-        if content.get("version") != VERSION:
-            raise Damaged(
-                f"{uri} has version {content.get('version')} (selhn {content.get('selhn')}), this selhn "
-                f"reads {VERSION}: install another selhn, or choose another #NAME"
-            )
-        return cls(rows, Identity(**{name: content[name] for name in IDENTITY_FIELDS}))
-
-    @staticmethod
-    def exists(path: Path | str) -> bool:
+    def exists(cls, path: Path | str) -> bool:
         """Whether there is an index at a URI; a file is not created by asking."""
-        uri = str(path)
-        there = is_server(uri) or Path(uri.partition("#")[0]).expanduser().exists()
-        return there and MilvusRows(uri).about() is not None
+        address = split_uri(str(path))[0]
+        return (is_server(address) or Path(address).expanduser().exists()) and super().exists(path)
+
+    def about(self) -> dict[str, Any] | None:
+        return self.rows.about()
+
+    def make(self, width: int, about: Mapping[str, Any]) -> None:
+        self.rows.create(width)
+        self.rows.put("about", [Row(IDENTITY, IDENTITY, IDENTITY, 0, dict(about), torch.tensor([1.0, 0.0]))])
+
+    def searching(self) -> Searching:
+        return self.rows.searching()
+
+    def search_by(self, searching: Searching) -> None:
+        self.rows.search_by(searching)
 
     def put(self, batches: Batches) -> int:
         """Write each batch: texts, then images, which make the texts count, then remove earlier texts."""
@@ -158,20 +130,6 @@ class MilvusStore(Store):
         for best in found:
             yield (row.item.hit(row.score, row.record.get("caption")) for row in best)
 
-    def approximate(self, kind: ApproximateKind) -> None:
-        if kind not in ("auto", "exact", "hnsw"):
-            raise SelhnError(f"in Milvus search is exact or hnsw, not {kind}: choose one of them, or auto")
-        with self._changing:
-            by_graph = kind == "hnsw" or (kind == "auto" and self.count() > SMALL)
-            self.found_by = "hnsw" if by_graph else "exact"
-            self.rows.search_by(self.found_by)
-
-    def refresh(self) -> None:
-        """See whether others have added or removed items; a search always sees what is there."""
-        counted = self.count()
-        self.generation += counted != self._counted
-        self._counted, self.found_by = counted, self.rows.searching()
-
     def _best_of_all(self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None) -> list[Row]:
         """The same by reading every row: for a filter that none of the nearest passes."""
         best: list[Row] = []
@@ -193,8 +151,3 @@ class MilvusStore(Store):
             images = self.rows.get("images", (row.owner for row in kept))
             kept = [row for row in kept if row.owner in images and images[row.owner].content == row.content]
         return sorted(kept, key=lambda row: (-row.score, row.added))
-
-
-def key_of(name: str) -> str:
-    """The key of an item: letters and digits, whatever its id is."""
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.search.items import Record
+from selhn.search.stores.server import Searching, split_uri
 
-DEFAULT_NAME, IDENTITY = "selhn", "identity"
+IDENTITY = "identity"
 TIMEOUT = 30.0
 """Seconds until a server that does not answer is given up."""
 BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
@@ -33,11 +34,9 @@ SCANNED_AT_ONCE = 1000
 KEY_LENGTH = 80
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
-Searching = Literal["exact", "hnsw"]
 _FIELDS = ["key", "owner", "content", "added", "record"]
 _SERVER = re.compile(r"(?:https?|tcp)://|unix:")
 _UNLOADED = re.compile(r"not loaded|call load\(\)")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
 
 
 def is_milvus(path: object) -> bool:
@@ -75,10 +74,7 @@ class MilvusRows:
     """The collections at a URI; #NAME behind it chooses their name. MILVUS_TOKEN is the token of a server."""
 
     def __init__(self, uri: str):
-        address, _, name = uri.partition("#")
-        self.uri, self.name = uri, name or DEFAULT_NAME
-        if not _NAME.match(self.name):
-            raise SelhnError(f"{self.name[:60]!r} in {uri} is not a name: use letters, digits and _")
+        self.uri, (address, self.name) = uri, split_uri(uri)
         try:
             import grpc
             import pymilvus
@@ -121,8 +117,9 @@ class MilvusRows:
             schema.add_field("added", self._types.INT64)
             schema.add_field("record", self._types.JSON)
             schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
-            made = {"schema": schema, "index_params": self._index("exact"), "consistency_level": "Strong"}
-            self._call("create_collection", which, **made)
+            self._call("create_collection", which, schema=schema, consistency_level="Strong")
+            self._call("create_index", which, index_params=self._index("exact"), sync=False)
+            self._call("load_collection", which)
         fields = self._call("describe_collection", "images")["fields"]
         found = next(field["params"]["dim"] for field in fields if field["name"] == "vector")
         if int(found) != width:

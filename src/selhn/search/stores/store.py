@@ -94,7 +94,7 @@ class Store(ABC):
 
     identity: Identity
     path: Path | str | None
-    """A folder, the URI of a Milvus, or None for memory."""
+    """A folder, the URI of a server, or None for memory."""
     generation: int
     """Differs after every change that this process knows of."""
     found_by: str

@@ -1,0 +1,275 @@
+"""An index in PostgreSQL with pgvector: a schema with a table of images and one of texts.
+
+A batch is written in one transaction, and texts go with their image, so that what is there is always whole.
+Filters are conditions of SQL, see `postgres_filter.py`.
+"""
+
+import struct
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError, pip_install
+from selhn.search.items import PLURAL, Kind, Order, Record, date_of
+from selhn.search.query import QueryVectors
+from selhn.search.stores.postgres_filter import Condition, sql_condition
+from selhn.search.stores.server import Searching, ServerStore, key_of, split_uri
+from selhn.search.stores.store import Answers, Batches, Stored
+from selhn.search.where import Filter
+
+TIMEOUT = 30
+"""Seconds until a server that does not answer is given up."""
+WIDEST_INLINE, WIDEST_HNSW = 1900, 2000
+"""Numbers of a vector that fit into a page beside its record, and into a graph of pgvector."""
+SCANNED_AT_ONCE = 1000
+_TABLES = """
+CREATE EXTENSION IF NOT EXISTS vector;
+CREATE SCHEMA {schema};
+CREATE TABLE {schema}.selhn_index (about jsonb NOT NULL);
+CREATE TABLE {schema}.images (number bigserial PRIMARY KEY, key text COLLATE "C" UNIQUE NOT NULL,
+    id text COLLATE "C" NOT NULL, content text NOT NULL, date text COLLATE "C" NOT NULL, captions text[] NOT NULL,
+    metadata jsonb NOT NULL, vector vector({width}) NOT NULL);
+CREATE TABLE {schema}.texts (key text COLLATE "C" REFERENCES {schema}.images (key) ON DELETE CASCADE,
+    place integer, vector vector({width}) NOT NULL, PRIMARY KEY (key, place));
+ALTER TABLE {schema}.images ALTER vector SET STORAGE {storage};
+ALTER TABLE {schema}.texts ALTER vector SET STORAGE {storage};
+"""
+_COPY = {
+    "images (key, id, content, date, captions, metadata, vector)": "text text text text text[] jsonb bytea",
+    "texts (key, place, vector)": "text int4 bytea",
+}
+_DELETE = "DELETE FROM {schema}.images WHERE key = ANY(%s)"
+_NEAREST: Mapping[Kind, str] = {
+    "image": """SELECT id, captions, metadata, -(found.vector <#> %s::vector), NULL FROM {schema}.images AS found
+        WHERE {where} ORDER BY found.vector <#> %s::vector, number LIMIT %s""",
+    "text": """SELECT id, captions, metadata, -(found.vector <#> %s::vector), captions[place + 1]
+        FROM {schema}.texts AS found JOIN {schema}.images USING (key)
+        WHERE {where} ORDER BY found.vector <#> %s::vector, number, place LIMIT %s""",
+}
+_ORDERS: Mapping[Order | None, str] = {
+    None: "number",
+    "oldest": "date = '', date, id",
+    "newest": "date = '', date DESC, CASE WHEN date = '' THEN id END, id DESC",
+}
+_REPEAT = "No data was lost: check {}, and repeat the command"
+_ERRORS: Mapping[str, tuple[type[Exception], str]] = {
+    "UniqueViolation DeadlockDetected": (Locked, "another process is writing the same items, repeat the command"),
+    "InsufficientPrivilege": (SelhnError, "the user may not do this, ask whoever runs the server"),
+    "FeatureNotSupported UndefinedFile": (SelhnError, "the server has no pgvector, ask whoever runs it"),
+    "DuplicateSchema": (SelhnError, "the schema of this name has something else in it, choose another #NAME"),
+    "UndefinedTable InvalidSchemaName": (NotFound, "the index was removed, make it again"),
+    "UntranslatableCharacter CharacterNotInRepertoire": (
+        SelhnError,
+        "the database cannot keep a text, use one in UTF8",
+    ),
+    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no room left. {_REPEAT.format('its disk')}"),
+    "OperationalError": (ConnectionError, f"PostgreSQL cannot be reached. {_REPEAT.format('that it is running')}"),
+}
+
+
+def is_postgres(path: object) -> bool:
+    """Whether a path is the URI of PostgreSQL: postgresql://USER@HOST/DATABASE."""
+    return isinstance(path, str) and path.startswith(("postgresql://", "postgres://"))
+
+
+class PostgresStore(ServerStore):
+    """Images and their texts in a schema of PostgreSQL: #NAME behind the address, or `selhn`."""
+
+    product = "PostgreSQL"
+    longest_record = 2**20
+
+    def __init__(self, uri: str):
+        super().__init__(uri)
+        try:
+            import psycopg
+            from psycopg.types.json import Jsonb
+        except ImportError:
+            raise MissingExtra(f"PostgreSQL needs psycopg: {pip_install('postgres')}") from None
+        self._psycopg, self._jsonb, self._idle = psycopg, Jsonb, list[Any]()
+        self._address, self.name = split_uri(uri)
+        try:
+            named = psycopg.conninfo.conninfo_to_dict(self._address)
+        except psycopg.ProgrammingError as wrong:
+            raise SelhnError(f"{uri} is no address ({_reason(wrong)}): use postgresql://USER@HOST/DATABASE") from None
+        if "password" in named:
+            raise SelhnError("others can see a password in an address: put it into PGPASSWORD or ~/.pgpass instead")
+        weakref.finalize(self, _close, self._idle)
+
+    def about(self) -> dict[str, Any] | None:
+        there = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'selhn_index'"
+        found = self._ask(there, self.name) and self._ask("SELECT about FROM {schema}.selhn_index")
+        return found[0][0] if found else None
+
+    def make(self, width: int, about: Mapping[str, Any]) -> None:
+        storage = "PLAIN" if width <= WIDEST_INLINE else "EXTERNAL"
+        with self._connected() as connection:
+            connection.execute(self._sql(_TABLES, width=str(int(width)), storage=storage))
+            connection.execute(self._sql("INSERT INTO {schema}.selhn_index VALUES (%s)"), (self._jsonb(dict(about)),))
+
+    def searching(self) -> Searching:
+        there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = 'images_hnsw'"
+        return "hnsw" if self._ask(there, self.name) else "exact"
+
+    def search_by(self, searching: Searching) -> None:
+        if searching == "hnsw" and self.identity.width > WIDEST_HNSW:
+            raise SelhnError(f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly")
+        with self._connected() as connection:
+            connection.execute(self._sql("DROP INDEX IF EXISTS {schema}.images_hnsw, {schema}.texts_hnsw"))
+            for table in PLURAL.values() if searching == "hnsw" else ():
+                made = "CREATE INDEX {table}_hnsw ON {schema}.{table} USING hnsw (vector vector_ip_ops)"
+                connection.execute(self._sql(made, table=table))
+
+    def put(self, batches: Batches) -> int:
+        written = 0
+        for batch in batches:
+            images, texts = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+            for item, record, image, own_texts in batch:
+                if b"\\u0000" in record.to_line().replace(b"\\\\", b""):
+                    raise SelhnError(f"{record.id!r} has a NUL character, which PostgreSQL does not keep: remove it")
+                key, known = key_of(record.id), (item.content(record), date_of(record), list(record.captions))
+                images.append((key, record.id, *known, self._jsonb(dict(record.metadata)), _packed(image)))
+                texts += [(key, place, _packed(vector)) for place, vector in enumerate(own_texts)]
+            with self._connected() as connection:
+                connection.execute(self._sql(_DELETE), ([row[0] for row in images],))
+                for (table, types), rows in zip(_COPY.items(), (images, texts)):
+                    sql = self._sql("COPY {schema}.{table} FROM STDIN (FORMAT BINARY)", table=table)
+                    with connection.cursor().copy(sql) as copy:
+                        copy.set_types(types.split())
+                        for row in rows:
+                            copy.write_row(row)
+            self.generation += len(batch)
+            written += len(batch)
+        return written
+
+    def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
+        names, vector = list(ids), "vector_send(vector)" if vectors else "NULL"
+        sql = "SELECT id, captions, metadata, content, {vector} FROM {schema}.images WHERE key = ANY(%s)"
+        rows = self._ask(sql, list(map(key_of, names)), vector=vector)
+        found = {row[0]: Stored(_record(row), row[3], None if row[4] is None else _unpacked(row[4])) for row in rows}
+        return {name: found[name] for name in names if name in found}
+
+    def delete(self, ids: Sequence[str]) -> None:
+        with self._connected() as connection:
+            connection.execute(self._sql(_DELETE), (list(map(key_of, ids)),))
+        self.generation += len(ids)
+
+    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+        if order not in _ORDERS:
+            raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
+        condition = sql_condition(filter)
+        every = self._scan(condition, order, first if condition.exact else 0)
+        records = (record for record in every if filter is None or filter(record))
+        return islice(records, 0 if condition.exact else first, None)
+
+    def _scan(self, condition: Condition, order: Order | None, first: int) -> Iterator[Record]:
+        sql = "SELECT id, captions, metadata FROM {schema}.images WHERE {where} ORDER BY {order} OFFSET %s"
+        with self._connected() as connection, connection.cursor("records") as cursor:
+            cursor.itersize = SCANNED_AT_ONCE
+            sql = self._sql(sql, where=condition.sql, order=_ORDERS[order])
+            yield from map(_record, cursor.execute(sql, (*condition.values, first)))
+
+    def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
+        condition = sql_condition(filter)
+        if not condition.exact:
+            return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
+        what = "count(*)" if kind == "image" else "coalesce(sum(cardinality(captions)), 0)"
+        sql = "SELECT {what} FROM {schema}.images WHERE {where}"
+        return int(self._ask(sql, *condition.values, what=what, where=condition.sql)[0][0])
+
+    def state(self) -> tuple[Any, ...]:
+        return self._ask("SELECT count(*), max(number) FROM {schema}.images")[0]
+
+    def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
+        """More rows are requested until k pass the filter; where SQL can say all of it, the first k do."""
+        assert queries.products is not None
+        condition = sql_condition(filter)
+        for vector in map(str, queries.products.tolist()):
+            limit, exactly = k, self.found_by == "exact"
+            while True:
+                rows = self._nearest(kind, vector, limit, condition, exactly)
+                found = [(_record(row), *row[3:]) for row in rows]
+                hits = [one for one in found if filter is None or filter(one[0])]
+                if len(hits) >= k or (exactly and len(rows) < limit):
+                    break
+                # A graph gives up at some point, and then all rows are compared.
+                limit, exactly = (limit, True) if len(rows) < limit else (4 * limit, exactly)
+            yield (record.hit(score, caption) for record, score, caption in hits[:k])
+
+    def _nearest(self, kind: Kind, vector: str, limit: int, condition: Condition, exactly: bool) -> list[Any]:
+        settings = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(min(1000, max(64, 2 * limit)))}
+        settings = {"enable_indexscan": "off"} if exactly else settings
+        with self._connected() as connection:
+            for setting in settings.items() if self.found_by == "hnsw" else ():
+                connection.execute("SELECT set_config(%s, %s, true)", setting)
+            sql = self._sql(_NEAREST[kind], where=condition.sql)
+            return connection.execute(sql, (vector, *condition.values, vector, limit)).fetchall()
+
+    def _sql(self, text: str, **parts: str) -> Any:
+        """SQL with the name of the schema, and other parts that are written in this file and `postgres_filter.py`."""
+        sql = self._psycopg.sql
+        return sql.SQL(text).format(
+            schema=sql.Identifier(self.name), **{name: sql.SQL(part) for name, part in parts.items()}
+        )
+
+    def _ask(self, text: str, *values: Any, **parts: str) -> list[Any]:
+        with self._connected() as connection:
+            return connection.execute(self._sql(text, **parts), values).fetchall()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A transaction, on a connection that no other thread uses; errors of PostgreSQL in our words."""
+        alive: dict[str, Any] = {
+            "connect_timeout": TIMEOUT,
+            "tcp_user_timeout": 1000 * TIMEOUT,
+            "application_name": "selhn",
+        }
+        try:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._psycopg.connect(self._address, autocommit=True, prepare_threshold=None, **alive)
+            try:
+                with connection.transaction():
+                    yield connection
+            finally:
+                if connection.closed:
+                    _close(self._idle)  # of a server that was stopped, the others are of no use either
+                else:
+                    self._idle.append(connection)
+        except self._psycopg.Error as wrong:
+            if wrong.pgconn is not None and wrong.pgconn.used_password:
+                sentence = "check the user, and the password in PGPASSWORD or ~/.pgpass"
+                raise SelhnError(f"{self.path} ({_reason(wrong)}): {sentence}") from None
+            for names, (kind, sentence) in _ERRORS.items():
+                if isinstance(wrong, tuple(getattr(self._psycopg.errors, name) for name in names.split())):
+                    raise kind(f"{self.path} ({_reason(wrong)}): {sentence}") from None
+            raise
+
+
+def _close(connections: list[Any]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _packed(vector: Float[Tensor, " d"]) -> bytes:
+    """As pgvector sends and receives it."""
+    return struct.pack(">HH", len(vector), 0) + vector.detach().cpu().numpy().astype(">f4").tobytes()
+
+
+def _unpacked(sent: bytes) -> Float[Tensor, " d"]:
+    return torch.from_numpy(np.frombuffer(sent, ">f4", offset=4).astype(np.float32))
+
+
+def _record(row: Sequence[Any]) -> Record:
+    return Record(row[0], tuple(row[1]), row[2])
+
+
+def _reason(wrong: BaseException) -> str:
+    return str(wrong).strip().split("\n")[0][:200]

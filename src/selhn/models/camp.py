@@ -85,9 +85,11 @@ class Messages(nn.Module):
             gates = ((weights * dots).sum(3) / lengths).sigmoid()
             scaled = weights * (gates / lengths)[..., None]
         message = torch.bmm(scaled.flatten(1, 2), sent).view(*weights.shape[:3], -1)
-        fused = torch.addcmul(message.to(own.dtype), gates[..., None], of_own).relu() + own
-        share = _softmax(self.summary(fused).to(own.dtype).transpose(2, 3), mask.unsqueeze(2)).mean(2)
-        return unit((share[..., None, :] @ fused).squeeze(2))
+        # In the precision of the products: what is as wide as an embedding is read and written six times.
+        own, of_own, gates = (part.to(message.dtype) for part in (own, of_own, gates[..., None]))
+        fused = torch.addcmul(message, gates, of_own).relu() + own
+        share = _softmax(self.summary(fused).to(weights.dtype).transpose(2, 3), mask.unsqueeze(2)).mean(2)
+        return unit((share.to(fused.dtype)[..., None, :] @ fused).squeeze(2))
 
 
 class MessagePassing(nn.Module):

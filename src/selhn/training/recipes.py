@@ -85,8 +85,8 @@ _SCAN = _schedules(Schedule(30, (15,), 2e-4), Schedule(20, (10,), 5e-4), Schedul
 _BFAN = _schedules(Schedule(15, (), 2e-4), Schedule(20, (15,), 5e-4), Schedule(15, (), 2e-4))
 _SGR = _schedules(Schedule(40, (30,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
 _SAF = _schedules(Schedule(30, (20,), 2e-4), Schedule(20, (10,), 2e-4), Schedule(20, (15,), 2e-4))
-_VSRN = _schedules(Schedule(30, (10, 20), 2e-4), Schedule(30, (15,), 2e-4), Schedule(30, (15,), 2e-4))
-_SMALL_CROSS = Schedule(12, (9,), 5e-4)
+_VSRN = _schedules(Schedule(30, (10, 20), 2e-4), Schedule(30, (15,), 2e-4), Schedule(15, (10,), 2e-4))
+_SMALL_CROSS = Schedule(8, (6,), 5e-4)
 """For systems that take ten times as long as SCAN: what they learn from 6,000 images, they learn early."""
 _IMRAM = _schedules(_SCAN["f30k"], _SCAN["coco"], _SMALL_CROSS)
 _GSMN = _schedules(
@@ -95,7 +95,7 @@ _GSMN = _schedules(
 _GSMN_SMOOTH: SettingsByData = {"coco": {"smooth": 10.0}}
 # The authors give no settings for COCO: those of SGR there.
 _CMCAN = _schedules(Schedule(60, (40,), 2e-4), Schedule(20, (10,), 2e-4), _SMALL_CROSS)
-_NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), Schedule(20, (10,), 5e-4))
+_NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), _SMALL_CROSS)
 # Official: three stages, from the weights of the one before, the later two with SGD, in epochs of one caption per
 # image. Here each form is trained from the start, with the optimiser and the rates of the first stage.
 _CAMP = _schedules(Schedule(30, (10, 20), 1e-3), Schedule(30, (10, 20), 1e-3), Schedule(10, (6, 8), 1e-3, 64))
@@ -107,7 +107,7 @@ _REGIONS: SettingsByData = {
     "world": {"num_regions": 12}, "f8k": {"num_regions": 20}, "f30k": {"num_regions": 36}, "coco": {"num_regions": 36}
 }  # fmt: skip
 # Official: the rate of the graph convolutions is a fifth of that of the rest.
-_CVSE = _schedules(Schedule(50, (25,), 2e-4), Schedule(30, (15,), 2e-4), Schedule(30, (15,), 2e-4))
+_CVSE = _schedules(Schedule(50, (25,), 2e-4), Schedule(30, (15,), 2e-4), Schedule(20, (15,), 2e-4))
 _CVSE_REGIONS = {**_REGIONS, "coco": {**_REGIONS["coco"], "label_ratio": 0.40, "fuse_alpha": 0.90}}
 _SUMMED = dict.fromkeys(("hn", "selhn"), {"reduction": "sum"})
 """With SelHN too: a model with a further loss of its own, which is summed, needs the same proportion."""

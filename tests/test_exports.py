@@ -40,9 +40,10 @@ EXPORTS = {
     "selhn.report": "write_report",
     "selhn.serve": "serve",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
-        LinearWeights PerAnchor Statistic Terms attended_blocks attention_scores can_attend can_attend_in_blocks
-        can_scan compared_nodes dense_statistics gru_scan half_precision in_half_precision memory_precision
-        memory_products node_precision pool_sorted remembered side_by_side tiled_statistics transformer_layers""",
+        LinearWeights PerAnchor Statistic Terms attended_blocks attended_nodes attention_scores can_attend
+        can_attend_in_blocks can_scan compared_nodes dense_statistics gru_scan half_precision in_half_precision
+        memory_precision memory_products node_precision pool_sorted remembered side_by_side tiled_statistics
+        transformer_layers""",
 }
 
 

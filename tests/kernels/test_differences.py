@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 from model_cases import make_batch, make_model, score_batch
-from torch.nn.functional import leaky_relu
+from torch.nn.functional import leaky_relu, linear
 
-from selhn.kernels import LinearWeights, compared_nodes, cross_scores, differences, node_precision
+from selhn.kernels import LinearWeights, attended_nodes, compared_nodes, cross_scores, differences, node_precision
 from selhn.layers import unit
-from selhn.models import sgraf
+from selhn.models import cmcan, encode_batch, sgraf
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -152,17 +152,18 @@ def test_nan_shows():
 
 
 @fused
-@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("name", ["sgr", "saf", "cmcan"])
 def test_models_score_by_the_kernels(name, monkeypatch):
     model, batch = make_model(name, dim=64, sim_dim=32), make_batch(9)
     batch.region_mask.fill_(True)
+    module, kernel = (cmcan, attended_nodes) if name == "cmcan" else (sgraf, compared_nodes)
     made = []
 
     def watched(*given):
-        made.append(compared_nodes(*given))
+        made.append(kernel(*given))
         return made[-1]
 
-    monkeypatch.setattr(sgraf, "compared_nodes", watched)
+    monkeypatch.setattr(module, kernel.__name__, watched)
     with torch.no_grad():
         expected = score_batch(make_model(name, dim=64, sim_dim=32).double(), make_double(batch))
         assert not made
@@ -172,12 +173,75 @@ def test_models_score_by_the_kernels(name, monkeypatch):
     torch.testing.assert_close(scores.cpu().double(), expected, rtol=0, atol=1e-3)
 
 
+def make_weighted(size, seed=0):
+    """Weights as attention makes them, contexts, queries, and a layer with a ReLU that is often at zero."""
+    num_contexts, fragments, num_queries, length, dim, sim_dim = size
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator)
+
+    weights = (2 * draw(num_contexts, fragments, length, num_queries)).softmax(1)
+    leaves = [weights, unit(draw(num_contexts, fragments, dim)), unit(draw(num_queries, length, dim) + 1)]
+    leaves[1][-1, 3:], leaves[2][-1, 2:] = 0, 0
+    leaves = [leaf.to(DEVICE) for leaf in (*leaves, 0.04 * draw(sim_dim, dim), 0.01 * draw(sim_dim))]
+    return leaves, draw(num_contexts, num_queries, length, sim_dim).to(DEVICE)
+
+
+def projected(look, contexts, queries, layer):
+    return linear((look @ contexts[:, None] - queries).square(), *layer)
+
+
+def attended_and_grads(leaves, pulls, half=None):
+    """By the kernels in half precision, or by the formula in float64; weights are permuted, as a model's are."""
+    leaves = [leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves]
+    look, contexts, queries, *layer = leaves[0].permute(0, 3, 2, 1), *leaves[1:]
+    if half is None:
+        nodes = unit(projected(look, contexts, queries, layer).relu())
+    else:
+        nodes = attended_nodes(look, contexts, queries, LinearWeights(*layer), half)
+    return nodes, *torch.autograd.grad(nodes, leaves, pulls.to(nodes.dtype))
+
+
+@fused
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("half", HALVES)
+def test_nodes_of_given_weights_behind_a_relu(size, half):
+    leaves, pulls = make_weighted(size)
+    look, contexts, queries, *layer = (leaf.double() for leaf in leaves)
+    # At a number that is nearly 0, rounding decides whether there is a slope.
+    before = unit(projected(look.permute(0, 3, 2, 1), contexts, queries, layer))
+    pulls *= before.abs() > 4 * torch.finfo(half).eps
+    nodes, *grads = attended_and_grads(leaves, pulls, half)
+    expected, *expected_grads = attended_and_grads(leaves, pulls.to(half))
+    rounding = torch.finfo(half).eps
+    assert nodes.dtype == half
+    assert (expected == 0).any()
+    torch.testing.assert_close(nodes.double(), expected, rtol=0, atol=2 * rounding)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        assert grad.dtype == torch.float32
+        assert (grad.double() - expected_grad).norm() <= 5 * rounding * expected_grad.norm()
+
+
+@fused
+def test_nodes_behind_a_relu_that_lets_nothing_through():
+    (*leaves, bias), pulls = make_weighted((2, 4, 3, 5, 64, 16))
+    nodes, *grads = attended_and_grads([*leaves, bias - 9], pulls, torch.float16)
+    assert not nodes.any()
+    assert not any(grad.any() for grad in grads)
+    leaves[1][0, 1, 5] = torch.nan
+    nodes, *grads = attended_and_grads([*leaves, bias], pulls, torch.float16)
+    assert nodes[0].isnan().all()
+    assert nodes[1].isfinite().all()
+    assert grads[0][0].isnan().any()
+
+
 def make_double(batch):
     return replace(batch, regions=batch.regions.double())
 
 
 @fused
-@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("name", ["sgr", "saf", "cmcan"])
 @pytest.mark.parametrize("half", HALVES)
 def test_models_learn_by_the_kernels_as_by_torch_in_half_precision(name, half, monkeypatch):
     batch = make_batch(5)
@@ -189,8 +253,7 @@ def test_models_learn_by_the_kernels_as_by_torch_in_half_precision(name, half, m
         model = make_model(name, dim=64, sim_dim=32, dropout=0.0).train()
         model = model.double() if precise else model.to(DEVICE)
         given = make_double(batch) if precise else batch.to(DEVICE)
-        images = model.encode_images(given.regions, given.region_mask)
-        texts = model.encode_texts(given.tokens, given.token_mask)
+        images, texts = encode_batch(model, given)
         with torch.autocast(DEVICE, half, enabled=not precise):
             assert (model.head._precision(images, texts) == half) == used
             numbers = model.logits(images, texts)
@@ -235,14 +298,13 @@ def test_in_a_cuda_graph():
 
 
 @on_gpu
-@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("name", ["sgr", "saf", "cmcan"])
 def test_the_step_of_a_model_in_a_cuda_graph(name):
     model, batch = make_model(name, dim=64, sim_dim=32, dropout=0.0).train().cuda(), make_batch(20)
     batch.region_mask.fill_(True)
     batch = batch.to("cuda")
     with torch.no_grad():
-        images = model.encode_images(batch.regions, batch.region_mask)
-        texts = model.encode_texts(batch.tokens, batch.token_mask)
+        images, texts = encode_batch(model, batch)
     leaves = [images.vectors.requires_grad_(), texts.vectors.requires_grad_()]
 
     def step():

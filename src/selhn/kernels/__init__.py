@@ -2,7 +2,7 @@
 
 from selhn.kernels.block_cosines import attended_blocks, can_attend_in_blocks
 from selhn.kernels.cross_scores import AttentionSettings, attention_scores, can_attend
-from selhn.kernels.differences import LinearWeights, compared_nodes, node_precision
+from selhn.kernels.differences import LinearWeights, attended_nodes, compared_nodes, node_precision
 from selhn.kernels.gpu import half_precision, in_half_precision, side_by_side
 from selhn.kernels.memory import memory_precision, memory_products, remembered
 from selhn.kernels.pooling import pool_sorted
@@ -12,7 +12,7 @@ from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
 __all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms", "dense_statistics"]
-__all__ += ["AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights", "attended_blocks"]
+__all__ += ["AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights", "attended_blocks", "attended_nodes"]
 __all__ += ["attention_scores", "can_attend", "can_attend_in_blocks", "can_scan", "compared_nodes", "gru_scan"]
 __all__ += [
     "half_precision",

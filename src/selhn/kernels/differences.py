@@ -1,8 +1,9 @@
-"""The nodes of SGR and SAF for all pairs on a GPU: no difference as wide as an embedding is stored.
+"""The nodes of SGR, SAF and CMCAN for all pairs on a GPU: no difference as wide as an embedding is stored.
 
 Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length;
 the node of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2).
-`selhn.models.sgraf` has the equations, and is the way without a GPU.
+`selhn.models.sgraf` has the equations, and is the way without a GPU. CMCAN (Zhang et al., AAAI 2022) has a ReLU
+before the length, and makes the weights itself.
 
 Vectors and weights are rounded to float16, as TF32 would round them, and so are the squares; all sums are in
 float32. One kernel makes the weights of a word from products with all regions, one the nodes: the differences
@@ -37,7 +38,10 @@ class LinearWeights(NamedTuple):
 def node_precision(
     images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"], projection: LinearWeights
 ) -> torch.dtype | None:
-    """In which precision `compared_nodes` would make nodes; None if it cannot be used."""
+    """In which precision nodes would be made; None if they cannot.
+
+    For `attended_nodes` images are what is looked at, texts what looks.
+    """
     if (
         not USED
         or not can_attend(images, texts)
@@ -71,6 +75,23 @@ def compared_nodes(
     with torch.autocast(images.device.type, enabled=False):
         given = images, texts, images @ images.mT, *wholes, *local, *whole
         return ComparedNodes.apply(region_mask.contiguous(), smooth, dtype, *given)
+
+
+def attended_nodes(
+    weights: Float[Tensor, "C Q L K"],
+    contexts: Float[Tensor, "C K d"],
+    queries: Float[Tensor, "Q L d"],
+    layer: LinearWeights,
+    dtype: torch.dtype,
+) -> Float[Tensor, "C Q L s"]:
+    """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it attends to, a = sum_k w_k c_k, in all contexts.
+
+    Entries of vectors are about as large as those of unit vectors.
+    """
+    from selhn.kernels.differences_triton import AttendedNodes
+
+    with torch.autocast(contexts.device.type, enabled=False):
+        return AttendedNodes.apply(dtype, weights, contexts, queries, *layer)
 
 
 def _shared_bytes(device: torch.device) -> int:

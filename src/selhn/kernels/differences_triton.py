@@ -26,8 +26,7 @@ TEXTS_BACK = 16
 """In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 8, 3
 ROWS_BACK, DEPTH_BACK, WARPS_BACK, STAGES_BACK = 128, 64, 8, 2
-# Entries of unit vectors are about 0.03: times this, their squares have all digits of float16, and none is
-# too large.
+# Entries of unit vectors are about 0.03: times this, squares have all digits of float16, and none is too large.
 SCALE = tl.constexpr(32.0)
 SQUARED_SCALE = 1024.0
 # One version must serve batches of all sizes.
@@ -49,6 +48,7 @@ class Nodes(NamedTuple):
     inverse: Tensor
     per_text: int
     first: int
+    relu: bool = False
 
 
 @triton.jit(**ANY_PAIRS)
@@ -139,7 +139,7 @@ def _node(image, row, per_text, places, first_place, per_image):
 def _project(
     weights, regions, words, matrix, bias, nodes, inverses, image_eights,
     num_words, num_regions, wide, per_text, places, first_place, per_image,
-    D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     image, row, inside = _rows(num_words, ROWS)
     p = _look(weights, image, image_eights, row, inside, wide, K)
@@ -151,6 +151,8 @@ def _project(
         delta, _ = _difference(p, regions, words, image, num_regions, row, inside, channel, D, K)
         total = tl.dot((delta * delta).to(tl.float16), m, total)
     total = total * (1 / (SCALE * SCALE)) + tl.load(bias + column)[None, :]
+    if RELU:
+        total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
     inverse = 1 / (tl.sqrt(tl.sum(total * total, axis=1)) + EPSILON)
     node = _node(image, row, per_text, places, first_place, per_image)
     tl.store(inverses + node, inverse, mask=inside)
@@ -162,7 +164,7 @@ def _project(
 def _project_backward(
     grad, weights, regions, words, matrix, nodes, inverses, grad_projected, grad_differences, squares, grad_weights,
     image_eights, num_words, num_regions, wide, per_text, places, first_place, per_image,
-    D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, K: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Words without a gradient, as most are with mined negatives, cost no more than writing zeros."""
     half = nodes.dtype.element_ty
@@ -173,7 +175,10 @@ def _project_backward(
     pull = tl.load(grad + at, mask=inside[:, None], other=0.0).to(tl.float32)
     x = tl.load(nodes + at, mask=inside[:, None], other=0.0).to(tl.float32)
     inverse = tl.load(inverses + node, mask=inside, other=0.0)
-    d_projected = ((pull - x * tl.sum(pull * x, axis=1)[:, None]) * inverse[:, None]).to(half)
+    d_projected = (pull - x * tl.sum(pull * x, axis=1)[:, None]) * inverse[:, None]
+    if RELU:
+        d_projected = tl.where(x == 0, 0.0, d_projected)
+    d_projected = d_projected.to(half)
     here = image * num_words + row
     tl.store(grad_projected + here[:, None] * S + column[None, :], d_projected, mask=inside[:, None])
     p = _look(weights, image, image_eights, row, inside, wide, K)
@@ -199,6 +204,37 @@ def _project_backward(
     tl.store(grad_weights + here[:, None] * width + k, d_p, mask=inside[:, None] & (k < width))
 
 
+class AttendedNodes(torch.autograd.Function):
+    """(weights, contexts, queries, W, b) -> the nodes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, dtype: torch.dtype, weights: Tensor, contexts: Tensor, queries: Tensor, matrix: Tensor, bias: Tensor
+    ) -> Tensor:
+        # The kernels read eight fragments of a context at a time.
+        look = pad(weights.half(), (0, -weights.shape[3] % 8)).contiguous().flatten(1, 2)
+        contexts, queries = contexts.half().contiguous(), queries.half().contiguous().flatten(0, 1)
+        vectors = torch.empty(*weights.shape[:3], len(matrix), dtype=dtype, device=matrix.device)
+        inverse = matrix.new_empty(vectors.shape[:3])
+        _projected(look, contexts, queries, matrix, bias, Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True))
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(look, contexts, queries, matrix, vectors, inverse)
+        return vectors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        look, contexts, queries, matrix, vectors, inverse = ctx.saved_tensors
+        nodes, rows = Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True), vectors.shape[1:3]
+        with torch.autocast(grad.device.type, enabled=False):
+            grads = _projected_backward(grad.to(vectors.dtype).contiguous(), look, contexts, queries, matrix, nodes)
+        of_weights, grad_contexts, grad_queries, *grad_layer = grads
+        of_weights = of_weights[:, :, : grad_contexts.shape[1]].unflatten(1, rows)
+        # In the order of memory in which attention makes weights, for its backward pass.
+        of_weights = of_weights.permute(0, 3, 2, 1).contiguous().permute(0, 3, 2, 1)
+        return None, of_weights, grad_contexts, grad_queries.unflatten(0, rows), *grad_layer
+
+
 class ComparedNodes(torch.autograd.Function):
     """(regions, words, gram, v, t, W_l, b_l, W_g, b_g) -> the nodes."""
 
@@ -219,8 +255,7 @@ class ComparedNodes(torch.autograd.Function):
         image_whole, text_whole = image_whole.half().contiguous()[:, None], text_whole.half().contiguous()
         vectors = torch.empty(len(images), len(texts), 1 + num_words, len(local), dtype=dtype, device=images.device)
         inverse = dots.new_empty(vectors.shape[:3])
-        nodes = Nodes(vectors, inverse, per_text=num_words, first=1)
-        pairs = Nodes(vectors, inverse, per_text=1, first=0)
+        nodes, pairs = Nodes(vectors, inverse, num_words, first=1), Nodes(vectors, inverse, 1, first=0)
         _projected(weights, regions, words, local, local_bias, nodes)
         _projected(_all_of_it(text_whole), image_whole, text_whole, whole, whole_bias, pairs)
         if any(ctx.needs_input_grad):
@@ -235,8 +270,7 @@ class ComparedNodes(torch.autograd.Function):
         *kept, vectors, inverse = ctx.saved_tensors
         dots, gram, region_mask, weights, regions, padded, words, image_whole, text_whole, local, whole = kept
         grad, num_words = grad.to(vectors.dtype).contiguous(), vectors.shape[2] - 1
-        nodes = Nodes(vectors, inverse, per_text=num_words, first=1)
-        pairs = Nodes(vectors, inverse, per_text=1, first=0)
+        nodes, pairs = Nodes(vectors, inverse, num_words, first=1), Nodes(vectors, inverse, 1, first=0)
         with torch.autocast(dots.device.type, enabled=False):
             _, grad_image_whole, grad_text_whole, *grad_whole = _projected_backward(
                 grad, _all_of_it(text_whole), image_whole, text_whole, whole, pairs
@@ -307,7 +341,8 @@ def _row_sizes(weights: Tensor, regions: Tensor, words: Tensor, nodes: Nodes) ->
     # Weights that are the same for all images are there once.
     image_eights = weights[0].numel() // 8 if len(weights) > 1 else 0
     strides = nodes.per_text, places, nodes.first, texts * places
-    return image_eights, len(words), num_regions, weights.shape[2] // 8, *strides, dim, sim_dim, tiles.side(num_regions)
+    rows = image_eights, len(words), num_regions, weights.shape[2] // 8
+    return *rows, *strides, dim, sim_dim, tiles.side(num_regions), nodes.relu
 
 
 def _all_of_it(text_whole: Float[Tensor, "T d"]) -> Float[Tensor, "1 T 8"]:

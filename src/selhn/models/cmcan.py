@@ -12,11 +12,14 @@ p_m is pooled over region m and its neighbours. The nodes g, t_n and the nodes g
 SGR; the score is sigmoid(W [x; y]) of what comes out of both.
 """
 
+from contextlib import nullcontext
+
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from selhn.kernels import LinearWeights, attended_nodes, node_precision
 from selhn.layers import Fragments, products, projected_differences, score_in_blocks, turned, unit, unit_attention
 from selhn.models.builders import WordSettings, builder, xavier
 from selhn.models.cross_attention import CrossAttention
@@ -71,8 +74,10 @@ class ConfidentReasoning(nn.Module):
             return self._logits(images, texts, aligned)[0]
         (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.whole.out_features
         # Products, differences of width d, and passes over nodes.
-        places = num_words + 2 * num_regions
-        cost = 4 * (12 * num_regions * num_words + places * (4 * dim + 20 * sim_dim))
+        places, wide = num_words + 2 * num_regions, 4 * dim + 20 * sim_dim
+        if self._precision(images, texts) is not None:  # kernels make differences in the backward pass only
+            wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
+        cost = 4 * (12 * num_regions * num_words + places * wide)
         return score_in_blocks(self._logits, images, texts, cost)
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
@@ -80,6 +85,19 @@ class ConfidentReasoning(nn.Module):
 
     def _logits(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """With `aligned`, i = 1: each image with its own text."""
+        half = None if aligned else self._precision(images, texts)
+        with nullcontext() if half is None else torch.autocast(images.vectors.device.type, half):
+            return self._of_pairs(images, texts, aligned, half)
+
+    def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
+        """The precision of nodes made by kernels; None if they are not."""
+        layer = LinearWeights(self.by_word.weight, self.by_word.bias)
+        of_words = node_precision(images.vectors, texts.vectors, layer)
+        return None if of_words is None else node_precision(texts.vectors, images.vectors, layer)
+
+    def _of_pairs(
+        self, images: Fragments, texts: Fragments, aligned: bool, half: torch.dtype | None
+    ) -> Float[Tensor, "i T"]:
         assert images.whole is not None
         assert images.edges is not None
         assert texts.whole is not None
@@ -91,15 +109,16 @@ class ConfidentReasoning(nn.Module):
             around = images.edges[..., 0] @ images.vectors
         pooled = images.whole[None] if aligned else images.whole[:, None]
         whole = unit(self.whole((pooled - texts.whole).square()).relu())
-        words = self._compared(to_regions, images.vectors, texts.vectors, self.by_word)
+        whole = whole if half is None else whole.to(half)
+        words = self._compared(to_regions, images.vectors, texts.vectors, self.by_word, half)
         textual, _ = self.textual(_with(whole, words), _and_whole(texts.mask))
         # From here on texts come first: nodes of regions have the mask of their image.
         turned_whole = whole if aligned else whole.transpose(0, 1)
         whole_text = to_words.new_ones(*to_words.shape[:3], 1)
-        near = self._compared(whole_text, texts.whole[:, None], around, self.around)
+        near = self._compared(whole_text, texts.whole[:, None], around, self.around, half)
         confidence = self._confidence(near * turned_whole[:, :, None], images.mask)
-        regions = self._compared(to_words, texts.vectors, images.vectors, self.by_region) * confidence
-        visual, _ = self.visual(_with(turned_whole, regions), _and_whole(images.mask))
+        regions = self._compared(to_words, texts.vectors, images.vectors, self.by_region, half)
+        visual, _ = self.visual(_with(turned_whole, regions * confidence), _and_whole(images.mask))
         both = torch.cat([textual, visual if aligned else visual.transpose(0, 1)], 2)
         with torch.autocast(both.device.type, enabled=False):
             return self.last(both.to(self.last.weight.dtype)).squeeze(2)
@@ -110,8 +129,14 @@ class ConfidentReasoning(nn.Module):
         contexts: Float[Tensor, "C K d"],
         queries: Float[Tensor, "Q L d"],
         layer: nn.Linear,
+        half: torch.dtype | None,
     ) -> Float[Tensor, "c Q L s"]:
-        """unit(ReLU(W (a - q)^2)) of each fragment and what it attends to; c = 1 if they are aligned (q = 1)."""
+        """unit(ReLU(W (a - q)^2)) of each fragment and what it attends to; c = 1 if they are aligned (q = 1).
+
+        `half` is the precision of the kernels, None for the way without them.
+        """
+        if half is not None:
+            return attended_nodes(weights, contexts, queries, LinearWeights(layer.weight, layer.bias), half)
         aligned = weights.shape[1] == 1 and len(queries) == len(contexts)
         flat = queries if aligned else queries.flatten(0, 1)[None]
         found = unit(projected_differences(weights.flatten(1, 2), contexts, flat, layer).relu())
@@ -121,13 +146,14 @@ class ConfidentReasoning(nn.Module):
         self, near: Float[Tensor, "c I M s"], mask: Bool[Tensor, "I M"]
     ) -> Float[Tensor, "c I M 1"]:  # fmt: skip
         """sigmoid(LN(W_c x)), the norm over the regions that an image has."""
-        logits = self.confidence(near).squeeze(3).to(near.dtype)
+        logits = self.confidence(near).squeeze(3).to(torch.promote_types(near.dtype, torch.float32))
         count = mask.sum(1, keepdim=True).clamp(min=1)
         mean = logits.masked_fill(~mask, 0).sum(2, keepdim=True) / count
         centred = (logits - mean).masked_fill(~mask, 0)
         scale = (centred.square().sum(2, keepdim=True) / count + self.norm.eps).rsqrt()
         places = mask.shape[1]
-        return (centred * scale * self.norm.weight[:places] + self.norm.bias[:places]).sigmoid()[..., None]
+        normed = centred * scale * self.norm.weight[:places] + self.norm.bias[:places]
+        return normed.sigmoid()[..., None].to(near.dtype)
 
 
 def _with(whole: Float[Tensor, "c Q s"], local: Float[Tensor, "c Q L s"]) -> Float[Tensor, "c Q X s"]:

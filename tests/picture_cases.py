@@ -185,6 +185,29 @@ def dng(preview=b"", orientation=1, size=(64, 48), bitmap=None):
     return bytes(file.data)
 
 
+def video(images, kind="mp4", codec="libx264", each=4, rate=5, gop=5, told=None, form="yuv420p", **options):
+    """Each image for some seconds, with a key frame every second; without images, only sound."""
+    av = pytest.importorskip("av", reason="needs PyAV: pip install av")
+    file = io.BytesIO()
+    options = {"movflags": "use_metadata_tags", **options} if kind == "mp4" else options
+    with av.open(file, "w", format={"mkv": "matroska"}.get(kind, kind), options=options) as container:
+        container.metadata.update(told or {})
+        if images:
+            stream = container.add_stream(codec, rate=rate)
+            stream.width, stream.height = images[0].size
+            stream.pix_fmt, stream.codec_context.gop_size = form, gop
+            for image in images:
+                for _ in range(each * rate):
+                    container.mux(stream.encode(av.VideoFrame.from_image(image)))
+            container.mux(stream.encode())
+        if not images:
+            stream = container.add_stream("aac", rate=8000, layout="mono")
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000), dtype=np.float32), "fltp", "mono")
+            frame.rate = 8000
+            container.mux([*stream.encode(frame), *stream.encode()])
+    return file.getvalue()
+
+
 def slow_picture(width=4000, height=4000):
     """A plain PPM, which Pillow decodes in Python: about 8 seconds for 16 megapixels."""
     return b"P3 %d %d 255\n" % (width, height) + b"1 2 3\n" * (width * height)

@@ -39,6 +39,7 @@ USES = {
     "serve": "the service and its page",
     "text": "word pieces, as BERT has them",
     "track": "TensorBoard",
+    "video": "moments of videos, found like pictures",
     "dev": "work on selhn itself; `make` installs it from `locked.txt`",
 }
 # These may change what we depend on in a minor release; pyproject.toml has the reasons.

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.event_files import HEADER, scalar_event
 from faults.reader import Reader, of_data, of_split, small_data
 from model_cases import make_model
-from picture_cases import TinyBackbone, animated_gif, dng, encoded, exif_of, heic, photo, turned_jpeg
+from picture_cases import TinyBackbone, animated_gif, dng, encoded, exif_of, heic, photo, turned_jpeg, video
 from run_cases import rows
 
 from selhn.data import load_data
@@ -21,6 +21,7 @@ from selhn.data.formats.native import write_native
 from selhn.diagnose import diagnose
 from selhn.pictures import Extractor, Library
 from selhn.pictures.dataset import collect_region_files
+from selhn.pictures.decoding import decode_video
 from selhn.pictures.extraction import extract_pictures
 from selhn.pictures.facts import FACTS
 from selhn.pictures.picture_files import open_picture, read_facts, thumbnail
@@ -178,6 +179,17 @@ def picture(name, content):
     return Reader(lambda folder: (folder / f"photo.{name}").write_bytes(content()), read)
 
 
+def make_video(folder):
+    (folder / "clip.mp4").write_bytes(video([photo(1, (64, 48)), photo(2, (64, 48))], each=2))
+
+
+def read_video(folder):
+    path = folder / "clip.mp4"
+    found = decode_video(path.resolve(), "clip.mp4", resized=(24, 24))
+    assert set(found[0].facts) <= set(FACTS)
+    return [(frame.at, frame.image.tobytes(), frame.facts) for frame in found], thumbnail(str(path), 8)
+
+
 def make_pictures(folder):
     for name in ("jpg", "alpha.png", "gif", "heic"):
         (folder / f"photo.{name}").write_bytes(PICTURES[name]())
@@ -272,4 +284,5 @@ READERS = {
         lambda folder: (folder / "photo.jpg").write_bytes(encoded(photo(1))), read_upload, share=0.5
     ),
     **{f"picture, {name}": picture(name, content) for name, content in PICTURES.items()},
+    "video": Reader(make_video, read_video, share=0.5),
 }

@@ -5,7 +5,7 @@ import json
 from faults.drill import run_drill
 from faults.read_calls import PACKAGE, reading_functions
 
-DECODER = ("decoder.py::_statm", "decoder.py::answer", "picture_headers.py::open_image")
+DECODER = ("decoder.py::_statm", "decoder.py::answer", "picture_headers.py::open_image", "video_frames.py::_opened")
 OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},

@@ -66,8 +66,8 @@ def test_only_the_header_is_read(monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     monkeypatch.setattr(decoder, "allow_seconds", lambda seconds: None)
     for content in contents:
-        image, said = decoder.decode(content, {"only_facts": True, "seconds": 1})
-        assert image is None
+        images, said = decoder.decode(content, {"only_facts": True, "seconds": 1})
+        assert images == []
         assert checked_facts(json.loads(json.dumps(said, default=as_json))["facts"]) == TRUE
 
 

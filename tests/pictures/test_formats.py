@@ -191,7 +191,7 @@ def test_a_folder_of_a_phone(folder, tmp_path, monkeypatch, request):
     request.getfixturevalue("without_packages")
     again = index_pictures(folder, tmp_path / "i", quiet=True)
     assert (again.added, again.changed, again.removed, len(again.index)) == (0, 0, 0, 3)
-    assert "pictures that need a package: 1 .heic (pip install pi-heif), 1 .dng (pip install rawpy)" in str(again)
+    assert "need a package: 1 .heic (pip install pi-heif), 1 .dng (pip install rawpy)" in str(again)
     (folder / "c.avif").unlink()
     with pytest.raises(MissingExtra, match="pip install pi-heif rawpy"):
         index_pictures(folder, tmp_path / "i", quiet=True)

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 from page_driver import PHONE, expect, needs_chromium, touch, until
-from picture_cases import encoded, exif_of, photo
+from picture_cases import encoded, exif_of, photo, video
 from PIL import Image
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 HERE = Path(__file__).parent
 NUMBER = 500
+PROGRAM = ["-m", "selhn"] if "PHOTOS" in os.environ else [str(HERE / "tiny_photos.py")]
 SCALE = "new DOMMatrix(getComputedStyle(document.getElementById('figure')).transform).a"
 
 
@@ -39,15 +40,18 @@ def photographs(tmp_path_factory):
     return folder
 
 
+def own(photographs):
+    """The environment of a user of these photographs."""
+    home = photographs.parent
+    found = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "share"), "OMP_NUM_THREADS": "1"}
+    return found | {"PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))}
+
+
 @pytest.fixture(scope="module")
 def address(photographs):
     """Of the page that the command opens, before anything is indexed."""
-    home = photographs.parent
-    own = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "share"), "OMP_NUM_THREADS": "1"}
-    own |= {"PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))}
-    program = ["-m", "selhn"] if "PHOTOS" in os.environ else [str(HERE / "tiny_photos.py")]
-    command = [sys.executable, *program, "photos", str(photographs), "--writable", "--no-browser"]
-    with subprocess.Popen(command, env={**os.environ, **own}, text=True, stdout=subprocess.PIPE) as child:
+    command = [sys.executable, *PROGRAM, "photos", str(photographs), "--writable", "--no-browser"]
+    with subprocess.Popen(command, env={**os.environ, **own(photographs)}, text=True, stdout=subprocess.PIPE) as child:
         yield next(word for word in child.stdout.readline().split() if word.startswith("http"))
         child.send_signal(signal.SIGTERM)
 
@@ -103,6 +107,18 @@ def test_a_walk(open_page, address, photographs):
     page.keyboard.press("Delete")
     page.locator("#sure-yes").click()
     expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER}")
+    page.keyboard.press("Escape")
+    (photographs / "clip.webm").write_bytes(video([photo(9001, (96, 64)), photo(9002, (96, 64))], "webm", "libvpx-vp9"))
+    subprocess.run(
+        [sys.executable, *PROGRAM, "index", str(photographs)], env={**os.environ, **own(photographs)}, check=True
+    )
+    expect(page.locator("#facts")).to_contain_text(f"{NUMBER + 1} pictures", timeout=60_000)
+    page.reload()
+    page.locator(".card[data-id$='clip.webm'] .open").click()
+    expect(page.locator("#detail-video")).to_be_visible()
+    page.keyboard.press(" ")
+    until(page, "document.getElementById('detail-video').currentTime > 0.2")
+    keep(page, "video")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Duplicates").click()
     expect(page.locator("#status")).to_contain_text("almost the same" if "PHOTOS" in os.environ else "group")

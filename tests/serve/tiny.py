@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import torch
-from picture_cases import TinyBackbone, encoded, photo
+from picture_cases import TinyBackbone, encoded, photo, video
 
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library
@@ -20,6 +20,7 @@ from selhn.text import Vocabulary
 COLOURS = ("red", "green", "blue", "grey")
 WORDS = [f"a {colour} {thing} in the snow" for colour in COLOURS for thing in ("ball", "dog", "house")]
 NUMBER = 12
+SCENES = [photo(number, (96, 64)) for number in (50, 51, 52)]
 SHAPES = ((60, 40), (40, 60), (50, 50), (90, 30))
 
 
@@ -30,11 +31,12 @@ def small_model(name="rvse", **settings):
     ).eval()
 
 
-def make_collection(folder, place=None, more=0):
+def make_collection(folder, place=None, more=0, videos=0):
     """Twelve pictures in two folders, four of them with a licence, in an index as `selhn index` writes it.
 
     Args:
         more: pictures of several shapes without captions, five on every third day before 2024-03-02.
+        videos: 1 for clip.webm, three pictures for four seconds each, and old.avi, which no browser plays.
     """
     root = folder / "Pictures"
     (root / "trip").mkdir(parents=True)
@@ -63,7 +65,12 @@ def make_collection(folder, place=None, more=0):
         facts = {"taken": str(taken), "width": size[0], "height": size[1], "camera": "Tiny One"}
         items.append(Item(str(path), extractor([image])[0], None, (), picture_facts(path, root) | facts))
     index.add(items)
-    return Collection(Library(index, extractor, [root], "Tiny pictures"))
+    library = Library(index, extractor, [root], "Tiny pictures")
+    if videos:
+        (root / "clip.webm").write_bytes(video(SCENES, "webm", "libvpx-vp9"))
+        (root / "old.avi").write_bytes(video(SCENES[:1], "avi", "mpeg4"))
+        library.apply(library.plan(library.scan(root)), cache=folder / "cache", quiet=True)
+    return Collection(library)
 
 
 def take_all_descriptors(kept=[]):  # noqa: B006
@@ -86,13 +93,15 @@ def main():
     token = settings.pop("token", None)
     with_bug = settings.pop("bug", None) is not None
     slow = float(settings.pop("slow", 0))
-    more = int(settings.pop("more", 0))
+    more, videos = (int(settings.pop(name, 0)) for name in ("more", "videos"))
     greedy = settings.pop("greedy", None) is not None
     if descriptors := int(settings.pop("descriptors", 0)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
-    service = Service(make_collection(folder, more=more), WatchedRuns(folder / "runs"), limits=limits, writable=True)
+    service = Service(
+        make_collection(folder, None, more, videos), WatchedRuns(folder / "runs"), limits=limits, writable=True
+    )
     if with_bug:
         service.collection.fields = lambda: 1 // 0
     if slow:

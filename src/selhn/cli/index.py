@@ -34,7 +34,9 @@ class Words(TyperCommand):
 def index(
     source: Annotated[
         str | None,
-        Argument(help="A folder of pictures or of embeddings, or a data set; default is the data of --model's run."),
+        Argument(
+            help="A folder of pictures and videos or of embeddings, or a data set; default is that of --model's run."
+        ),
     ] = None,
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,

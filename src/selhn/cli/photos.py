@@ -10,7 +10,7 @@ from selhn.cli.train import stoppable
 
 def photos(
     folders: Annotated[
-        list[Path] | None, Argument(help="Folders of pictures; default is what is indexed, or ~/Pictures.")
+        list[Path] | None, Argument(help="Folders of pictures and videos; default is what is indexed, or ~/Pictures.")
     ] = None,
     watch: Annotated[bool, Option("--watch", help="Index again whenever pictures change.")] = False,
     browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser.")] = True,

@@ -19,7 +19,7 @@ from selhn.pictures.picture_files import SUFFIXES, Found
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
 from selhn.search import Hit, Index, Item, Query, Record, is_uri
-from selhn.search.items import Kind, Order, by_date, date_of, split_ids, split_items
+from selhn.search.items import Kind, Order, by_date, date_of, seconds_of, split_ids, split_items, whole
 from selhn.search.shards import holds_embeddings, index_embeddings
 from selhn.training import open_run
 from selhn.training.recipes import DATASETS
@@ -159,7 +159,7 @@ def find_pictures(
         raise SelhnError(
             'write `selhn search "a dog in the snow"`, or `selhn search --order newest` to list pictures by date'
         )
-    return list(islice(index.records(where, order or "newest"), k))
+    return list(islice(index.records(where, order or "newest", moments=False), k))
 
 
 def answers(found: Sequence[Hit | Record], as_json: bool = False) -> str:
@@ -246,9 +246,12 @@ def _shortened(name: str) -> str:
 
 def _shown(name: str) -> str:
     """A name that a screen can show; a relative path if the file is below the current folder."""
-    path = Path(name)
+    path, moment = Path(whole(name)), seconds_of(name)
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         name = str(path.relative_to(Path.cwd()))
+    elif moment is not None:
+        name = str(path)
+    name += "" if moment is None else f" at {int(moment) // 60}:{int(moment) % 60:02}"
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 

@@ -98,7 +98,7 @@ def _read_folder(
         found = Found(root, [], [], [])
         extracted = collect_region_files(root, cache=cache, precision=how["precision"])
     else:
-        found = folder if isinstance(folder, Found) else find_pictures(folder)
+        found = (folder if isinstance(folder, Found) else find_pictures(folder)).without_videos()
         if not found.pictures:
             raise NotFound(f"{found.folder} holds no pictures: give a folder with JPEG, PNG or HEIC files")
         extracted = extract_pictures(found.pictures, extractor, cache=cache, root=found.folder, **how)

@@ -1,7 +1,7 @@
 """The program of a decoder: a process of its own that turns the bytes of a picture into RGB, within limits.
 
 `selhn.pictures.decoding` starts it and talks to it through its standard input and output. It is run by its
-path and imports nothing of selhn but the file beside it, so that it is ready at once.
+path and imports nothing of selhn but two files beside it, so that it is ready at once.
 """
 
 import json
@@ -24,9 +24,11 @@ from PIL import AvifImagePlugin, Image, ImageOps, UnidentifiedImageError
 
 if TYPE_CHECKING or __name__ != "__main__":
     from selhn.pictures import picture_headers as headers
+    from selhn.pictures import video_frames
     from selhn.pictures.picture_headers import DECODER_ERRORS, Missing, Refused
 else:
     import picture_headers as headers
+    import video_frames
     from picture_headers import DECODER_ERRORS, Missing, Refused
 
 SLOW = {"AVIF": 3, "HEIF": 3}
@@ -35,20 +37,22 @@ ROWS = 512
 """Rows that are converted at a time, where a conversion needs several copies."""
 
 
-def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None, dict[str, Any]]:
-    """The picture in some bytes, and what to say about it.
+def decode(content: bytes, request: dict[str, Any]) -> tuple[list[Image.Image], dict[str, Any]]:
+    """The picture in some bytes, or frames of the file `video`, and what to say about it.
 
     A request has limits (`most_pixels`, `seconds`, `seconds_per_megapixel`, `memory`, `deadline`), and perhaps `within`
     (pixels of the longer side) or `resized` (width and height). With `only_facts` nothing is decoded.
     """
     allow_seconds(request["seconds"])
     try:
+        if "video" in request:
+            return video_frames.frames(request, allow_seconds)
         raw = headers.raw_kind(content)
         content, of_raw = headers.preview(content) if raw else (content, {})
         with headers.open_image(content) as opened:
             facts = {**headers.describe(opened, content), **of_raw}
             if request.get("only_facts"):
-                return None, {"facts": facts}
+                return [], {"facts": facts}
             reduced = headers.check(opened, content, request["most_pixels"])
             megapixels = opened.width * opened.height / 1e6 / reduced**2 * SLOW.get(opened.format or "", 1)
             allow_seconds(request["seconds"] + request["seconds_per_megapixel"] * megapixels)
@@ -70,7 +74,7 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[Image.Image | None,
             if resized:
                 image = image.resize(tuple(resized), Image.Resampling.BICUBIC)
             kind = raw or opened.format
-            return image, {"size": image.size, "notes": notes + turned, "format": kind, "facts": facts}
+            return [image], {"size": image.size, "notes": notes + turned, "format": kind, "facts": facts}
     except UnidentifiedImageError:
         raise headers.why_not(content, request["most_pixels"]) from None
     except MemoryError:
@@ -184,9 +188,9 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
     request = json.loads(take.read(head))
     allow_memory(request["memory"])
     allow_clock(request["deadline"])
-    content, image = take.read(body), None
+    content, images = take.read(body), list[Image.Image]()
     try:
-        image, said = decode(content, request)
+        images, said = decode(content, request)
     except Refused as why:
         said = {"refused": str(why), "missing": isinstance(why, Missing)}
     except Exception:  # a bug: its traceback is raised on the other side
@@ -194,7 +198,7 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
     allow_seconds(0)
     told = json.dumps(said, default=headers.as_json).encode()
     give.write(struct.pack("<I", len(told)) + told)
-    if image is not None:
+    for image in images:
         for _, band in bands(image):
             give.write(band.tobytes())
     give.flush()

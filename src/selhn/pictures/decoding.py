@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any, TypeVar
 
@@ -59,10 +60,22 @@ class Picture:
     """Of its file, as Pillow names it."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its file says about it; see `selhn.pictures.facts`."""
+    at: float | None = None
+    """Of a frame of a video: seconds from the beginning."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A frame of a video file."""
+
+    path: Path
+    """With all links followed: the decoder opens none."""
+    at: float | None = None
+    """Seconds from the beginning; None for the first frame that shows something."""
 
 
 def decode_picture(
-    content: bytes,
+    content: bytes | Moment,
     name: str,
     most_pixels: int = MOST_PIXELS,
     *,
@@ -75,9 +88,25 @@ def decode_picture(
         within: reduce it to so many pixels on its longer side; a JPEG is then decoded faster.
         resized: resize it to this width and height, bicubic.
     """
-    said, pixels = _ask(content, name, {"most_pixels": most_pixels, "within": within, "resized": resized})
-    image = Image.frombytes("RGB", tuple(said["size"]), pixels)
-    return Picture(image, tuple(said["notes"]), said["format"], checked_facts(said["facts"]))
+    return _decoded(content, name, {"most_pixels": most_pixels, "within": within, "resized": resized})[0]
+
+
+def decode_video(
+    path: Path, name: str, most_pixels: int = MOST_PIXELS, *, resized: tuple[int, int] | None = None
+) -> list[Picture]:
+    """Some key frames of a video, a few seconds apart, that differ; see `decode_picture`."""
+    return _decoded(Moment(path), name, {"most_pixels": most_pixels, "resized": resized, "only": None})
+
+
+def _decoded(content: bytes | Moment, name: str, request: dict[str, Any]) -> list[Picture]:
+    if isinstance(content, Moment):
+        first = "first" if content.at is None else content.at
+        request, content = {"video": str(content.path), "only": first, **request}, b""
+    said, pixels = _ask(content, name, request)
+    (width, height), facts = said["size"], checked_facts(said["facts"])
+    size, times = 3 * width * height, said.get("at", [None])
+    images = (Image.frombytes("RGB", (width, height), pixels[row * size :][:size]) for row in range(len(times)))
+    return [Picture(image, tuple(said["notes"]), said["format"], facts, at) for image, at in zip(images, times)]
 
 
 def header_facts(content: bytes, name: str) -> dict[str, Any]:
@@ -88,7 +117,7 @@ def header_facts(content: bytes, name: str) -> dict[str, Any]:
 
 
 def _ask(content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    if not content:
+    if not content and "video" not in request:
         raise SelhnError(f"{name} is empty: copy it again")
     said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(content, name, {**request, **LIMITS})
     if "bug" in said:
@@ -140,7 +169,7 @@ class Decoding:
             answered = True
             return answer
         except (OSError, EOFError):
-            raise self._why_ended(name, process) from None
+            raise self._why_ended(name, process, "video" in request) from None
         finally:
             if late is not None:
                 late.cancel()
@@ -150,10 +179,11 @@ class Decoding:
             else:
                 process.close()
 
-    def _why_ended(self, name: str, process: "_Process") -> SelhnError:
+    def _why_ended(self, name: str, process: "_Process", is_video: bool) -> SelhnError:
         status = process.close()
         if self._ended or (TIMERS and status in (-signal.SIGPROF, -signal.SIGALRM)):
-            return TooSlow(f"{name} takes too long to decode: save it again as an ordinary JPEG or PNG")
+            kind = "MP4 (H.264)" if is_video else "JPEG or PNG"
+            return TooSlow(f"{name} takes too long to decode: save it again as an ordinary {kind}")
         why = f"the decoder ended with status {status}"
         return SelhnError(f"{name} cannot be decoded ({why}): copy or export it again")
 
@@ -193,7 +223,7 @@ class _Process:
         self._give.flush()
         said = json.loads(self._read(*struct.unpack("<I", self._read(4))))
         width, height = said.get("size", (0, 0))
-        return said, self._read(3 * width * height)
+        return said, self._read(3 * width * height * len(said.get("at", [None])))
 
     def is_alive(self) -> bool:
         return self._popen.poll() is None

@@ -24,10 +24,11 @@ from selhn.base.files import write_whole
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
-from selhn.pictures.decoding import header_facts
+from selhn.pictures.decoding import Picture, header_facts
 from selhn.pictures.extractor import Extractor, Prepared
-from selhn.pictures.picture_files import read_bytes, writable
+from selhn.pictures.picture_files import VIDEOS, read_bytes, writable
 from selhn.pictures.picture_sources import PictureInput, PictureInputs
+from selhn.search.items import moment_id
 
 REPORT_FILE = "pictures.json"
 FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
@@ -78,7 +79,11 @@ class Extracted:
 
 @dataclass
 class PictureRegions:
-    """One file on its way through the pipeline: first `prepared` or refused, at the end with its regions."""
+    """One picture on its way through the pipeline: first `prepared` or refused, at the end with its regions.
+
+    A video is several, its moments; the one that stands for it, and has no time in `moment`, comes last, so that a
+    video which is known is there with all of them.
+    """
 
     path: Path | PictureInput
     key: bytes = b""
@@ -89,6 +94,12 @@ class PictureRegions:
     notes: tuple[str, ...] = ()
     refused: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    moment: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Of its item in an index."""
+        return str(self.path) if self.moment is None else moment_id(str(self.path), self.moment)
 
 
 @dataclass
@@ -122,11 +133,12 @@ class Extraction:
             self._compute(batch)
             for picture in batch:
                 name = writable(picture.path, self.root)
-                self.progress.step(f"{self.report.computed} computed")
+                if picture.moment is None:
+                    self.progress.step(f"{self.report.computed} computed")
                 if picture.refused:
                     self.report.refused.append((name, picture.refused))
                     continue
-                self.report.used += 1
+                self.report.used += picture.moment is None
                 self.report.notes.extend((name, note) for note in picture.notes)
                 yield picture
         self.progress.clear()
@@ -140,26 +152,43 @@ class Extraction:
             ahead = 2 * self.batch_size + 8 * self.workers
             running = deque(pool.submit(self._read, path) for path in islice(paths, ahead))
             while running:
-                yield running.popleft().result()
+                yield from running.popleft().result()
                 running.extend(pool.submit(self._read, path) for path in islice(paths, 1))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _read(self, path: Path | PictureInput) -> PictureRegions:
+    def _read(self, path: Path | PictureInput) -> list[PictureRegions]:
         try:
             if not is_text(str(path)):
                 raise SelhnError("its name is not UTF-8: rename it")
+            if isinstance(path, Path) and path.suffix.lower() in VIDEOS:
+                return self._read_video(path)
             content = path.read() if isinstance(path, PictureInput) else read_bytes(path)
             key = content_key(content)
             regions = self.store.find(key)
             if regions is not None:
-                return PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))
+                return [PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))]
             picture = self.extractor.decode(content, "this file")
-            prepared = self.extractor.prepare(picture.image)
-            prepared = self.extractor.compute(prepared) if self.in_workers else prepared
-            return PictureRegions(path, key, prepared, None, picture.notes, facts=picture.facts)
+            return [PictureRegions(path, key, self._prepare(picture), None, picture.notes, facts=picture.facts)]
         except SelhnError as error:
-            return PictureRegions(path, refused=str(error))
+            return [PictureRegions(path, refused=str(error))]
+
+    def _read_video(self, path: Path) -> list[PictureRegions]:
+        """The moments of a video; features are kept by the content of each frame, so that large files are not read."""
+        first, *others = self.extractor.decode_video(path.resolve(), "this file")
+        found = []
+        for frame in (*others, first):
+            key = content_key(frame.image.tobytes())
+            regions = self.store.find(key)
+            prepared = self._prepare(frame) if regions is None else None
+            found.append(PictureRegions(path, key, prepared, regions, moment=frame.at, facts=frame.facts))
+        times = [frame.at for frame in others]
+        found[-1].moment, found[-1].facts = None, {**first.facts, **({"moments": times} if times else {})}
+        return found
+
+    def _prepare(self, picture: Picture) -> Prepared:
+        prepared = self.extractor.prepare(picture.image)
+        return self.extractor.compute(prepared) if self.in_workers else prepared
 
     def _compute(self, batch: Sequence[PictureRegions]) -> None:
         """Compute and store what is new; pictures of the same content are stored once."""

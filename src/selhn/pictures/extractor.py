@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,13 +16,14 @@ from selhn.base.errors import SelhnError
 from selhn.base.names import NAMED_LIBRARIES, named_object
 from selhn.data import Projection
 from selhn.pictures.backbones import Backbone, create_backbone
-from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture
+from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, decode_video
 from selhn.pictures.preparation import Preprocessing
 from selhn.pictures.ready import READY, load_ready_projection
 
 EMBEDDING = "embedding:"
 Form = Literal["raw", "full", "pca"]
 Detector = Callable[[Image.Image], Float[Tensor, "M 4"]]
+NO_PIXELS = torch.empty(3, 0, 0)
 CODES = 127
 """The largest code of a pocket folder; coordinates are clipped to it, as in the features of training."""
 
@@ -33,7 +35,7 @@ class Prepared:
     pixels: Float[Tensor, "3 H W"]
     boxes: Float[Tensor, "M 4"]
     map: Float[Tensor, "C h w"] | None = None
-    """Of the backbone, if it has been computed already."""
+    """Of the backbone, if it has been computed already; then there are no pixels any more."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,18 @@ class Extractor:
             parts.append(digest.hexdigest()[:16])
         return ", ".join(parts)
 
-    def decode(self, content: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
+    def decode(self, content: bytes | Moment, name: str, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture of a file for `prepare`; resized while it is decoded if `prepare` begins with that."""
+        return decode_picture(content, name, most_pixels, resized=self._resized)
+
+    def decode_video(self, path: Path, name: str) -> list[Picture]:
+        """The same for some key frames of a video."""
+        return decode_video(path, name, resized=self._resized)
+
+    @property
+    def _resized(self) -> tuple[int, int] | None:
         resizing = self.backbone.prepare if self.detector is None else None
-        size = resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
-        return decode_picture(content, name, most_pixels, resized=size)
+        return resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
 
     def prepare(self, image: Image.Image) -> Prepared:
         """What can be done ahead, by a thread of its own."""
@@ -105,7 +114,7 @@ class Extractor:
     @torch.inference_mode()
     def compute(self, picture: Prepared) -> Prepared:
         """The most expensive part of `extract`, for one picture; the rest is cheaper for several at once."""
-        return replace(picture, map=self.backbone.maps(picture.pixels[None])[0])
+        return Prepared(NO_PIXELS, picture.boxes, self.backbone.maps(picture.pixels[None])[0])
 
     @torch.inference_mode()
     def extract(self, pictures: Sequence[Prepared]) -> Float[Tensor, "B M F"]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-FACTS = ("taken", "camera", "width", "height", "latitude", "longitude")
+FACTS = ("taken", "camera", "width", "height", "latitude", "longitude", "duration")
 """Names of the metadata; each is missing if it is not known."""
 FIRST_YEAR = 1826
 """Of the oldest photograph that exists; old pictures that were scanned may have their true date."""
@@ -32,7 +32,7 @@ def checked_facts(said: Mapping[str, Any]) -> dict[str, Any]:
     longitude = _degrees(said.get("longitude"), "EW", 180)
     if latitude is None or longitude is None or latitude == longitude == 0:  # what a receiver without a fix writes
         latitude = longitude = None
-    values = (taken, camera, int(width), int(height), latitude, longitude)
+    values = (taken, camera, int(width), int(height), latitude, longitude, said.get("duration"))
     return {name: value for name, value in zip(FACTS, values) if value is not None}
 
 

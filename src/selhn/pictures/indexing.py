@@ -20,7 +20,7 @@ from selhn.pictures.dataset import picture_split
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 from selhn.pictures.extractor import Extractor
 from selhn.pictures.library import Library
-from selhn.pictures.picture_files import Found, missing_packages
+from selhn.pictures.picture_files import VIDEOS, Found, missing_packages
 from selhn.pictures.picture_folders import default_index
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.ready import READY
@@ -76,8 +76,9 @@ def pictures_in(source: Path | str) -> Found | None:
     path = Path(source).expanduser()
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
         return None
-    found = Library.scan(path)
-    if not found.pictures and {file.suffix.lower() for file in found.others} & missing_packages().keys():
+    found = Library.scan(path).without_videos()
+    missing = missing_packages().keys() - VIDEOS
+    if not found.pictures and {file.suffix.lower() for file in found.others} & missing:
         make_plan(found, None)  # says which
     return found if found.pictures else None
 

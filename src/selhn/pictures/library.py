@@ -22,17 +22,18 @@ from selhn.pictures import ready
 from selhn.pictures.backbones import is_foreign
 from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
-from selhn.pictures.extraction import Extraction, in_blocks
+from selhn.pictures.extraction import Extraction, PictureRegions, in_blocks
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
 from selhn.pictures.how_far import HowFarFile
-from selhn.pictures.picture_files import Found, find_pictures, is_there, read_bytes, read_facts
+from selhn.pictures.picture_files import Found, find_pictures, is_there, picture_source, read_facts
 from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
-from selhn.pictures.plans import WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
+from selhn.pictures.plans import OF_VIDEO, WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record, is_uri
+from selhn.search.items import moment_ids, whole
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
@@ -186,22 +187,24 @@ class Library:
         with self._indexing(), closing(store), closing(iter(reading)) as pictures, how_far:
             try:
                 for block in in_blocks(pictures, PICTURES_AT_ONCE, lambda: how_far.tell(reading)):
-                    items = [_described(fresh[str(one.path)], one.facts, one.regions) for one in block]
                     with self.index.writing(PATIENCE):
-                        self.index.add(items, existing="replace")
-                    used.update(item.id for item in items)
+                        self.index.add([_item(fresh[str(one.path)], one) for one in block], existing="replace")
+                    used.update(one.id for one in block)
                     report.write(plan.folder, folder)
                 described = self._describe(plan.describe, reading.workers, quiet)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
-            gone = [*plan.delete, *(item.id for item in plan.replace if item.id not in used)]
+            former = [*(item.id for item in plan.replace), *plan.moments]
+            gone = [*plan.delete, *(name for name in former if name not in used)]
             if gone and (fresh or plan.unchanged) and not is_there(plan.folder):  # unplugged meanwhile
                 gone = []
             with self.index.writing(PATIENCE):
-                removed = self.index.delete([name for name in gone if name in self.index])
+                gone = [name for name in gone if name in self.index]
+                self.index.delete(gone)
         file = report.write(plan.folder, folder)
-        new = sum(item.id in used for item in plan.add)
-        return Indexed(self.index, plan, new, len(used) - new, removed, report, file, described)
+        new, changed = (sum(item.id in used for item in some) for some in (plan.add, plan.replace))
+        removed = sum(whole(name) == name for name in gone)
+        return Indexed(self.index, plan, new, changed, removed, report, file, described)
 
     def _indexing(self) -> AbstractContextManager[None]:
         """One process indexes at a time; others may add, change and remove items meanwhile."""
@@ -236,7 +239,7 @@ class Library:
             return replace(asked, like=like)
         if picture_id(like) in self.index:
             return replace(asked, like=picture_id(like))
-        if not Path(like).expanduser().is_file():
+        if not Path(whole(like)).expanduser().is_file():
             raise NotFound(f"{like} is neither an item of {self.index.location} nor a file: name one of them")
         return replace(asked, image=self.regions(like))
 
@@ -245,8 +248,7 @@ class Library:
         extractor = self._require_extractor("search with the id of an item, or with regions")
         if isinstance(picture, Image.Image):
             return extractor([picture.convert("RGB")])[0]
-        path = Path(picture).expanduser()
-        return extractor([extractor.decode(read_bytes(path), str(path)).image])[0]
+        return extractor([extractor.decode(picture_source(str(picture)), str(picture)).image])[0]
 
     def decode(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture in the content of a file, for `add`."""
@@ -267,7 +269,8 @@ class Library:
 
         A link that was indexed may lead elsewhere, as long as size and time of the file are those that were indexed.
         """
-        found, path = locate(self.folders, item.id), Path(item.id)
+        name = whole(item.id)
+        found, path = locate(self.folders, name), Path(name)
         if found is not None or not path.is_symlink():
             return found
         for folder in self.folders:
@@ -302,19 +305,23 @@ class Library:
         return str(path)
 
     def change(self, name: str, captions: Sequence[str] | None, metadata: Mapping[str, Any] | None) -> None:
-        now = self.index.get(name)
-        own = now.captions if captions is None else tuple(captions)
-        before = now.metadata
-        facts, fixed = ({key: before[key] for key in names if key in before} for names in (FACTS, WRITTEN_BY_INDEXING))
-        told = before if metadata is None else {**facts, **metadata, **fixed}
-        self.index.update([Item(name, None, None, own, told)])
+        """Replace captions or metadata of an item; those of a video are those of all its moments."""
+        video = self.index.get(whole(name))
+        given = {key: value for key, value in (metadata or {}).items() if key not in OF_VIDEO}
+        changed = []
+        for now in (video, *map(self.index.get, moment_ids(video))):
+            own = now.captions if captions is None or now is not video else tuple(captions)
+            of = lambda names: {key: now.metadata[key] for key in names if key in now.metadata}  # noqa: B023, E731
+            told = now.metadata if metadata is None else {**of(FACTS), **given, **of(WRITTEN_BY_INDEXING)}
+            changed.append(Item(now.id, None, None, own, told))
+        self.index.update(changed)
         self.know_ids()
 
     def delete(self, name: str) -> None:
-        """Remove an item; its file is deleted only if `add` wrote it."""
+        """Remove an item, or the video of a moment; its file is deleted only if `add` wrote it."""
         path = self.picture(name)
         is_own = path is not None and is_upload(path, self.folders)
-        self.index.delete([name])
+        self.index.delete([whole(name)])
         self.know_ids()
         if path is not None and is_own:
             path.unlink(missing_ok=True)
@@ -327,6 +334,15 @@ class Library:
         if self.extractor is None:
             raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
         return self.extractor
+
+
+def _item(planned: Item, one: PictureRegions) -> Item:
+    """A picture or video of a plan, or a moment of it, as it is written to the index."""
+    known = {name: value for name, value in planned.metadata.items() if name not in OF_VIDEO}
+    item = _described(replace(planned, metadata=known), one.facts, one.regions)
+    if one.moment is None:
+        return item
+    return replace(item, id=one.id, captions=(), metadata={**item.metadata, "moment": one.moment})
 
 
 def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:

@@ -5,13 +5,14 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.pictures.decoding import MOST_PIXELS, Picture, decode_picture, header_facts
+from selhn.pictures.decoding import MOST_PIXELS, Moment, Picture, decode_picture, header_facts
+from selhn.search.items import seconds_of, whole
 
 MOST_BYTES = 256 * 2**20
 JPEG_HEADER = 2**18
@@ -20,16 +21,24 @@ SUFFIXES = {
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
     ".avif",
 }  # fmt: skip
+VIDEOS = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"}
 PACKAGES = {
     **dict.fromkeys((".heic", ".heif", ".hif"), "pi-heif"),
     **dict.fromkeys((".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"), "rawpy"),
+    **dict.fromkeys(VIDEOS, "av"),
 }
-"""Suffixes of pictures that need a package, which may be missing."""
+"""Suffixes of pictures and videos that need a package, which may be missing."""
 
 
 def open_picture(path: Path | str, most_pixels: int = MOST_PIXELS) -> Picture:
     """The picture of a file; a SelhnError says why it cannot be opened, whatever the file holds."""
-    return decode_picture(read_bytes(Path(path)), str(path), most_pixels)
+    return decode_picture(picture_source(str(path)), str(path), most_pixels)
+
+
+def picture_source(name: str) -> bytes | Moment:
+    """What to decode for the path of a picture or a video, or the id of a moment of a video."""
+    path = Path(whole(name)).expanduser()
+    return Moment(path.resolve(), seconds_of(name)) if path.suffix.lower() in VIDEOS else read_bytes(path)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -55,7 +64,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     return {}
 
 
-def drawn(content: bytes, name: str, size: int) -> bytes:
+def drawn(content: bytes | Moment, name: str, size: int) -> bytes:
     """A JPEG of a picture, upright, with nothing but its pixels."""
     file = io.BytesIO()
     decode_picture(content, name, within=size).image.save(file, "JPEG", quality=82, optimize=True)
@@ -63,9 +72,9 @@ def drawn(content: bytes, name: str, size: int) -> bytes:
 
 
 def thumbnail(path: str, size: int) -> bytes | None:
-    """A JPEG of a picture file, at most `size` pixels long; None if it cannot be read."""
+    """A JPEG of a picture file or a moment, at most `size` pixels long; None if it cannot be read."""
     try:
-        return drawn(read_bytes(Path(path)), path, size)
+        return drawn(picture_source(path), path, size)
     except SelhnError:
         return None
 
@@ -76,13 +85,19 @@ class Found:
 
     folder: Path
     pictures: list[Path]
-    """Files whose names end like those of pictures."""
+    """Files whose names end like those of pictures, or of videos."""
     others: list[Path]
     """All other files, and pictures that need a package which is missing."""
     closed: list[tuple[Path, str]]
     """Folders that could not be listed, and why: what they hold is unknown."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Number of linked folders, hidden folders and broken links, which are not followed."""
+    """Number of linked folders, hidden folders and broken links, which are not followed, and of live photographs."""
+
+    def without_videos(self) -> "Found":
+        """The same with the videos among the other files."""
+        videos = [path for path in self.pictures if path.suffix.lower() in VIDEOS]
+        pictures = [path for path in self.pictures if path.suffix.lower() not in VIDEOS]
+        return replace(self, pictures=pictures, others=sorted([*self.others, *videos]))
 
 
 def missing_packages() -> dict[str, str]:
@@ -92,13 +107,15 @@ def missing_packages() -> dict[str, str]:
 
 
 def why_other(path: Path, missing: Mapping[str, str]) -> str:
-    """Why a file is not among the pictures of a folder; `missing` is what `missing_packages` says."""
+    """Why a file is not among the pictures of a data set; `missing` is what `missing_packages` says."""
+    if path.suffix.lower() in VIDEOS:
+        return "is a video: `selhn index` finds moments in it, a data set has pictures only"
     package = missing.get(path.suffix.lower())
     return f"needs a package that is not installed: pip install {package}" if package else "is not a picture"
 
 
 def readable_suffixes() -> set[str]:
-    """Suffixes of the pictures that can be read here."""
+    """Suffixes of the pictures and videos that can be read here."""
     return (SUFFIXES | PACKAGES.keys()) - missing_packages().keys()
 
 
@@ -121,9 +138,13 @@ def find_pictures(folder: Path | str) -> Found:
         folders[:] = sorted(set(folders).difference(hidden))
         skipped["hidden folders"] += len(hidden)
         skipped["linked folders"] += sum(os.path.islink(os.path.join(parent, name)) for name in folders)
+        photographs = {stem for stem, suffix in map(os.path.splitext, files) if suffix.lower() in (".heic", ".jpg")}
         for name in sorted(files):
             path = Path(parent) / name
             if name.startswith("."):
+                continue
+            if path.suffix.lower() == ".mov" and path.stem in photographs:
+                skipped["moving parts of live photographs"] += 1
                 continue
             if path.is_file():
                 (pictures if path.suffix.lower() in suffixes else others).append(path)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.pictures.picture_files import MOST_BYTES
+from selhn.pictures.decoding import Moment
+from selhn.pictures.picture_files import MOST_BYTES, VIDEOS
 from selhn.search import Index
+from selhn.search.items import whole
 
 DEFAULT_INDEX = Path("selhn.index")
 
@@ -54,6 +56,11 @@ def read_located(path: Path) -> bytes:
         return file.read(MOST_BYTES)
 
 
+def located_source(path: Path, moment: float | None = None) -> bytes | Moment:
+    """What to decode for a located file: its content, or of a video the frame at some seconds, by default the first."""
+    return Moment(path, moment) if path.suffix.lower() in VIDEOS else read_located(path)
+
+
 def indexed_folders(index: Index) -> list[Path]:
     """The folders that were indexed: the path of each item without the part below the folder."""
     if "extractor" not in index.about:
@@ -61,7 +68,7 @@ def indexed_folders(index: Index) -> list[Path]:
     found: dict[Path, None] = {}
     for record in index.records():
         inside = Path(str(record.metadata.get("folder", "")), str(record.metadata.get("file", "")))
-        path, depth = Path(record.id), len(inside.parts)
+        path, depth = Path(whole(record.id)), len(inside.parts)
         if path.is_absolute() and depth and path.parts[-depth:] == inside.parts:
             found[Path(*path.parts[:-depth])] = None
     return list(found)

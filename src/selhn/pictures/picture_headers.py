@@ -56,7 +56,7 @@ class Missing(Refused):
     """A package that is not installed is needed."""
 
     def __init__(self, kind: str, package: str):
-        super().__init__(f"is a {kind} picture, which needs a package that is not installed: pip install {package}")
+        super().__init__(f"is a {kind}, which needs a package that is not installed: pip install {package}")
 
 
 def reason(error: Exception) -> str:
@@ -79,7 +79,7 @@ def open_image(content: bytes) -> Image.Image:
 def why_not(content: bytes, most_pixels: int) -> Refused:
     """Why the header of some bytes could not be read."""
     if HEIF.match(content) and "HEIF" not in Image.OPEN:
-        return Missing("HEIC", "pi-heif")
+        return Missing("HEIC picture", "pi-heif")
     for found in SIZE.finditer(content, 0, 2**16) if content[4:8] == b"ftyp" else ():
         width, height = (int.from_bytes(side, "big") for side in found.groups())
         if width * height > most_pixels:  # so large that the library does not even open it
@@ -135,7 +135,7 @@ def preview(content: bytes) -> tuple[bytes, dict[str, Any]]:
         import numpy as np
         import rawpy
     except ImportError:
-        raise Missing("RAW", "rawpy") from None
+        raise Missing("RAW picture", "rawpy") from None
     try:
         with rawpy.imread(io.BytesIO(content)) as raw:
             sizes, picture = raw.sizes, raw.extract_thumb()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from selhn.base.errors import Damaged, NotFound, SelhnError, warn
-from selhn.pictures.picture_files import MOST_BYTES, find_pictures, missing_packages, read_bytes
+from selhn.pictures.picture_files import MOST_BYTES, VIDEOS, find_pictures, missing_packages, read_bytes
 from selhn.search.embedded import parquet_file, read_table
 from selhn.search.items import LONGEST_ID
 
@@ -111,10 +111,12 @@ def list_source(
         raise NotFound(f"there is no {path}: name a folder of pictures, a list of files, or Parquet")
     tables = [path] if path.suffix == ".parquet" and path.is_file() else []
     if path.is_dir():
-        found = find_pictures(path)
+        found = find_pictures(path).without_videos()
         for folder, why in found.closed:
             warn(f"{folder} {why}: what it holds is left out")
-        missing = missing_packages()  # those that need a package are told with those that cannot be read
+        missing = (
+            missing_packages().keys() - VIDEOS
+        )  # those that need a package are told with those that cannot be read
         files = sorted([*found.pictures, *(one for one in found.others if one.suffix.lower() in missing)])
         tables = [] if files else [one for one in found.others if one.suffix == ".parquet"]
         if not files and not tables:

@@ -15,12 +15,15 @@ from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.facts import FACTS
 from selhn.pictures.picture_files import Found, missing_packages
 from selhn.search import Index, Item
+from selhn.search.items import whole
 
 SHOWN = 10
 """Kinds of files, and pictures of a plan, that are named."""
 EPOCH = datetime(1970, 1, 1)
-WRITTEN_BY_INDEXING = ("folder", "file", "modified", "bytes")
-"""These show whether a file has changed, so nobody else can write them. `FACTS` can be corrected."""
+OF_FILE, OF_VIDEO = ("folder", "file", "modified", "bytes"), ("moment", "moments")
+"""Metadata that show whether a file has changed; and the seconds of a moment, and of all of a video but the first."""
+WRITTEN_BY_INDEXING = (*OF_FILE, *OF_VIDEO)
+"""Nobody else can write these. `FACTS` can be corrected."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Plan:
     """Folders and links that were not followed, see `Found.skipped`."""
     describe: Sequence[Item] = ()
     """Those of the unchanged that were indexed before metadata were read from the files themselves."""
+    moments: Sequence[str] = ()
+    """Moments of videos that have changed or are gone; they go too, unless they are found again."""
 
     def newest_first(self) -> "Plan":
         """The same, but pictures are added in the order of their files' times of change, the latest first."""
@@ -73,7 +78,7 @@ class Plan:
             else:
                 kinds.append(f"{number:,} {suffix or 'without extension'}")
         skipped = [f"{number:,} {what if number > 1 else what[:-1]}" for what, number in self.skipped.items()]
-        lines = {"pictures that need a package": unread, "not pictures, by extension": kinds, "not followed": skipped}
+        lines = {"need a package": unread, "not pictures, by extension": kinds, "not followed": skipped}
         return [f"  {what}: {', '.join(own)}" for what, own in lines.items() if own]
 
 
@@ -113,9 +118,10 @@ def make_plan(
     """
     root = found.folder
     below = {"id": {"like": glob.escape(str(root).rstrip(os.sep) + os.sep) + "*"}}
-    known = {} if index is None else {one.id: one for one in index.records(below)}
+    every = [] if index is None else list(index.records(below))
+    known = {one.id: one for one in every if whole(one.id) == one.id}
     others = Counter(path.suffix.lower() if is_text(path.suffix) else "" for path in found.others)
-    if not found.pictures and not (known and remove_missing):
+    if not found.pictures and not (every and remove_missing):
         raise _no_pictures(root, len(known), others)
     told = None if captions is None else read_picture_texts(captions)
     texts, unmatched = match_texts([path.relative_to(root).as_posix() for path in found.pictures], told or {})
@@ -129,7 +135,7 @@ def make_plan(
         lines = record.captions if told is None else own.texts if own else ()
         now, before = picture_facts(path, root), dict(record.metadata)
         if any(now.get(name) != before.get(name) for name in ("modified", "bytes")):
-            before = {name: value for name, value in before.items() if name not in FACTS}
+            before = {name: value for name, value in before.items() if name not in (*FACTS, *OF_VIDEO)}
         item = Item(record.id, None, None, lines, {**before, **now})
         if (item.captions, item.metadata) != (record.captions, record.metadata):
             changed.append(item)
@@ -143,13 +149,16 @@ def make_plan(
     refused = [(str(path), why) for path, why in found.closed]
     refused += [(name, f"is named in {captions}, but not used") for name in unmatched]
     unchanged = len(found.pictures) - len(add) - len(changed)
-    return Plan(root, add, changed, gone, unchanged, refused, dict(others.most_common(SHOWN)), found.skipped, bare)
+    stay = known.keys() - {item.id for item in changed} - set(gone)
+    moments = [one.id for one in every if one.id not in known and whole(one.id) not in stay]
+    kinds = dict(others.most_common(SHOWN))
+    return Plan(root, add, changed, gone, unchanged, refused, kinds, found.skipped, bare, moments)
 
 
 def _no_pictures(root: Path, known: int, others: Counter[str]) -> SelhnError:
     missing = missing_packages()
     if packages := sorted({missing[suffix] for suffix in others if suffix in missing}):
-        return MissingExtra(f"the pictures in {root} need more packages: pip install {' '.join(packages)}")
+        return MissingExtra(f"the pictures and videos in {root} need more packages: pip install {' '.join(packages)}")
     if known:
         return NotFound(
             f"{root} holds no pictures now, and the index has {known:,} from it. If its disk is not mounted, "
@@ -171,4 +180,4 @@ def picture_facts(path: Path, root: Path) -> dict[str, Any]:
     except OverflowError:  # a clock that was wrong by thousands of years
         modified = ""
     folder = path.parent.relative_to(root).as_posix()
-    return dict(zip(WRITTEN_BY_INDEXING, (folder, path.name, modified, status.st_size)))
+    return dict(zip(OF_FILE, (folder, path.name, modified, status.st_size)))

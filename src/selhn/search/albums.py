@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import writing
-from selhn.search.items import Record, date_of
+from selhn.search.items import Record, date_of, whole
 from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.store import Store
 from selhn.search.where import OPERATORS, Comparison, Filter, Not, OneOf, Several
@@ -59,7 +59,7 @@ class Albums:
 
     def change(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = (), new_name: str = "") -> None:
         """Add items to an album, which is created if needed, remove some from it, or give it another name."""
-        wanted, gone = list(add), set(remove)
+        wanted, gone = list(map(whole, add)), set(map(whole, remove))
         found = self.store.get(wanted)
         if missing := [one for one in wanted if one not in found]:
             raise NotFound(f"there is no item {missing[0][:80]!r} in the index")
@@ -110,7 +110,8 @@ class Albums:
         marks = {one: mark for members in albums.values() for one, mark in members.items()}
         there = self.store.get(marks)
         lost = {mark for one, mark in marks.items() if mark and one not in there}
-        today = {mark: record.id for record in self.store.scan() if (mark := mark_of(record)) in lost} if lost else {}
+        records = self.store.scan() if lost else ()
+        today = {mark: whole(record.id) for record in records if (mark := mark_of(record)) in lost}
         return {
             name: {one if one in there else today.get(mark, one): mark for one, mark in members.items()}
             for name, members in albums.items()

@@ -1,19 +1,19 @@
 """The answers to queries: those that find the same kind of thing by the same filter are looked for together."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 
 from jaxtyping import Float
 from torch import Tensor
 
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.search.fit import Fit
-from selhn.search.items import Hit
+from selhn.search.items import Hit, whole
 from selhn.search.query import Query, encode_queries
 from selhn.search.stores.store import Store
 from selhn.search.where import Filter, Where
 
-AT_ONCE = 256
+AT_ONCE, MOST_ROWS = 256, 4_000
+"""Queries encoded together; and answers asked for, beyond which moments of videos may leave fewer than k."""
 Reader = Callable[[Where | None], Filter | None]
 LookUp = Callable[[list[str]], Float[Tensor, "n d"]]
 
@@ -37,9 +37,29 @@ def answer(
 
 def _together(
     model: AbstractMatcher, store: Store, queries: Sequence[Query], vectors: LookUp, read: Reader
-) -> Iterator[list[Hit]]:
+) -> list[list[Hit]]:
     find, filter = queries[0].find, read(queries[0].where)
     encoded = encode_queries(model, queries, store.device, vectors)
-    # One more, because the item of `like` is not an answer.
-    for query, found in zip(queries, store.nearest(encoded, find, 1 + max(query.k for query in queries), filter)):
-        yield list(islice((hit for hit in found if find == "text" or hit.id != query.like), query.k))
+    k = 1 + max(query.k for query in queries)  # one more, because the item of `like` is not an answer
+    while True:
+        nearest = store.nearest(encoded, find, k, filter)
+        answers = [_best_of_each(query, found) for query, found in zip(queries, nearest)]
+        complete = (len(hits) == query.k or number < k for query, (hits, number) in zip(queries, answers))
+        if all(complete) or k > MOST_ROWS:
+            return [hits for hits, _ in answers]
+        k *= 4  # the moments of a few videos have taken the places of other items
+
+
+def _best_of_each(query: Query, found: Iterable[Hit]) -> tuple[list[Hit], int]:
+    """The best items in order, of each video the best moment only, and how many were looked at."""
+    hits: list[Hit] = []
+    seen = {whole(query.like)} if query.like is not None and query.find != "text" else set()
+    number = 0
+    for hit in found:
+        number += 1
+        if query.find == "text" or whole(hit.id) not in seen:
+            seen.add(whole(hit.id))
+            hits.append(hit)
+        if len(hits) == query.k:
+            break
+    return hits, number

@@ -20,11 +20,11 @@ from selhn.search.albums import Albums
 from selhn.search.answering import answer
 from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
-from selhn.search.items import Hit, Item, Kind, Order, Record, split_items
+from selhn.search.items import Hit, Item, Kind, Order, Record, moment_ids, split_items
 from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_uri, store_for
 from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
-from selhn.search.where import Filter, Where, found_or_explained, read_filter
+from selhn.search.where import Filter, Where, found_or_explained, read_filter, without_moments
 
 
 class Index:
@@ -71,9 +71,9 @@ class Index:
     ) -> "Index":
         """Encode a split, or items.
 
-        In a folder, an existing index is replaced in one step when the new one is complete; if it cannot be
-        opened, because it is damaged or of another version, that is an error, and it is left alone. A killed
-        build resumes, if it is of the same split and model. On a server an existing index is an error.
+        In a folder, an existing index is replaced in one step when the new one is complete; one that cannot be opened
+        (damaged, of another version) is an error and left alone. A killed build resumes, if it is of the same split
+        and model. On a server an existing index is an error.
         """
         if path is None or is_uri(path):
             index = cls.create(model, path, precision=precision)
@@ -149,20 +149,23 @@ class Index:
     def get(self, name: str) -> Record:
         return self._known([name])[0].record
 
-    def records(self, where: Where | None = None, order: Order | None = None, *, first: int = 0) -> Iterator[Record]:
+    def records(
+        self, where: Where | None = None, order: Order | None = None, *, first: int = 0, moments: bool = True
+    ) -> Iterator[Record]:
         """Captions and metadata of all items that match a filter.
 
         Args:
             order: "newest" or "oldest" first, by the metadata `taken`, or `modified` if there is none; items
                 without either come last. By default, the order of `ids`. Milvus reads all records to sort them.
             first: number of items to skip.
+            moments: whether those of videos are items too; otherwise a video is one.
         """
-        filter = self._filter(where)
-        return found_or_explained(self.store.scan(filter, order, first), filter, self.store.scan)
+        found = self.store.scan(self._filter(where, moments), order, first)
+        return found_or_explained(found, self._filter(where), self.store.scan)
 
-    def count(self, where: Where | None = None) -> int:
-        number = self.store.count("image", self._filter(where))
-        return number or len(list(self.records(where)))  # none: an unknown field is an error
+    def count(self, where: Where | None = None, *, moments: bool = True) -> int:
+        number = self.store.count("image", self._filter(where, moments))
+        return number or len(list(self.records(where, moments=moments)))  # none: an unknown field is an error
 
     @overload
     def search(
@@ -239,9 +242,10 @@ class Index:
         """Named lists of items, which the filter `album = "Trip"` names; None if the index is not in a folder."""
         return Albums(self.path, self.store) if isinstance(self.path, Path) else None
 
-    def _filter(self, where: Where | None) -> Filter | None:
+    def _filter(self, where: Where | None, moments: bool = True) -> Filter | None:
         filter = None if where is None else read_filter(where)
-        return filter if filter is None or self.albums is None else self.albums.resolve(filter)
+        filter = filter if filter is None or self.albums is None else self.albums.resolve(filter)
+        return filter if moments or not self.store.has_moments else without_moments(filter)
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -258,8 +262,7 @@ class Index:
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.
 
-        Items are encoded a few hundred at a time, and in a folder written some thousand at a time. What was
-        written stays if a later item is refused.
+        Items are encoded a few hundred at a time, in a folder written some thousand at a time; what is written stays.
 
         Args:
             existing: what to do with an id that exists: "refuse", "skip" (the same call then resumes), or
@@ -282,20 +285,19 @@ class Index:
         return self.add(known(items), "replace")
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove items; returns how many. An unknown id is an error, and then nothing is removed."""
+        """Remove items, videos with their moments; returns how many. An unknown id is an error: nothing is removed."""
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         with self.store.writing():
-            self._known(names)
-            self.store.delete(names)
+            moments = {one for known in self._known(names) for one in moment_ids(known.record)}.difference(names)
+            self.store.delete([*names, *self.store.get(moments)])
         return len(names)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
         """Score only candidates from now on; in a folder FAISS proposes them (extra `faiss`).
 
         Args:
-            kind: "hnsw", "ivf", "ivf_int8" (the last two only in a folder), "exact" for none, or "auto", which
-                depends on the size. In a folder, items that are added later are all scored until it is called
-                again.
+            kind: "hnsw", "ivf", "ivf_int8" (the last two only in a folder), "exact" for none, or "auto", by size.
+                In a folder, items that are added later are all scored until it is called again.
         """
         if not self.model.is_embedding and kind not in ("auto", "exact"):
             raise SelhnError(f"{self.model.name} does not score by products of vectors: use exact search")
@@ -326,10 +328,7 @@ class Index:
         self.store.refresh()
 
     def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
-        """Hold the lock over several changes, so that no other process writes to the folder between them.
-
-        If another process holds it, `wait` so many seconds before that is an error.
-        """
+        """Hold the lock over several changes: no other process writes between them. `wait` so many seconds for it."""
         return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -21,6 +22,8 @@ PLURAL: Mapping[Kind, Literal["images", "texts"]] = {"image": "images", "text": 
 LONGEST_ID = 4096
 DEEPEST = 32
 SPLIT_BLOCK = 256
+MOMENT = re.compile(r"(.+\.(?:mp4|m4v|mov|mkv|webm|avi))#t=(\d+(?:\.\d+)?)", re.IGNORECASE | re.DOTALL)
+"""The id of a moment of a video, which is an item of its own: `clip.mp4#t=12.5`. The item `clip.mp4` is the video."""
 MATCH = 0.5
 """An answer with at least this fit is called a match."""
 
@@ -119,6 +122,29 @@ class Record:
         if not are_texts or not isinstance(metadata, dict):
             raise Damaged("an item is not what was written")
         return cls(name, captions, metadata)
+
+
+def whole(name: str) -> str:
+    """The id of the video that a moment belongs to; any other id unchanged."""
+    found = MOMENT.fullmatch(name) if "#t=" in name else None
+    return name if found is None else found[1]
+
+
+def seconds_of(name: str) -> float | None:
+    """The seconds from the beginning of a video to a moment; None for any other id."""
+    found = MOMENT.fullmatch(name) if "#t=" in name else None
+    return None if found is None else float(found[2])
+
+
+def moment_ids(record: "Record") -> list[str]:
+    """The ids of the moments of a video, but the one that stands for it."""
+    times = record.metadata.get("moments")
+    return [moment_id(record.id, at) for at in times] if isinstance(times, list) else []
+
+
+def moment_id(video: str, at: float) -> str:
+    """The id of the moment at some seconds, to a thousandth."""
+    return f"{video}#t={round(at, 3):.12g}"
 
 
 def date_of(found: Hit | Record) -> str:

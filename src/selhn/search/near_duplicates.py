@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from selhn.search.index import Index
-from selhn.search.items import Record, date_of
+from selhn.search.items import Record, date_of, whole
 
 SAME, ALIKE, BURST_SECONDS = 0.94, 0.8, 10.0
 """Least cosine of copies, whenever they were taken, and of pictures that were taken within so many seconds.
@@ -74,9 +74,10 @@ def _read(index: Index) -> tuple[list[_Picture], Float[Tensor, "n d"]]:
     """All pictures, newest first, and their vectors in half precision."""
     dates, pictures, vectors = [], [], [torch.empty(0, index.identity.width, dtype=torch.float16)]
     for records, images, _ in index.embeddings():
-        dates += [date_of(record) for record in records]
-        pictures += [_Picture.of(record) for record in records]
-        vectors.append(torch.nn.functional.normalize(images, dim=1).half())
+        rows = [row for row, record in enumerate(records) if whole(record.id) == record.id]  # moments belong to a video
+        dates += [date_of(records[row]) for row in rows]
+        pictures += [_Picture.of(records[row]) for row in rows]
+        vectors.append(torch.nn.functional.normalize(images[rows], dim=1).half())
     order = sorted(range(len(pictures)), key=lambda row: (dates[row], pictures[row].id), reverse=True)
     return [pictures[row] for row in order], torch.cat(vectors)[order]
 

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from selhn.base.errors import NotFound, SelhnError
 from selhn.search.dates import as_time, read_date
-from selhn.search.items import Record, date_of
+from selhn.search.items import Record, date_of, whole
 
 LONGEST, DEEPEST, LOOKED_AT = 10_000, 50, 20_000
 MISSING = object()
@@ -85,17 +85,24 @@ class Several:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Items by their ids; those of the same name are the same."""
+    """Items by their ids, videos with their moments; those of the same name are the same."""
 
     name: str
     ids: frozenset[str] = field(repr=False)
 
     def __call__(self, record: Record) -> bool:
-        return record.id in self.ids
+        return whole(record.id) in self.ids
 
 
 Filter: TypeAlias = Comparison | Not | Several | OneOf
 Where: TypeAlias = str | Mapping[str, Any]
+IS_MOMENT = Comparison("moment", ">=", 0)
+"""Moments of videos, see `items.MOMENT`."""
+
+
+def without_moments(filter: Filter | None) -> Filter:
+    """The same for all items but moments of videos."""
+    return Not(IS_MOMENT) if filter is None else Several((filter, Not(IS_MOMENT)))
 
 
 def _same(found: Any, value: Any) -> bool:

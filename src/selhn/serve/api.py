@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from selhn.base.errors import Locked, NotFound, SelhnError
 from selhn.base.version import __version__
+from selhn.search.items import seconds_of
 from selhn.serve import messages, originals
 from selhn.serve.album_routes import album_routes
 from selhn.serve.collection import Collection
@@ -26,7 +27,10 @@ PICTURE_BODY: dict[str, Any] = {
     }
 }
 
-FILE: dict[int | str, dict[str, Any]] = {200: {"content": {"*/*": {}}, "description": "The file."}}
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"*/*": {}}, "description": "The file."},
+    206: {"content": {"*/*": {}}, "description": "The part of the file that was asked for."},
+}
 
 Value = TypeVar("Value")
 Search = Annotated[messages.SearchRequest, Query()]
@@ -58,8 +62,9 @@ def api_routes(service: Service) -> APIRouter:
             raise NotFound("the model of this service cannot compare words with regions")
         _check_length(service, text, "the text")
         path = await _located(service, id)
-        await service.decode(service.looking.prepare, path)
-        return await service.queries.run(service.looking.look, path, text)
+        moment = seconds_of(id)
+        await service.decode(service.looking.prepare, path, moment)
+        return await service.queries.run(service.looking.look, path, text, moment)
 
     _item_routes(router, service)
     _about_routes(router, service)
@@ -126,18 +131,22 @@ def _item_routes(router: APIRouter, service: Service) -> None:
         responses={200: {"content": {"image/jpeg": {}}, "description": "A JPEG without EXIF."}, 304: {}},
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
-        """The picture of an item, reduced to 160, 320, 640, 1280 or 2560 pixels."""
+        """The picture of an item, of a video one frame, reduced to 160, 320, 640, 1280 or 2560 pixels."""
         path = await _located(service, id)
         assert service.thumbnails is not None
-        content, tag = await while_connected(request, service.decode(service.thumbnails.get, path, size))
+        drawing = service.decode(service.thumbnails.get, path, size, seconds_of(id))
+        content, tag = await while_connected(request, drawing)
         headers = {"Cache-Control": "private, max-age=600", "Vary": "Authorization"}
         return await tagged(request, content, tag, "image/jpeg", headers)
 
     @router.get("/original", tags=["items"], response_class=Response, responses=FILE)
-    async def original(id: str, download: bool = False) -> Response:
-        """The file of a picture, unchanged; as a download if asked for, or if browsers cannot show its format."""
+    async def original(request: Request, id: str, download: bool = False) -> Response:
+        """The file of a picture or video, unchanged; as a download if asked for, or if browsers cannot show its format.
+
+        A header `Range: bytes=FIRST-LAST` gets that part of it.
+        """
         path = await _located(service, id)
-        return await service.read(originals.original, path, download)
+        return await service.read(originals.original, path, download, request.headers.get("range", ""))
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
@@ -175,7 +184,7 @@ def _about_routes(router: APIRouter, service: Service) -> None:
         return messages.About(
             name=service.name,
             version=__version__,
-            items=0 if collection is None else await service.read(collection.index.count),
+            items=0 if collection is None else await service.read(lambda: collection.index.count(moments=False)),
             can=messages.Can(
                 search=collection is not None,
                 ask_with_pictures=collection is not None and collection.extractor is not None,

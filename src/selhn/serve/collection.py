@@ -113,8 +113,8 @@ class Collection:
     ) -> tuple[list[Record], int, int]:
         """A page of the items that match a filter, the number of all that do, and the version of this list."""
         self._refresh()
-        total, version = self.index.count(where), self._version(where)
-        found = islice(self.index.records(where, order, first=first), number) if first < total else ()
+        total, version = self.index.count(where, moments=False), self._version(where)
+        found = islice(self.index.records(where, order, first=first, moments=False), number) if first < total else ()
         return list(found), total, version
 
     def timeline(self, where: str | None = None, order: Order = "newest") -> Timeline:
@@ -124,7 +124,7 @@ class Collection:
         if asked not in self._timelines:
             if len(self._timelines) >= TIMELINES_KEPT:
                 self._timelines.pop(next(iter(self._timelines)))
-            self._timelines[asked] = Timeline.of(self.index.records(where, order), asked[0])
+            self._timelines[asked] = Timeline.of(self.index.records(where, order, moments=False), asked[0])
         return self._timelines[asked]
 
     def _version(self, where: str | None) -> int:
@@ -154,7 +154,7 @@ class Collection:
         generation = self.index.generation
         if self._fields[0] != generation:
             counts: dict[str, Counter[Any]] = {}
-            for record in islice(self.index.records(), COUNTED):
+            for record in islice(self.index.records(moments=False), COUNTED):
                 for name, value in record.metadata.items():
                     short = isinstance(value, str | bool | int | float) and len(str(value)) <= 80
                     if short and "://" not in str(value):
@@ -167,7 +167,7 @@ class Collection:
         """Items that can be searched, with what other processes have written by now."""
         self._checked = 0.0
         self._refresh()
-        return self.index.count()
+        return self.index.count(moments=False)
 
     def _refresh(self) -> None:
         if time.monotonic() - self._checked < LOOK_EVERY:

@@ -16,8 +16,8 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 BEHIND_TOKEN = ("/api/", "/metrics")
 OPEN = ("/api/v1/health", "/api/v1/openapi.json")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(\[(?P<inside>[\da-f]*:[\da-f:.]*)\]|(?P<name>[\w.-]+))(:(?P<port>\d{0,5}))?", re.ASCII)
 SECURITY_HEADERS = {

@@ -15,6 +15,8 @@ CLOSE = {"Connection": "close"}
 """The rest of a refused body is never read, so the connection cannot take another request."""
 UNCOUNTED = ("/api/v1/health", "/api/v1/openapi.json")
 """Beside the page and /metrics: answered also if there are too many requests."""
+LARGE = 2**16
+"""Bytes of a part of an answer after which the next one has all its time again."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Limits:
     connections: int = 512
     """Open at a time, and at most half of the file descriptors; idle ones are closed for new ones."""
     seconds: float = 30.0
-    """From the head of a request to the end of its answer."""
+    """From the head of a request to the end of its answer; of a file, for each part of 256 KiB."""
     body_seconds: float = 15.0
     """For the whole body."""
     head_seconds: float = 10.0
@@ -64,9 +66,12 @@ class Bounded:
             nonlocal started
             started = True
             await send(message)
+            if len(message.get("body", b"")) >= LARGE:  # a file, and the client reads it
+                allowed.deadline = anyio.current_time() + self.limits.seconds
 
+        allowed = anyio.move_on_after(self.limits.seconds)
         try:
-            with anyio.move_on_after(self.limits.seconds) as allowed:
+            with allowed:
                 return await self._answer(scope, receive, sending)
             if allowed.cancelled_caught and not started:
                 late = f"this took over {self.limits.seconds:g} seconds: ask for less, or try again later"

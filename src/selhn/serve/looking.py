@@ -11,7 +11,7 @@ from selhn.eval import region_attention
 from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, grid_boxes
 from selhn.pictures.extractor import Prepared
-from selhn.pictures.picture_folders import read_located
+from selhn.pictures.picture_folders import located_source
 from selhn.serve.messages import LookMessage
 from selhn.text import split_words
 
@@ -45,12 +45,12 @@ class Looking:
         fits = model.settings.get("feature_dim", extractor.width) == extractor.width
         return fits and (isinstance(model, CrossAttention) or model.is_embedding)
 
-    def prepare(self, path: Path) -> None:
-        """Decode a picture before `look`, perhaps in another thread."""
-        self._prepared(path, path.lstat().st_mtime_ns)
+    def prepare(self, path: Path, moment: float | None = None) -> None:
+        """Decode a picture, or the frame of a video, before `look`, perhaps in another thread."""
+        self._prepared(path, moment, path.lstat().st_mtime_ns)
 
-    def look(self, path: Path, text: str) -> LookMessage:
-        regions, boxes = self._regions(path, path.lstat().st_mtime_ns)
+    def look(self, path: Path, text: str, moment: float | None = None) -> LookMessage:
+        regions, boxes = self._regions(path, moment, path.lstat().st_mtime_ns)
         attends = isinstance(self.model, CrossAttention)
         words, boxes, weights, least = (self._attention if attends else self._fit)(regions, boxes, text)
         return LookMessage(
@@ -78,10 +78,10 @@ class Looking:
         scores = self.model.score(images, self.model.embed_texts(words)).T.float().cpu()
         return words, boxes[parts], torch.where(known[:, None], scores, 0).clamp(min=0), FULL_FIT
 
-    def _prepare(self, path: Path, changed: int) -> Prepared:
+    def _prepare(self, path: Path, moment: float | None, changed: int) -> Prepared:
         """The time of the last change tells a picture in the cache from an older one."""
-        return self.extractor.prepare(self.extractor.decode(read_located(path), path.name).image)
+        return self.extractor.prepare(self.extractor.decode(located_source(path, moment), path.name).image)
 
-    def _extract(self, path: Path, changed: int) -> tuple[Regions, Boxes]:
-        prepared = self._prepared(path, changed)
+    def _extract(self, path: Path, moment: float | None, changed: int) -> tuple[Regions, Boxes]:
+        prepared = self._prepared(path, moment, changed)
         return self.extractor.extract([prepared])[0], prepared.boxes

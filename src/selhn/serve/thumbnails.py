@@ -6,7 +6,7 @@ from threading import Lock
 
 from selhn.base.errors import SelhnError
 from selhn.pictures.picture_files import drawn
-from selhn.pictures.picture_folders import read_located
+from selhn.pictures.picture_folders import located_source
 
 SIZES = (160, 320, 640, 1280, 2560)
 """Pixels of the longer side; no others, so that the number of copies is bounded."""
@@ -20,17 +20,21 @@ class Thumbnails:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, path: Path, size: int) -> tuple[bytes, str]:
-        """A JPEG of a located file, at most `size` pixels long, and a tag that changes with file and size."""
+    def get(self, path: Path, size: int, moment: float | None = None) -> tuple[bytes, str]:
+        """A JPEG of a located file, at most `size` pixels long, and a tag that changes with file and size.
+
+        `moment`: seconds into a video, see `located_source`.
+        """
         if size not in SIZES:
             raise SelhnError(f"size is {size}: choose {', '.join(map(str, SIZES))}")
         found = path.lstat()
         tag = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}-{size}"
+        tag += "" if moment is None else f"-{moment:g}"
         with self._lock:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
                 return self._kept[tag], tag
-        made = drawn(read_located(path), path.name, size)
+        made = drawn(located_source(path, moment), path.name, size)
         with self._lock:
             if tag not in self._kept and len(made) <= self.most_bytes:
                 self._kept[tag] = made

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged
 from selhn.base.types import StoredPrecision
-from selhn.search.items import PLURAL, Kind, Record, date_of
+from selhn.search.items import PLURAL, Kind, Record, date_of, whole
 from selhn.search.stores.checked_files import check_content, check_length, open_rows, write_file, write_rows
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import Vectors
@@ -141,7 +141,7 @@ class Segment:
             if len(self._chosen) >= FILTERS_KEPT:
                 self._chosen.pop(next(iter(self._chosen)), None)
             if isinstance(filter, OneOf):  # known without reading the records
-                found = [name in filter.ids for name in self.lines.ids]
+                found = [whole(name) in filter.ids for name in self.lines.ids]
             else:
                 found = [filter(self.lines[row]) for row in range(len(self.lines))]
             self._chosen[name] = torch.tensor(found, dtype=torch.bool)

@@ -104,6 +104,10 @@ class SegmentStore(Store):
         used = {one.kind for one in self.snapshot.candidates.values() if one.faiss_index is not None}
         return ", ".join(sorted(used)) or "exact"
 
+    @property
+    def has_moments(self) -> bool:
+        return self.snapshot.has_moments
+
     def kept_model(self) -> AbstractMatcher | None:
         if self.folder is None or not self.snapshot.model_kept:
             return None

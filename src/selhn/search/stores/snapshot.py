@@ -17,7 +17,7 @@ import torch
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.types import StoredPrecision
 from selhn.base.version import __version__
-from selhn.search.items import PLURAL, Hit, Kind, Order, by_date
+from selhn.search.items import PLURAL, Hit, Kind, Order, by_date, whole
 from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.faiss_candidates import FaissCandidates
 from selhn.search.stores.segment import Segment
@@ -111,6 +111,10 @@ class Snapshot:
             ids = segment.lines.ids
             found.update({ids[row]: (number, row) for row in segment.rows()})
         return found
+
+    @cached_property
+    def has_moments(self) -> bool:
+        return any(whole(name) != name for name in self.row_of_id)
 
     def places(self, order: Order | None = None) -> list[tuple[int, int]]:
         """Number of the segment, and row in it, of every item that is there, in an order or in that of adding."""

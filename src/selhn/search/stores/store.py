@@ -20,7 +20,7 @@ from selhn.models import AbstractMatcher
 from selhn.search.encoding import digest_of, encode_items, width_of
 from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors
-from selhn.search.where import Filter
+from selhn.search.where import IS_MOMENT, Filter
 
 ENCODED_AT_ONCE = 512
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]
@@ -158,6 +158,11 @@ class Store(ABC):
     def ids(self) -> list[str]:
         """The ids of all items."""
         return [record.id for record in self.scan()]
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether there are moments of videos, see `items.MOMENT`: a list of files then needs a filter."""
+        return next(self.scan(IS_MOMENT), None) is not None
 
     @abstractmethod
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:

@@ -1,5 +1,5 @@
 // Favourites and albums: which pictures are in them, and changing that.
-import { $, count, el, sure } from "./dom.js";
+import { $, count, el, fileOf, sure } from "./dom.js";
 import { get, write } from "./http.js";
 
 const FAVOURITES = "Favourites";
@@ -26,8 +26,8 @@ export async function loadAlbums() {
 }
 
 export const albumSizes = () => [...albums].map(([name, ids]) => [name, ids.size]);
-export const albumsOf = (id) => [...albums].filter(([, ids]) => ids.has(id)).map(([name]) => name);
-export const isFavourite = (id) => albums.get(FAVOURITES)?.has(id) ?? false;
+export const albumsOf = (item) => [...albums].filter(([, ids]) => ids.has(fileOf(item))).map(([name]) => name);
+export const isFavourite = (item) => albums.get(FAVOURITES)?.has(fileOf(item)) ?? false;
 export const hasOwnName = (name) => name !== FAVOURITES;
 
 async function change(name, parts) {
@@ -41,8 +41,8 @@ async function change(name, parts) {
   use.changed(name, parts.name);
 }
 
-const ids = (items) => items.map(({ id }) => id);
-const has = (name, items) => items.length > 0 && items.every(({ id }) => albums.get(name)?.has(id));
+const ids = (items) => items.map(fileOf);
+const has = (name, items) => items.length > 0 && ids(items).every((id) => albums.get(name)?.has(id));
 const toggle = (name, items) => change(name, has(name, items) ? { remove: ids(items) } : { add: ids(items) });
 
 export const favour = (items) => toggle(FAVOURITES, items).catch((error) => use.failed(error.message));

@@ -31,6 +31,11 @@ export function outside(address, words) {
   return safe ? el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, words) : el("span", {}, words);
 }
 
+// A video is an item of its own; its moments are items too, whose ids add the seconds: clip.mp4#t=12.5.
+export const isVideo = ({ metadata }) => metadata.duration > 0 || metadata.moment >= 0;
+export const fileOf = ({ id, metadata }) => (metadata.moment >= 0 ? id.replace(/#t=[\d.]+$/, "") : id);
+export const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds) % 60).padStart(2, "0")}`;
+
 export const number = (value, digits = 3) =>
   value === null || value === undefined || !Number.isFinite(value) ? "–" : value.toFixed(digits);
 

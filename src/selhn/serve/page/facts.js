@@ -1,8 +1,8 @@
 // What is known of a picture, as people say it.
-import { el, outside } from "./dom.js";
+import { clock, el, fileOf, outside } from "./dom.js";
 import { timeWords } from "./dates.js";
 
-const TOLD = new Set("license license_url source folder file modified bytes taken camera width height latitude longitude".split(" "));
+const TOLD = new Set("license license_url source folder file modified bytes taken camera width height latitude longitude duration moment moments".split(" "));
 const decimals = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
 function bytesWords(bytes) {
@@ -21,7 +21,8 @@ export function sizeWords({ width, height, bytes }) {
   return parts.join(", ");
 }
 
-export function facts({ id, metadata }, albums) {
+export function facts(item, albums) {
+  const { metadata } = item;
   const { taken, modified, camera, folder, latitude, longitude } = metadata;
   const place = Number.isFinite(latitude) && Number.isFinite(longitude) ?
     outside(`https://www.openstreetmap.org/?mlat=${latitude}&mlon=${longitude}#map=14/${latitude}/${longitude}`, // only if it is clicked
@@ -29,13 +30,14 @@ export function facts({ id, metadata }, albums) {
   const rows = [
     ["Taken", taken ? timeWords(String(taken)) : ""],
     ["File changed", !taken && modified ? timeWords(String(modified)) : ""],
+    ["Length", metadata.duration ? clock(metadata.duration) : ""],
     ["Size", sizeWords(metadata)],
     ["Camera", camera],
     ["Folder", folder === "." ? "" : folder],
     ["Place", place],
     ["Albums", albums.join(", ")],
     ...Object.entries(metadata).filter(([name]) => !TOLD.has(name)),
-    ["Path", id],
+    ["Path", fileOf(item)],
   ];
   return rows.filter(([, value]) => value !== "" && value !== undefined && value !== null).flatMap(([name, value]) =>
     [el("dt", {}, name), el("dd", {}, typeof value === "string" || value instanceof Node ? value : JSON.stringify(value))]);

@@ -3,7 +3,7 @@ import { albumSizes } from "./albums.js";
 import { $, el } from "./dom.js";
 import { yearOf } from "./dates.js";
 
-const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude"]);
+const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude", "duration"]);
 const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;
 
 // The filter of a question, in the language of the service.

@@ -1,5 +1,5 @@
 // The pictures in rows. Only rows near the view are in the document; one stop of the Tab key, arrows within.
-import { $, count, el, number } from "./dom.js";
+import { $, clock, count, el, isVideo, number } from "./dom.js";
 import { show } from "./http.js";
 import { lastWhere, layOut } from "./layout.js";
 
@@ -146,7 +146,7 @@ function fill(place) {
   if (!item || made.dataset.id === item.id) return;
   made.dataset.id = item.id;
   const words = headline(item), open = made.querySelector(".open"), frame = open.firstChild;
-  open.setAttribute("aria-label", words);
+  open.setAttribute("aria-label", isVideo(item) ? `${words}, video` : words);
   const there = loaded.get(item.id); // shown before the change of what is shown: nothing flickers
   if (there) {
     loaded.delete(item.id);
@@ -156,6 +156,7 @@ function fill(place) {
   else none(frame, item.captions[1] ?? words);
   open.append(el("span", { class: "line", "aria-hidden": "true" }, el("span", { class: "caption" }, words),
     item.score === undefined ? null : el("span", { class: "score" }, number(item.score))));
+  if (isVideo(item)) open.append(el("span", { class: "play" }, clock(item.metadata.moment ?? item.metadata.duration)));
   if (source.note) open.append(el("span", { class: "note" }, source.note(item)));
   act.filled(made, place, item);
   if (item.fit !== undefined && item.fit !== null) {

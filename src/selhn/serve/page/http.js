@@ -91,6 +91,12 @@ export async function show(image, id, size, keep = false) {
   }
 }
 
+// A video element cannot send a token either; the file is then fetched whole.
+export async function play(video, item, seconds) {
+  const path = `/original${query({ id: item.id })}`;
+  video.src = (token ? URL.createObjectURL(await (await send(path)).blob()) : `/api/v1${path}`) + `#t=${seconds}`;
+}
+
 // The file itself, in a new tab or as a download: a link, or with a token a copy in memory.
 export function linkOriginal(link, item, download) {
   const path = `/original${query({ id: item.id, download: download || "" })}`;

@@ -28,7 +28,7 @@ export function startSearch(told) {
     open: (place, event) => { if (!about.can.write || !selects(place, event)) openViewer(shown, place); },
     filled: (card, place, item) => {
       if (about.can.write) addCircle(card, place, item);
-      card.classList.toggle("loved", isFavourite(item.id));
+      card.classList.toggle("loved", isFavourite(item));
     },
     headed: about.can.write ? addHeadCircle : () => {}, arranged, moved,
   });
@@ -227,7 +227,10 @@ function albumTools() {
 }
 
 function albumsChanged(name, now) {
-  for (const card of $("grid").querySelectorAll(".card[data-id]")) card.classList.toggle("loved", isFavourite(card.dataset.id));
+  for (const card of $("grid").querySelectorAll(".card[data-id]")) {
+    const item = shown?.item(Number(card.dataset.place));
+    if (item) card.classList.toggle("loved", isFavourite(item));
+  }
   drawAlbums();
   if (name === undefined || name !== asked.album) redrawFilters();
   else if (now === undefined) load();

@@ -1,13 +1,13 @@
 // One picture, as large as the screen: swipe, zoom, what is known of it, and what can be done with it.
 import { albumsOf, isFavourite } from "./albums.js";
-import { $, el, number, outside } from "./dom.js";
+import { $, clock, el, fileOf, isVideo, number, outside } from "./dom.js";
 import { copy, facts } from "./facts.js";
 import { headline } from "./grid.js";
-import { linkOriginal, show } from "./http.js";
+import { linkOriginal, play, show } from "./http.js";
 import { look, stopLooking } from "./look.js";
 import { resetZoom, startZoom, zoomBy } from "./zoom.js";
 
-const SHOWN_BY_BROWSERS = /\.(jpe?g|jpe|jfif|png|gif|webp|avif|bmp)$/i;
+const SHOWN_BY_BROWSERS = /\.(jpe?g|jpe|jfif|png|gif|webp|avif|bmp|mp4|m4v|mov|webm|mkv)$/i;
 const TOLD = "selhn-told"; // whether the panel is open, in this browser
 const wide = () => innerWidth >= 740;
 let use, source, place = 0, item = null, sharp = false;
@@ -25,7 +25,7 @@ export function startViewer(given) {
   on("delete", async () => { if (await use.remove([item])) again(); });
   on("favour", () => use.favour([item]));
   on("album", () => use.album([item]));
-  on("copy", () => copy(item.id, $("detail-copy")));
+  on("copy", () => copy(fileOf(item), $("detail-copy")));
   dialog.addEventListener("cancel", (event) => { event.preventDefault(); leave(); });
   dialog.addEventListener("keydown", keys);
   startZoom($("stage"), $("figure"), { turn, close: leave, tell: () => tell(true), sharper });
@@ -55,6 +55,7 @@ export function closeViewer() {
   if (!$("detail").open) return false;
   $("detail").close();
   stopLooking();
+  stopVideo();
   use.closed(place);
   return true;
 }
@@ -103,8 +104,9 @@ const size = () => (Math.max(innerWidth, innerHeight) * devicePixelRatio > 1500 
 
 function draw() {
   const words = headline(item), image = $("detail-picture");
+  const at = item.metadata.moment > 0 ? ` · at ${clock(item.metadata.moment)}` : "";
   const fits = typeof item.fit === "number" ? ` · fits ${Math.round(item.fit * 100)} %` : "";
-  $("detail-score").textContent = item.score === undefined ? "" : `Result ${place + 1}${fits} · score ${number(item.score)}`;
+  $("detail-score").textContent = item.score === undefined ? "" : `Result ${place + 1}${at}${fits} · score ${number(item.score)}`;
   $("detail-caption").textContent = words;
   $("detail-captions").replaceChildren(...item.captions.filter((text) => text !== words).map((text) => el("li", {}, text)));
   drawAlbums();
@@ -112,7 +114,7 @@ function draw() {
   $("detail-less").hidden = !use.text();
   $("detail-delete").hidden = !use.can.write;
   $("detail-favour").hidden = $("detail-album").hidden = !(use.can.write && use.can.albums);
-  $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(item.id);
+  $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(fileOf(item));
   $("detail-download").hidden = !item.picture;
   linkOriginal($("detail-open"), item, false);
   linkOriginal($("detail-download"), item, true);
@@ -123,14 +125,43 @@ function draw() {
   image.removeAttribute("src");
   fit();
   if (item.picture) large(size());
+  drawVideo();
   if (use.can.look) look(item, use.text() || item.captions[0]);
+}
+
+// A video waits at its moment, over the frame that was found; if the browser cannot play it, the frame stays.
+function drawVideo() {
+  const video = $("detail-video"), mine = item;
+  stopVideo();
+  if (!item.picture || !isVideo(item)) return;
+  $("no-video").hidden = SHOWN_BY_BROWSERS.test(fileOf(item));
+  if (!$("no-video").hidden) return;
+  video.onloadeddata = () => { video.hidden = mine !== item; };
+  video.onerror = () => {
+    if (mine !== item) return;
+    stopVideo();
+    $("no-video").hidden = false;
+  };
+  play(video, item, item.metadata.moment ?? 0).catch(video.onerror);
+}
+
+const togglePlaying = () => $("detail-video")[$("detail-video").paused ? "play" : "pause"]();
+
+function stopVideo() {
+  const video = $("detail-video");
+  video.onloadeddata = video.onerror = null;
+  video.pause();
+  if (video.src.startsWith("blob:")) URL.revokeObjectURL(video.src);
+  video.removeAttribute("src");
+  video.load();
+  video.hidden = $("no-video").hidden = true;
 }
 
 // What depends on the albums, which change while the picture is open.
 export function drawAlbums() {
   if (!item) return;
-  $("detail-facts").replaceChildren(...facts(item, albumsOf(item.id)));
-  $("detail-favour").setAttribute("aria-pressed", String(isFavourite(item.id)));
+  $("detail-facts").replaceChildren(...facts(item, albumsOf(item)));
+  $("detail-favour").setAttribute("aria-pressed", String(isFavourite(item)));
 }
 
 // The small copy, which is there already, until the large one has come.
@@ -169,9 +200,10 @@ const press = (id) => { if (item && !$(id).hidden) $(id).click(); };
 
 function keys(event) {
   if (event.target.closest("#look-words") && event.key !== "Escape") return;
+  if (event.target.matches("video") && /^( |Arrow|Home|End)/.test(event.key)) return; // in the video
   const does = {
     ArrowRight: () => turn(1), ArrowLeft: () => turn(-1), "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
-    0: resetZoom, i: () => tell(!$("detail").classList.contains("told-open")),
+    " ": event.target.matches("button, a") || $("detail-video").hidden ? null : togglePlaying, 0: resetZoom, i: () => tell(!$("detail").classList.contains("told-open")),
     Home: () => turnTo(0), End: () => turnTo(source.total - 1), f: () => press("detail-favour"), Delete: () => press("detail-delete"),
   }[event.key];
   if (!does || document.querySelector("dialog[open]:not(#detail)") || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -1,6 +1,7 @@
 // Gestures on a picture: wheel, pinch and double tap zoom, dragging moves what is zoomed, a swipe turns the page.
 const MOST = 10, DOUBLE = 2.6, TAP = 300;
 const AWAY = 60; // pixels of a swipe that counts
+const CONTROLS = 90; // pixels of a video's own buttons
 let stage, figure, use, scale = 1, x = 0, y = 0, tapped = { time: 0, x: 0, y: 0 };
 const held = new Map();
 
@@ -48,8 +49,10 @@ function bound() {
 }
 
 function down(event) {
+  const video = event.target.closest("video"); // whose controls need the mouse, and fingers at its lower edge
   if (event.target.closest("button, a") || event.button) return;
-  stage.setPointerCapture(event.pointerId);
+  if (video && (event.pointerType === "mouse" || event.clientY > video.getBoundingClientRect().bottom - CONTROLS)) return;
+  if (!video) stage.setPointerCapture(event.pointerId);
   held.set(event.pointerId, { x: event.clientX, y: event.clientY, fromX: event.clientX, fromY: event.clientY });
 }
 

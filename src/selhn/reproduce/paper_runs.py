@@ -244,7 +244,7 @@ def _train(config: RunConfig, folder: Path, quiet: bool) -> tuple[str, bool]:
     """One run; returns what came of it, and whether that is an error which the other runs do not share."""
     try:
         run = run_config(config, folder, resume=RunFolder(folder).started, quiet=quiet)
-    except SelhnError as error:
+    except (SelhnError, torch.OutOfMemoryError) as error:
         return str(error), True
     return f"{run.test}{'   stalled' if run.stalled else ''}", False
 

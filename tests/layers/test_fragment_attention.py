@@ -45,6 +45,15 @@ def test_products_are_dot_products():
     torch.testing.assert_close(products(contexts, queries), expected)
 
 
+@pytest.mark.gpu
+def test_products_without_a_gradient_are_as_exact():
+    contexts, queries = (unit(torch.randn(items, size, 1024, device="cuda")) for items, size in ((3, 36), (5, 23)))
+    with torch.no_grad():
+        ours, expected = products(contexts, queries), products(contexts.double(), queries.double())
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-6)
+
+
 def test_turned_products_are_those_of_the_other_direction():
     contexts, queries = torch.randn(2, 3, 8, requires_grad=True), torch.randn(4, 5, 8, requires_grad=True)
     ours, expected = turned(products(contexts, queries)), products(queries, contexts)

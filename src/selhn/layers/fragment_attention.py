@@ -21,7 +21,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from selhn.kernels.cross_scores import EPSILON, SLOPE
+from selhn.kernels.cross_scores import EPSILON, SLOPE, rounded
+from selhn.kernels.gpu import wide_product
 from selhn.layers.fragments import Fragments, chunks
 
 Focus = Literal["equal", "prob"]
@@ -36,12 +37,17 @@ def products(
 ) -> Float[Tensor, "C K L q"]:
     """Every context fragment with every query fragment, as one matrix product.
 
-    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1.
+    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1. Where no gradient is
+    asked for, a GPU takes each number as the sum of two in half precision, which its tensor cores multiply.
     """
     if aligned:
         return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
     by_fragment = queries.transpose(0, 1)
-    matrix = contexts.flatten(0, 1) @ by_fragment.flatten(0, 1).T
+    if contexts.is_cuda and contexts.dtype == queries.dtype == torch.float32 and not torch.is_grad_enabled():
+        rows, columns = rounded(contexts, by_fragment, exact=True)
+        matrix = wide_product(rows, columns.T)
+    else:
+        matrix = contexts.flatten(0, 1) @ by_fragment.flatten(0, 1).T
     return matrix.view(*contexts.shape[:2], *by_fragment.shape[:2])
 
 

@@ -62,7 +62,10 @@ def tiled_statistics(
         # Near collapse its gradient and that of the tiles nearly cancel: they are added before rounding.
         wide = torch.promote_types(multiplied, torch.float32)
         image_emb, text_emb = image_emb.to(wide), text_emb.to(wide)
-    positive, *reduced = _TiledStatistics.apply(of_tiles, terms, tile, multiplied, masked, image_emb, text_emb)
+    compute = TiledStatistics.apply
+    if torch.compiler.is_compiling():
+        from selhn.kernels.traced_tiles import traced_tiles as compute
+    positive, *reduced = compute(of_tiles, terms, tile, multiplied, masked, image_emb, text_emb)
     values: dict[str, Tensor] = dict(zip(of_tiles, reduced))
     if "positive_mean" in needs:
         values["positive_mean"] = positive_means(image_emb, text_emb, labels, num_negatives)
@@ -113,7 +116,7 @@ def _arithmetic(tile: int | None) -> ModuleType:
     return fused
 
 
-class _TiledStatistics(torch.autograd.Function):
+class TiledStatistics(torch.autograd.Function):
     """(V, T) -> positive (B), then all `needs` (2, B); V and T are multiplied as `dtype`."""
 
     @staticmethod
@@ -145,7 +148,7 @@ class _TiledStatistics(torch.autograd.Function):
         emb_grads = torch.zeros_like(image_emb, dtype=positive.dtype), torch.zeros_like(text_emb, dtype=positive.dtype)
         grad_positive = torch.zeros_like(positive) if grad_positive is None else grad_positive.clone()
         arrived = [(name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None]
-        sums = [(name, grad, value) for name, grad, value in arrived if name not in MAXIMA]
+        sums = [part for part in arrived if STATISTICS[part[0]].derivative is not None]
         with torch.autocast(image_emb.device.type, enabled=False):
             if sums:
                 # In one unit in which the largest is 1024: half precision holds it, and what is far below it.

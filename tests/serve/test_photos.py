@@ -1,6 +1,7 @@
 """`selhn photos` as a person starts and stops it, with small models."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,29 @@ def test_from_nothing_to_the_page_and_again(start, pictures, tmp_path, monkeypat
     (again,) = bring_up_to_date(index, [pictures, tmp_path / "nowhere"])
     assert (again.plan.unchanged, again.added, backbone.calls) == (NUMBER, 0, []), "nothing is computed again"
     assert (tmp_path / "browser.py.asked").read_text().split() == [first.address, *[second.address] * 2]
+
+
+@pytest.mark.slow
+def test_another_version_of_the_model(start, pictures, tmp_path):
+    """The index is made again while it is served; killed in the middle, it has what was there, and continues."""
+    index = tmp_path / "share" / "selhn" / "pictures.index"
+    first = start(str(pictures), "--writable")
+    first.until(is_idle)
+    name = first.get("items")["items"][0]["id"]
+    loved = httpx.patch(f"{first.address}/api/v1/album", params={"name": "Favourites"}, json={"add": [name]})
+    assert loved.json() == {"name": "Favourites", "ids": [name]}
+    first.stop()
+    shutil.rmtree(tmp_path / "cache")
+    second = start("--no-browser", DIM="6", SLOW="0.2")
+    second.until(lambda told: 0 < told["items"] < NUMBER)
+    assert "was made by a former version of the model: it is made again" in second.child.stdout.readline()
+    second.stop(signal.SIGKILL)
+    assert len(Index.load(index.with_name("pictures.index.former"), small_model())) == NUMBER
+    third = start("--no-browser", DIM="6")
+    third.until(is_idle)
+    assert third.get("albums") == [{"name": "Favourites", "ids": [name]}]
+    assert third.get("about")["items"] == NUMBER
+    assert not index.with_name("pictures.index.former").exists()
 
 
 def test_the_page_of_a_killed_process_is_not_shown(tmp_path):

@@ -1,5 +1,6 @@
 """`selhn photos` with small models: `python tiny_photos.py photos FOLDER ...`; its other process runs this file too.
 
+DIM=6 is another version of the model.
 SLOW=0.05 makes each picture take that long, and CRASH=1 makes the process that indexes kill itself.
 """
 
@@ -31,7 +32,7 @@ class SlowBackbone(TinyBackbone):
 
 
 photos.MODEL_PACKAGES = ()
-ready.load_ready_model = small_model
+ready.load_ready_model = lambda: small_model(dim=int(os.environ.get("DIM", "8")))
 library.load_extractor = lambda name, device="cpu": Extractor(SlowBackbone())
 extraction.FEWEST = 2
 

@@ -23,6 +23,10 @@ class Damaged(SelhnError):
     """A file that is not what was written: cut off, changed, or of another version."""
 
 
+class Outdated(SelhnError):
+    """An index that a former version of a shipped model made; it can be made again from the pictures."""
+
+
 class Locked(SelhnError):
     """Another process is writing there; the same call works once it has finished."""
 

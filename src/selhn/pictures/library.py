@@ -13,7 +13,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from selhn.base.errors import NotFound, SelhnError
+from selhn.base.errors import NotFound, Outdated, SelhnError
 from selhn.base.files import writing
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
@@ -127,7 +127,7 @@ class Library:
         extractor = given if isinstance(given, Extractor) else load_extractor(self._asked(name), self.device)
         made_by = self.index.about.get("features")
         if extractor.identity != made_by:
-            raise SelhnError(
+            raise (Outdated if self.index.about.get("model") == READY else SelhnError)(
                 f"{self.index.location} was made with other features ({made_by}) than {name} gives now "
                 f"({extractor.identity}): remove it and make it again with `selhn index`, or make another"
             )

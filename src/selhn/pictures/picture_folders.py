@@ -3,7 +3,7 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from selhn.base.errors import NotFound, SelhnError
 from selhn.pictures.decoding import Moment
 from selhn.pictures.picture_files import MOST_BYTES, VIDEOS
-from selhn.search import Index
+from selhn.search import Index, Record
 from selhn.search.items import whole
 
 DEFAULT_INDEX = Path("selhn.index")
@@ -62,11 +62,14 @@ def located_source(path: Path, moment: float | None = None) -> bytes | Moment:
 
 
 def indexed_folders(index: Index) -> list[Path]:
+    """The folders whose pictures are in an index; none if its items are not files."""
+    return folders_of(index.records()) if "extractor" in index.about else []
+
+
+def folders_of(records: Iterable[Record]) -> list[Path]:
     """The folders that were indexed: the path of each item without the part below the folder."""
-    if "extractor" not in index.about:
-        return []
     found: dict[Path, None] = {}
-    for record in index.records():
+    for record in records:
         inside = Path(str(record.metadata.get("folder", "")), str(record.metadata.get("file", "")))
         path, depth = Path(whole(record.id)), len(inside.parts)
         if path.is_absolute() and depth and path.parts[-depth:] == inside.parts:

@@ -133,10 +133,7 @@ def make_plan(
             add.append(Item(str(path), None, None, own.texts if own else (), picture_facts(path, root)))
             continue
         lines = record.captions if told is None else own.texts if own else ()
-        now, before = picture_facts(path, root), dict(record.metadata)
-        if any(now.get(name) != before.get(name) for name in ("modified", "bytes")):
-            before = {name: value for name, value in before.items() if name not in (*FACTS, *OF_VIDEO)}
-        item = Item(record.id, None, None, lines, {**before, **now})
+        item = Item(record.id, None, None, lines, kept_metadata(record.metadata, picture_facts(path, root)))
         if (item.captions, item.metadata) != (record.captions, record.metadata):
             changed.append(item)
         elif "width" not in item.metadata:  # which every picture has
@@ -153,6 +150,13 @@ def make_plan(
     moments = [one.id for one in every if one.id not in known and whole(one.id) not in stay]
     kinds = dict(others.most_common(SHOWN))
     return Plan(root, add, changed, gone, unchanged, refused, kinds, found.skipped, bare, moments)
+
+
+def kept_metadata(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What was known of a file with what is known now; if it has changed, its `FACTS` are to be read again."""
+    if any(now.get(name) != before.get(name) for name in ("modified", "bytes")):
+        before = {name: value for name, value in before.items() if name not in (*FACTS, *OF_VIDEO)}
+    return {**before, **now}
 
 
 def _no_pictures(root: Path, known: int, others: Counter[str]) -> SelhnError:

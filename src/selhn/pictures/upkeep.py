@@ -6,28 +6,43 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from selhn.base.errors import NotFound
-from selhn.models import load_model
+from selhn.base.errors import NotFound, Outdated
+from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there, readable_suffixes
 from selhn.pictures.plans import Indexed, make_plan
+from selhn.pictures.rebuilding import Former
 from selhn.search import Index
 
 
 def bring_up_to_date(path: Path, folders: Sequence[Path], model: Path | str | None = None) -> Iterator[Indexed]:
     """Make an index agree with folders, newest pictures first; a folder that is empty or missing is skipped.
 
-    If there is no index yet, wait until another process has created it. `model` is for an index without its own.
+    If there is no index yet, or only that of a former ready model, wait until another process has created one, see
+    `open_or_start_again`. `model` is for an index without its own.
     """
-    while not Index.exists(path):
+    opened = None if model is None else load_model(model)
+    while not Index.exists(path) or (library := _current(path, opened)) is None:
         time.sleep(0.05)
-    library = Library.open(path, None if model is None else load_model(model))
-    for folder in filter(is_there, folders):
+    former = Former(path)
+    for folder in filter(is_there, dict.fromkeys([*folders, *former.folders])):
         try:
             plan = library.plan(library.scan(folder))
         except NotFound:  # it has been unplugged, or its last picture is gone: nothing is deleted
             continue
-        yield library.apply(plan.newest_first(), quiet=True)
+        yield library.apply(former.carried(plan).newest_first(), quiet=True)
+    former.remove()
+
+
+def _current(path: Path, model: AbstractMatcher | None) -> Library | None:
+    try:
+        library = Library.open(path, model)
+        _ = library.extractor
+        return library
+    except Outdated:
+        if model is not None:
+            raise
+        return None
 
 
 def has_pictures(folder: Path) -> bool:

@@ -58,6 +58,7 @@ def photos(
     from selhn.models import load_model
     from selhn.pictures import Library
     from selhn.pictures.picture_folders import default_index, indexed_folders
+    from selhn.pictures.rebuilding import Former, open_or_start_again
     from selhn.pictures.upkeep import require_pictures
     from selhn.search import Index
     from selhn.serve.collection import Collection
@@ -66,7 +67,7 @@ def photos(
     from selhn.serve.service import Service
 
     path = default_index() if index is None else Path(index).expanduser().absolute()
-    is_new = not Index.exists(path)
+    is_new = not (Index.exists(path) or Former(path).records)
     if is_new:
         asked = asked or [_folder("~/Pictures")]
         require_pictures(asked)
@@ -83,16 +84,19 @@ def photos(
         if indexer is not None:
             stack.callback(indexer.end)
         own = None if model is None else load_model(model)
-        library = Library.create(path, own) if is_new else Library.open(path, own)
-        known = indexed_folders(library.index)
+        library, words = (Library.create(path, own), "") if is_new else open_or_start_again(path, own)
+        former = Former(path)
+        known = list(dict.fromkeys([*indexed_folders(library.index), *former.folders]))
         require_pictures([folder for folder in asked if folder not in known])
-        kept = asked or known or [_folder("~/Pictures")]
+        kept = list(dict.fromkeys([*asked, *former.folders])) if asked else known or [_folder("~/Pictures")]
         library = Library(library.index, library.extractor, [*known, *kept])
         address = start.address_of(host, listening)
         page.write(address, kept)
         shown = browser and open_browser(f"{address}#token={token}" if token else address)
         opens = "opening in your browser" if shown else "open this address in a browser"
         print(f"{library.name}: {address} ({opens})", flush=True)
+        if words:
+            print(words, flush=True)
         print("Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.", flush=True)
         keeper = Keeper(path, kept, watch, first=indexer, model=model)
         stack.callback(keeper.stop)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import Damaged, SelhnError
+from selhn.base.errors import Damaged, Outdated, SelhnError
 from selhn.base.names import NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
@@ -53,9 +53,10 @@ class Identity:
         """Refuse a model that did not write the index at `path`."""
         own = Identity.of(model, self.precision, {})
         if own.model != self.model and str(self.about.get("model")) in NAMED_MODELS:
-            raise SelhnError(
+            raise Outdated(
                 f"{path} was made with another version of the model {self.about['model']!r}, whose vectors have "
-                "nothing to do with those of this one: rename that folder and make it again with `selhn index`; "
+                "nothing to do with those of this one: `selhn photos` makes it again by itself; or rename that folder "
+                "and make it again with `selhn index`; "
                 "features of pictures that are in the cache are not computed again, and albums stay if you then copy "
                 "albums.json from the old folder into the new one"
             )

@@ -1,0 +1,77 @@
+"""An index of a former ready model is made again, from its folders: the old one stays beside it until that is done."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from selhn.base.errors import Damaged, Outdated
+from selhn.models import AbstractMatcher
+from selhn.pictures.library import Library
+from selhn.pictures.picture_files import is_there
+from selhn.pictures.picture_folders import folders_of
+from selhn.pictures.plans import Plan, kept_metadata
+from selhn.search import Index, Item, Record
+from selhn.search.stores import SegmentStore
+
+
+class Former:
+    """What an index was before it was made again: `pictures.index.former` beside `pictures.index`, if there is one."""
+
+    def __init__(self, index: Path):
+        self.path = index.with_name(f"{index.name}.former")
+        try:
+            self._store = SegmentStore.open(self.path) if Index.exists(self.path) else None
+        except Damaged:  # what is in it cannot be carried over; it is left alone
+            self._store = None
+        records = () if self._store is None else self._store.scan()
+        self.records: Mapping[str, Record] = {record.id: record for record in records}
+        self.folders = folders_of(self.records.values())
+
+    def carried(self, plan: Plan) -> Plan:
+        """The plan with the captions and metadata that people wrote into the former index."""
+        return replace(plan, add=[self._known(item) for item in plan.add]) if self.records else plan
+
+    def _known(self, item: Item) -> Item:
+        before = self.records.get(item.id)
+        if before is None:
+            return item
+        return replace(item, captions=before.captions, metadata=kept_metadata(before.metadata, item.metadata))
+
+    def remove(self) -> bool:
+        """Remove it, unless a folder of it is missing now, whose disk may not be mounted; whether it was there."""
+        if self._store is None or not all(map(is_there, self.folders)):
+            return False
+        gone = self.path.with_name(f".{self.path.name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        self.path.rename(gone)  # one step: half of an index is none
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+
+
+def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tuple[Library, str]:
+    """The library of an index, and what to say if a former ready model made that, and a new one is in its place.
+
+    The new one is empty, but for favourites and albums; `Former` is what it has to become.
+    """
+    former, making = path.with_name(f"{path.name}.former"), path.with_name(f".{path.name}.making")
+    if not Index.exists(path) and Index.exists(former):  # killed between two renames
+        (making if Index.exists(making) else former).rename(path)
+    try:
+        library = Library.open(path, model)
+        _ = library.extractor
+        return library, ""
+    except Outdated:
+        if model is not None:
+            raise
+        shutil.rmtree(making, ignore_errors=True)
+        Library.create(making)
+        if (path / "albums.json").exists():
+            shutil.copy2(path / "albums.json", making)
+        if former.exists():  # that one was whole, and this one only a part of it
+            shutil.rmtree(path)
+        else:
+            path.rename(former)
+        making.rename(path)
+    words = f"{path} was made by a former version of the model: it is made again, with the same favourites and albums. "
+    return Library.open(path), words + f"The old one stays in {former} until the new one is complete."

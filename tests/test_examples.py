@@ -31,8 +31,8 @@ def test_every_example_is_tested():
 
 def test_stall(tmp_path):
     pytest.importorskip("matplotlib")
-    out = run("stall.py", "--steps", "400", "--out", "picture.png", cwd=tmp_path)
-    last = next(line for line in reversed(out.splitlines()) if line.lstrip().startswith("400"))
+    out = run("stall.py", "--steps", "360", "--out", "picture.png", cwd=tmp_path)
+    last = next(line for line in reversed(out.splitlines()) if line.lstrip().startswith("360"))
     _, hardest, selective = (part.split() for part in last.split("|"))
     assert abs(float(hardest[0]) - 0.2) < 0.004, "T-HN sits at its margin"
     assert float(selective[2]) > 3 * float(hardest[2]), "SelHN has left it behind"
@@ -41,6 +41,6 @@ def test_stall(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 def test_clip_two_tower(tmp_path):
-    lines = run("clip_two_tower.py", "--steps", "150", cwd=tmp_path).splitlines()
+    lines = run("clip_two_tower.py", "--steps", "126", cwd=tmp_path).splitlines()
     first, last = (float(line.split("rsum")[1]) for line in (lines[0], lines[-1]))
     assert last > 5 * first

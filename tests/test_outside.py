@@ -1,7 +1,9 @@
 """The worked examples of CONTRIBUTING.md, as a package outside selhn: trained, saved, loaded and indexed."""
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(
     r"^```\w+ file=(\S+)\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE | re.DOTALL
 )
-TINY = ["data.images=40", "batch_size=32", "epochs=1", "device=cpu", "model.dim=8"]
+TINY = "data.images=40 batch_size=32 epochs=1 device=cpu model.dim=8"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def outside(tmp_path_factory):
     """The package as pip would leave it: the files of the page, and what it says about itself."""
     folder = tmp_path_factory.mktemp("site")
@@ -32,38 +34,21 @@ def outside(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def selhn(outside, tmp_path_factory):
-    """A command, in a process of its own that finds the package."""
-    cwd = tmp_path_factory.mktemp("work")
-    path = os.pathsep.join([str(ROOT / "src"), str(outside)])
-
-    def run(*arguments, module="selhn"):
-        command = [sys.executable, "-W", "error", *(["-c"] if module is None else ["-m", module]), *arguments]
-        env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    run("train", "rvse_selhn_world", "model=bag", "loss=squared", *TINY, "--out", "run")
-    return run
-
-
-def test_both_are_listed(selhn):
-    assert re.search(r"^bag\b", selhn("models"), re.MULTILINE)
-    assert re.search(r"^squared\b", selhn("losses"), re.MULTILINE)
-
-
-def test_the_run_is_a_run(selhn):
-    assert "rsum" in selhn("eval", "run")
-    assert "too few to judge" in selhn("diagnose", "run")
-
-
-def test_saved_loaded_and_indexed(selhn):
-    said = selhn("index", "world", "--model", "run", "--index", "some.index")
-    assert "by bag" in said
-    assert "scene-" in selhn("search", "a red ball", "--index", "some.index")
-    code = """
+COMMANDS = """
+import contextlib, io, json, sys
+from selhn.cli import main
+said = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["selhn", *words]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, words
+    said.append(out.getvalue())
+print(json.dumps(said))
+"""
+COPIED = """
 import my_matchers, selhn
 model = selhn.load_model("run")
 model.save("copy")
@@ -72,4 +57,26 @@ assert type(again).__module__ == "my_matchers.bag"
 assert (again.embed_texts(["a red ball"]) == model.embed_texts(["a red ball"])).all()
 assert selhn.create_loss("squared", margin=0.5).plateau(8) == 0.25
 """
-    selhn(code, module=None)
+
+
+def test_trained_listed_measured_saved_loaded_and_indexed(outside, tmp_path):
+    """In one process that trains and one that takes up what it left; both find the package by its entry point."""
+
+    def run(*commands, then=""):
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(outside)]), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "error", "-c", COMMANDS + then, json.dumps([shlex.split(c) for c in commands])]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    run(f"train rvse_selhn_world model=bag loss=squared {TINY} --out run")
+    models, losses, measured, verdict, indexed, found = run(
+        "models", "losses", "eval run", "diagnose run", "index world --model run --index some.index",
+        "search 'a red ball' --index some.index", then=COPIED,
+    )  # fmt: skip
+    assert re.search(r"^bag\b", models, re.MULTILINE)
+    assert re.search(r"^squared\b", losses, re.MULTILINE)
+    assert "rsum" in measured
+    assert "too few to judge" in verdict
+    assert "by bag" in indexed
+    assert "scene-" in found

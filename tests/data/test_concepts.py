@@ -6,7 +6,7 @@ import torch
 
 from selhn.base.concept_graph import ConceptGraph
 from selhn.base.errors import Damaged, SelhnError
-from selhn.data import load_data, write_native
+from selhn.data import concepts, load_data, write_native
 from selhn.data.concepts import build_graph, concept_labels, graph_of, training_labels, write_concepts
 
 CAPTIONS = ["two dogs and a dog", "a cat", "the cats on the grass", "a dog on grass .", "ladies and a lady", "a glass"]
@@ -75,7 +75,9 @@ def test_into_the_folder_of_a_data_set(tmp_path):
     assert graph_of(world).words[:20] == graph.words, "without a file, from the captions"
 
 
-def test_into_another_folder(tmp_path):
+def test_into_another_folder(tmp_path, monkeypatch):
+    small = load_data("world", images=100)
+    monkeypatch.setattr(concepts, "load_data", lambda source: small)
     _, written = write_concepts("world", tmp_path / "new", number=5)
     assert written == [tmp_path / "new" / "concepts.json"]
     with pytest.raises(SelhnError, match="selhn data concepts world OUT"):

@@ -28,13 +28,13 @@ def assert_equal_to(dense, tiled, tolerance):
 @settings(max_examples=15)
 @given(
     kind=st.sampled_from(["spread", "collapsed", "trained", "ties"]),
-    batch=st.integers(1, 300),
+    batch=st.integers(1, 150),
     tile=st.sampled_from([1, 7, 64, 100, 1024]),
     with_ids=st.booleans(),
     seed=st.integers(0, 1000),
 )
 def test_tiled_equals_dense(case, kind, batch, tile, with_ids, seed):
-    batch = min(batch, 12 * tile)  # 144 tiles are enough
+    batch = min(batch, 6 * tile)  # 36 tiles are enough
     images, texts = make_embeddings(kind, batch, 8, seed)
     ids = make_ids(batch, seed) if with_ids else None
     # The slope 1 / (1 - s) of a cross-entropy is thousands for embeddings that are alike, and so is the rounding.
@@ -72,14 +72,10 @@ def test_reduction_none_and_gradients_of_chosen_anchors():
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_gradcheck():
+def test_gradcheck():  # of one: the others have the gradients of their dense form, which is checked in test_table.py
     images, texts = make_embeddings("trained", 6, 3, 1)
-    ids = make_ids(6, 1)
-    for case in CASES.values():
-        loss_fn = case.make()
-        assert torch.autograd.gradcheck(
-            lambda v, t, f=loss_fn: f.from_embeddings(v, t, image_ids=ids, tile=4), (images, texts)
-        )
+    ids, loss_fn = make_ids(6, 1), TripletSelHN()
+    assert torch.autograd.gradcheck(lambda v, t: loss_fn.from_embeddings(v, t, image_ids=ids, tile=4), (images, texts))
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from selhn.losses import (
 )
 
 every_case = pytest.mark.parametrize("case", CASES)
-batches = st.integers(1, 12)
+batches = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
-shared = settings(max_examples=15)  # properties that follow from code that all losses share
+shared = settings(max_examples=10)  # properties that follow from code that all losses share
 kinds = st.sampled_from(KINDS)
 
 
@@ -98,8 +98,8 @@ def test_a_loss_said_to_change_with_a_constant_does(name):
 @pytest.mark.parametrize("kind", ["spread", "trained"])
 def test_gradcheck(case, kind):
     loss_fn = CASES[case].make()
-    scores = make_scores(kind, 6, seed=3).requires_grad_()
-    ids = torch.tensor([4, 4, 1, 2, 0, 3])
+    scores = make_scores(kind, 5, seed=3).requires_grad_()
+    ids = torch.tensor([4, 4, 1, 2, 0])
     assert torch.autograd.gradcheck(lambda s: loss_fn(s, image_ids=ids), (scores,))
 
 

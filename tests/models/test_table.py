@@ -240,13 +240,15 @@ def test_a_few_steps_lower_the_loss(name):
     steps = 100 if name in (*FIXED_REGIONS, "camp") else 30
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
-    for _ in range(steps):
+    while len(losses) < steps:
         loss = loss_fn(model(batch).scores)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.6 * losses[0], losses
+        if losses[-1] < 0.6 * losses[0]:
+            return
+    pytest.fail(f"after {steps} steps the loss is still {losses[-1]}: {losses}")
 
 
 @every_model

@@ -103,7 +103,7 @@ def test_the_folds_of_the_data_are_those_of_the_field(tmp_path, tiny_data, tiny_
     data = load_data(write_native(coco, tmp_path / "coco"))
     model = tiny_model("vse_fc")
     run = train(model, data, TripletHN(), out=tmp_path / "run", config=tiny_config, epochs=1)
-    assert "test: the mean over 5 folds of 20 images" in capsys.readouterr().out
+    assert "test: the mean over 5 folds of 4 images" in capsys.readouterr().out
     assert run.test == evaluate(model, data.test, folds=5) != evaluate(model, data.test, folds=1)
     ((_, measured),) = measure_runs([tmp_path / "run"], quiet=False)
     assert measured == run.test

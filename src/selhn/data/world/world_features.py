@@ -21,6 +21,8 @@ from selhn.data.world.counter import Draws
 from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
 from selhn.data.world.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
 
+LEAST_HELD_OUT = 100
+"""Images that dev and test have at least."""
 CODE = 256
 """Width of z: with as many independent directions the features reach the effective rank of real ones."""
 MEAN, MEAN_SPREAD = 0.185, 0.22
@@ -189,7 +191,7 @@ def make_world(
     ):
         if not fits:
             raise SelhnError(f"{name}={value}: {wanted}")
-    held_out = min(1000, max(100, images // 6))
+    held_out = min(1000, max(LEAST_HELD_OUT, images // 6))
 
     def make_split(name: str, size: int) -> Split:
         source = SceneSource(seed, name, (few, many), twins)

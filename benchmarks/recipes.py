@@ -94,7 +94,10 @@ def jobs_of(arguments: argparse.Namespace, done: set[tuple[object, ...]]) -> lis
         for name in chosen:
             recipe, settings = rows[name]
             settings = (*settings, *arguments.settings)
-            job = Job(name, arguments.dataset, arguments.data, recipe, settings, seed, test=arguments.test)
+            scores = arguments.scores and arguments.scores / f"{name}-{seed}.pt"
+            job = Job(
+                name, arguments.dataset, arguments.data, recipe, settings, seed, scores=scores, test=arguments.test
+            )
             named = (arguments.dataset, recipe, " ".join(settings), seed, arguments.test)
             if named not in done:
                 jobs.setdefault(named, job)
@@ -166,8 +169,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8 if on_gpu else 1, help="runs at a time; a GPU is shared by MPS")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no run is begun")
     parser.add_argument("--results", type=Path, default=Path("runs/recipes.jsonl"))
+    parser.add_argument("--scores", type=Path, help="folder for the scores of test, to compare two runs (with --test)")
     parser.add_argument("--test", action="store_true", help="read test too: for a table that is committed")
     arguments = parser.parse_args()
+    if arguments.scores and not arguments.test:
+        parser.error("--scores keeps those of test: say --test too, once the table is committed")
     if arguments.test and arguments.settings:
         parser.error("--test is for rows of the table as they are: write the settings into the table, and commit it")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes end with it

@@ -25,6 +25,10 @@ def embed(
     caption: Annotated[str | None, Option(help="Of Parquet: the column of captions.")] = None,
     device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
     workers: Annotated[int | None, Option(help="Pictures computed at a time; default is one per core.")] = None,
+    ray: Annotated[
+        str | None, Option(help="Address of a Ray cluster that does the work; auto, or local to start one here.")
+    ] = None,
+    processes: Annotated[int | None, Option(help="Of Ray, in all; default is all cores but one, or all GPUs.")] = None,
     retry: Annotated[bool, Option("--retry", help="Make shards again from which pictures were left out.")] = False,
 ) -> None:
     """Embed a large collection into shards of .npy and Parquet. If it was stopped, the same command continues."""
@@ -42,5 +46,7 @@ def embed(
             device=device,
             workers=workers,
             retry=retry,
+            ray=ray,
+            processes=processes,
         )
         typer.echo(f"{done}\nMake an index of them: selhn index {out} --index photos.index")

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,8 @@ def embed_pictures(
     device: str = "cpu",
     workers: int | None = None,
     retry: bool = False,
+    ray: str | None = None,
+    processes: int | None = None,
     quiet: bool = False,
 ) -> EmbeddedPictures:
     """Embed a collection of pictures into a folder of shards, in the layout of clip-retrieval.
@@ -173,12 +175,20 @@ def embed_pictures(
         extractor: that the model takes; see `load_extractor`.
         rows_per_shard: pictures per shard.
         column, caption: of Parquet; see `list_source`.
-        workers: pictures that are taken on at a time, by default one per core.
+        workers: pictures that are taken on at a time, by default one per core; on Ray by each process, by default 1.
         retry: make the shards again from which pictures were left out.
+        ray: address of a Ray cluster that makes the shards, or "local" to start one here; see `embed_on_ray`. All
+            its machines must have selhn, and the same folders.
+        processes: of Ray, on all machines together; by default all that there are cores or GPUs for.
     """
     out = Path(out).expanduser().absolute()
     import_pyarrow()
-    embedder = ShardEmbedder(out, model, extractor, device, workers, retry)
+    if ray is not None:
+        from selhn.pictures.on_ray import embed_on_ray, import_ray
+
+        import_ray()
+    settings: dict[str, Any] = {"out": out, "model": model, "extractor": extractor, "device": device, "retry": retry}
+    embedder = ShardEmbedder(**{**settings, "workers": workers, "device": "cpu" if ray else device})
     place = str(Path(source).expanduser().absolute())
     asked = {"source": place, "rows": rows_per_shard, "column": column, "caption": caption}
     out.mkdir(parents=True, exist_ok=True)
@@ -186,9 +196,13 @@ def embed_pictures(
         shards = _planned(out, embedder, asked)
         shutil.rmtree(out / PARTIAL, ignore_errors=True)  # of processes that were killed
         shown = Progress(shards.pictures, quiet=quiet)
-        embedder.step = lambda number: shown.step("pictures", number)
+        step = partial(shown.step, "pictures")
         try:
-            done = [embedder(number) for number in range(len(shards))]
+            if ray is None:
+                embedder.step = step
+                done = [embedder(number) for number in range(len(shards))]
+            else:
+                done = list(embed_on_ray(settings, len(shards), ray, processes, workers or 1, step))
         except KeyboardInterrupt:
             raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
         shown.clear()

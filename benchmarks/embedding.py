@@ -1,0 +1,171 @@
+"""`selhn embed` in one process and on Ray: two nodes, one of which is killed in the middle, and the same bits.
+
+    python benchmarks/embedding.py                      20,000 generated pictures, in shards of 500
+    python benchmarks/embedding.py --pictures 200 --rows 20
+
+Both nodes are on this machine, which has as many cores for them as for one process: the ratio of the CPU times is what
+Ray costs, and the ratio by the clock says nothing about more machines. CPU time is that of all processes, sampled every
+half second. Everything listens on 127.0.0.1 only. Needs the extra `ray`.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+
+from extraction import children, generate
+from report import environment, save, table
+
+from selhn.base.sealed import digest_file
+from selhn.pictures import embed_pictures
+
+# Ray would replace 127.0.0.1 by an address of the network; and it would report its use.
+os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+TICKS = os.sysconf("SC_CLK_TCK")
+OBJECT_STORE = 100 * 2**20
+
+
+class CpuTime(Thread):
+    """CPU seconds of this process and of all below it, also of those that have ended since."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.seen, self.ended = {}, Event()
+
+    def run(self):
+        while not self.ended.wait(0.5):
+            self.look(os.getpid())
+
+    def look(self, process):
+        with suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            # With its number, when it started: numbers are used again.
+            self.seen[process, fields[19]] = sum(map(int, fields[11:13])) / TICKS
+            for child in children(process):
+                self.look(child)
+
+    def __enter__(self):
+        self.look(os.getpid())
+        self.before = sum(self.seen.values())
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.join()
+        self.look(os.getpid())
+        self.spent = sum(self.seen.values()) - self.before
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of all files of a folder."""
+    return {
+        str(path.relative_to(folder)): digest_file(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def written(out: Path) -> int:
+    """Shards that are complete."""
+    return len(list((out / "done").glob("done_*.json")))
+
+
+class Killer(Thread):
+    """Kills a node when a third of the shards is there; says when, and how many were."""
+
+    def __init__(self, cluster, node, out, shards):
+        super().__init__(daemon=True)
+        self.cluster, self.node, self.out, self.shards = cluster, node, out, shards
+        self.began, self.at = None, None
+
+    def run(self):
+        while (done := written(self.out)) < self.shards / 3:
+            if done and self.began is None:
+                self.began = (time.monotonic(), done)
+            time.sleep(0.1)
+        self.at = (time.monotonic(), done)
+        self.cluster.remove_node(self.node, allow_graceful=False)
+
+
+def start_cluster():
+    """Two nodes: a core for each process that embeds, and one beside them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    place = {"node_ip_address": "127.0.0.1", "object_store_memory": OBJECT_STORE}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **place})
+    other = cluster.add_node(num_cpus=1, **place)
+    ray.init(cluster.address, log_to_driver=False, logging_level="error")
+    return ray, cluster, other
+
+
+def main() -> None:
+    """Embed twice and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--folder", type=Path, default=None, help="where pictures and embeddings are kept")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the table")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as base:
+        print(measure(arguments, Path(arguments.folder or base)))
+
+
+def measure(arguments, base: Path) -> str:
+    """One process, then two nodes; an error if their files differ."""
+    pictures, one, two = base / "pictures", base / "one", base / "two"
+    if not pictures.exists():
+        pictures.mkdir(parents=True)
+        generate(pictures, arguments.pictures)
+        (pictures / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
+    shards = -(-(arguments.pictures + 1) // arguments.rows)
+    how = {"rows_per_shard": arguments.rows, "quiet": True}
+    start = time.monotonic()
+    with CpuTime() as alone:
+        done = embed_pictures(pictures, one, **how)
+    alone_lasted = time.monotonic() - start
+    print(done, f"{alone_lasted:.0f} s", flush=True)
+    ray, cluster, other = start_cluster()
+    try:
+        killer = Killer(cluster, other, two, shards)
+        killer.start()
+        start = time.monotonic()
+        with CpuTime() as spread:
+            done = embed_pictures(pictures, two, ray=cluster.address, **how)
+        spread_lasted = time.monotonic() - start
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    print(done, f"{spread_lasted:.0f} s", flush=True)
+    assert killer.at is not None, "the node was killed"
+    assert killer.at[1] < shards, "in the middle"
+    ours, theirs = digests(one), digests(two)
+    assert ours == theirs, "the files differ"
+    (began, first), (killed, at_kill) = killer.began, killer.at
+    number = arguments.pictures
+    rate = (at_kill - first) * arguments.rows / (killed - began)
+    rows = [
+        ["one process", f"{alone_lasted:.0f}", f"{number / alone_lasted:.1f}", f"{1e3 * alone.spent / number:.1f}"],
+        ["Ray, a node killed", f"{spread_lasted:.0f}", f"{number / spread_lasted:.1f}",
+         f"{1e3 * spread.spent / number:.1f}"],
+    ]  # fmt: skip
+    text = "\n\n".join([
+        f"# Embedding: {number:,} pictures of 320 x 240 and one broken file, {shards} shards, two nodes of Ray",
+        environment(),
+        table(["", "s by the clock", "pictures/s", "CPU ms per picture"], rows),
+        f"One node was killed when {at_kill} of {shards} shards were written; from the first shard until then, Ray "
+        f"embedded {rate:.1f} pictures/s. All {len(ours):,} files, manifest, lists and checksums included, are equal "
+        f"bit for bit to those of one process. CPU time per picture, Ray to one process: "
+        f"{spread.spent / alone.spent:.2f}; pictures/s: {alone_lasted / spread_lasted:.2f}. Ray {ray.__version__}, "
+        f"{done.rows:,} pictures embedded and {done.left_out} left out by both.",
+    ])  # fmt: skip
+    return f"\n{text}\n\nwritten to {save('embedding-ray-cpu', text, arguments.out)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,10 @@
 """`selhn embed` in one process and on Ray: two nodes, one of which is killed in the middle, and the same bits.
 
     python benchmarks/embedding.py                      20,000 generated pictures, in shards of 500
-    python benchmarks/embedding.py --pictures 200 --rows 20
+    python benchmarks/embedding.py --pictures 2000 --rows 100 --ready
+
+Without `--ready`, colours of 12 x 12 cells stand for the vision model: what is left is reading, decoding, handing out
+and writing, where Ray's part is largest.
 
 Both nodes are on this machine, which has as many cores for them as for one process: the ratio of the CPU times is what
 Ray costs, and the ratio by the clock says nothing about more machines. CPU time is that of all processes, sampled every
@@ -17,11 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
+import numpy as np
+import torch
 from extraction import children, generate
+from PIL import Image
 from report import environment, save, table
 
 from selhn.base.sealed import digest_file
-from selhn.pictures import embed_pictures
+from selhn.models import create_model
+from selhn.pictures import Extractor, embed_pictures
+from selhn.text import Vocabulary
 
 # Ray would replace 127.0.0.1 by an address of the network; and it would report its use.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -59,6 +67,29 @@ class CpuTime(Thread):
         self.join()
         self.look(os.getpid())
         self.spent = sum(self.seen.values()) - self.before
+
+
+class Colours:
+    """The colours of 12 x 12 cells and their brightness, as a vision model would give them."""
+
+    name, width, device = "colours", 4, torch.device("cpu")
+
+    def prepare(self, image):
+        """The picture in 24 x 24 pixels."""
+        pixels = np.array(image.resize((24, 24), Image.Resampling.BICUBIC))
+        return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+
+    def maps(self, pixels):
+        """Means of 2 x 2 pixels."""
+        cells = torch.nn.functional.avg_pool2d(pixels, 2)
+        return torch.cat([cells, cells.mean(1, keepdim=True)], dim=1)
+
+
+def colours() -> dict:
+    """A model of 512 numbers on such features."""
+    torch.manual_seed(0)
+    model = create_model("rvse", tokenizer=Vocabulary.build(["a ball"], 1), feature_dim=4, dim=512).eval()
+    return {"model": model, "extractor": Extractor(Colours())}
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -109,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pictures", type=int, default=20_000)
     parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--ready", action="store_true", help="with the ready model instead of colours")
     parser.add_argument("--folder", type=Path, default=None, help="where pictures and embeddings are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
@@ -124,7 +156,7 @@ def measure(arguments, base: Path) -> str:
         generate(pictures, arguments.pictures)
         (pictures / "broken.jpg").write_bytes(b"\xff\xd8 not a picture")
     shards = -(-(arguments.pictures + 1) // arguments.rows)
-    how = {"rows_per_shard": arguments.rows, "quiet": True}
+    how = {"rows_per_shard": arguments.rows, "quiet": True, **({} if arguments.ready else colours())}
     start = time.monotonic()
     with CpuTime() as alone:
         done = embed_pictures(pictures, one, **how)
@@ -155,7 +187,8 @@ def measure(arguments, base: Path) -> str:
          f"{1e3 * spread.spent / number:.1f}"],
     ]  # fmt: skip
     text = "\n\n".join([
-        f"# Embedding: {number:,} pictures of 320 x 240 and one broken file, {shards} shards, two nodes of Ray",
+        f"# Embedding: {number:,} pictures of 320 x 240 and one broken file, {shards} shards, two nodes of Ray, "
+        f"{'the ready model' if arguments.ready else 'colours instead of a vision model'}",
         environment(),
         table(["", "s by the clock", "pictures/s", "CPU ms per picture"], rows),
         f"One node was killed when {at_kill} of {shards} shards were written; from the first shard until then, Ray "
@@ -164,7 +197,7 @@ def measure(arguments, base: Path) -> str:
         f"{spread.spent / alone.spent:.2f}; pictures/s: {alone_lasted / spread_lasted:.2f}. Ray {ray.__version__}, "
         f"{done.rows:,} pictures embedded and {done.left_out} left out by both.",
     ])  # fmt: skip
-    return f"\n{text}\n\nwritten to {save('embedding-ray-cpu', text, arguments.out)}"
+    return f"\n{text}\n\nwritten to {save('embedding-ray-cpu' + '-ready' * arguments.ready, text, arguments.out)}"
 
 
 if __name__ == "__main__":

@@ -28,13 +28,14 @@ MARKS = ("<!-- written by tests/test_supply.py: from here -->", "<!-- to here --
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 USES = {
-    "export": "`selhn export embeddings`: Parquet",
+    "export": "`selhn embed`, `selhn export embeddings`: Parquet",
     "faiss": "approximate search in a folder",
     "milvus": "an index in Milvus",
     "onnx": "`selhn export onnx`",
     "plot": "figures",
     "postgres": "an index in PostgreSQL",
     "raw": "RAW pictures of cameras",
+    "ray": "`selhn embed --ray`: many machines",
     "search": "the ready model: search your own pictures",
     "serve": "the service and its page",
     "text": "word pieces, as BERT has them",

@@ -1,12 +1,15 @@
 """Shards of vectors on a Ray cluster: Ray Data hands out shards, and makes those of a lost machine elsewhere."""
 
+import logging
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from selhn.base import errors
 from selhn.base.errors import MissingExtra, SelhnError, pip_install
 from selhn.pictures.embedding import ShardEmbedder
 from selhn.search.shards import ShardDone
@@ -21,9 +24,15 @@ class ShardActor:
         self.embedder = ShardEmbedder(**settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Make the shards with these numbers."""
-        done = [self.embedder(int(number)) for number in batch["shard"]]
-        return {"rows": np.array([one.rows for one in done]), "left_out": np.array([one.left_out for one in done])}
+        """Make the shard with this number. An error is part of the answer: Ray would make a page of it."""
+        (number,), made, kind, why = batch["shard"], ShardDone(0, 0), "", ""
+        try:
+            made = self.embedder(int(number))
+        except SelhnError as error:
+            kind, why = type(error).__name__, str(error)
+        except OSError as error:  # the disk is full, say
+            kind, why = SelhnError.__name__, f"shard {number} could not be made on {platform.node()}: {error}"
+        return {name: np.array([value]) for name, value in {**made._asdict(), "kind": kind, "why": why}.items()}
 
 
 def embed_on_ray(
@@ -59,27 +68,16 @@ def embed_on_ray(
             ShardActor,
             fn_constructor_args=[{**settings, "workers": cpus}],
             batch_size=1,
-            concurrency=min(actors or most, shards),
+            compute=ray.data.ActorPoolStrategy(size=min(actors or most, shards)),
             num_cpus=cpus,
             num_gpus=1 if on_gpu else 0,
         )
-        try:
-            for one in made.iter_rows():
-                done = ShardDone(int(one["rows"]), int(one["left_out"]))
-                step(sum(done))
-                yield done
-        except ray.exceptions.RayError as error:
-            raise _cause(error) from error
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Our own error, or one of a file, which another process has raised; anything else unchanged."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, SelhnError | OSError) and not hasattr(inner, "cause"):
-            return inner
-        inner = getattr(inner, "cause", None) or inner.__cause__
-    return error
+        for one in made.iter_rows():
+            if one["kind"]:
+                raise getattr(errors, one["kind"], SelhnError)(one["why"])
+            done = ShardDone(int(one["rows"]), int(one["left_out"]))
+            step(sum(done))
+            yield done
 
 
 def import_ray() -> Any:
@@ -104,6 +102,7 @@ def _cluster(address: str) -> Iterator[Any]:
             ray.init(address, log_to_driver=False, logging_level="warning", **here)
         except (ConnectionError, ValueError) as error:
             raise SelhnError(f"there is no Ray cluster at {address} ({error}): start it, or give --ray local") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # what it tells of its plans
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     try:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check faults bench lock clean
+.PHONY: help demo test check faults ray bench lock clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/'
 
@@ -42,6 +42,10 @@ faults: $(READY) ## the long form of the drills of docs/reliability.md, about ha
 	PYTHONPATH=src:tests $(BIN)/python -m faults service
 	PYTHONPATH=src:tests $(BIN)/python -m faults service --descriptors 8192
 	PYTHONPATH=src:tests $(BIN)/python -m faults kills --all --random 13
+
+ray: $(READY)    ## the test of `selhn embed --ray`: two nodes, one killed; installs Ray into .venv, 250 MB
+	$(BIN)/pip install --quiet --constraint constraints.txt 'ray[data]'
+	$(BIN)/pytest -n0 -m slow tests/pictures/test_on_ray.py
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py

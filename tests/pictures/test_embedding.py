@@ -3,13 +3,14 @@
 import hashlib
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, photo
 
-from selhn.base.errors import Damaged, Locked, NotFound, SelhnError
+from selhn.base.errors import Damaged, Locked, MissingExtra, NotFound, SelhnError
 from selhn.base.files import writing
 from selhn.models import create_model
 from selhn.pictures import Extractor, Library, embed_pictures
@@ -283,6 +284,13 @@ def test_parquet_that_changes_after_it_was_listed_stops_the_run(pictures, tmp_pa
         embed(table, tmp_path / "out", rows=3)
     table.write_bytes(whole)
     assert embed(table, tmp_path / "out", rows=3).rows == len(contents)
+
+
+def test_without_ray_the_message_says_what_to_install(pictures, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install .*\[ray\]"):
+        embed(pictures, tmp_path / "out", ray="local")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_manifest_says_what_it_was_made_from(whole):

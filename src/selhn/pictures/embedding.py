@@ -186,7 +186,7 @@ def embed_pictures(
     if ray is not None:
         from selhn.pictures.on_ray import embed_on_ray, import_ray
 
-        import_ray()
+        import_ray(ray)
     settings: dict[str, Any] = {"out": out, "model": model, "extractor": extractor, "device": device, "retry": retry}
     embedder = ShardEmbedder(**{**settings, "workers": workers, "device": "cpu" if ray else device})
     place = str(Path(source).expanduser().absolute())

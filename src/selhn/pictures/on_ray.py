@@ -80,9 +80,11 @@ def embed_on_ray(
             yield done
 
 
-def import_ray() -> Any:
+def import_ray(address: str) -> Any:
     """Ray, which is told not to report its use to its makers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == LOCAL:  # else it would take 127.0.0.1 for an address of the network, and listen there
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
         import ray.data
@@ -94,7 +96,7 @@ def import_ray() -> Any:
 @contextmanager
 def _cluster(address: str) -> Iterator[Any]:
     """Ray, connected; one that is connected already is used and left so."""
-    ray = import_ray()
+    ray = import_ray(address)
     is_ours = not ray.is_initialized()
     if is_ours:
         here = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == LOCAL else {}

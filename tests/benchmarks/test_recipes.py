@@ -21,7 +21,7 @@ TINY = ("data.images=60", "model.dim=16", "model.word_dim=12", "epochs=2", "batc
 def arguments(tmp_path, *settings, **changed):
     usual = {"data": "world", "dataset": "world", "table": TABLE, "only": ["rvse", "rvse-wide"], "seeds": [0],
              "settings": list(settings or TINY), "jobs": 1, "minutes": 9, "results": tmp_path / "runs.jsonl",
-             "test": False}  # fmt: skip
+             "test": False, "scores": None}  # fmt: skip
     return Namespace(**{**usual, **changed})
 
 
@@ -31,7 +31,7 @@ def test_every_row_of_the_table_is_a_run(tmp_path):
     assert len(jobs) == 2 * len(rows)
     assert [job.seed for job in jobs] == [0] * len(rows) + [1] * len(rows)
     assert len({str(job.config()) for job in jobs}) == len(jobs), "no two rows are one recipe"
-    assert "rvsepp" in jobs[0].recipe, "the longest first"
+    assert "sgr" in jobs[0].recipe, "the longest first"
 
 
 def test_a_run_has_its_dev_numbers_and_does_not_look_at_test(monkeypatch):

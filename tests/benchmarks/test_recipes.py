@@ -31,7 +31,7 @@ def test_every_row_of_the_table_is_a_run(tmp_path):
     assert len(jobs) == 2 * len(rows)
     assert [job.seed for job in jobs] == [0] * len(rows) + [1] * len(rows)
     assert len({str(job.config()) for job in jobs}) == len(jobs), "no two rows are one recipe"
-    assert "sgr" in jobs[0].recipe, "the longest first"
+    assert jobs[0].name == "loss-rvse-meta_spn", "the longest first"
 
 
 def test_a_run_has_its_dev_numbers_and_does_not_look_at_test(monkeypatch):

@@ -76,7 +76,7 @@ class ConfidentReasoning(nn.Module):
         # Products, differences of width d, and passes over nodes.
         places, wide = num_words + 2 * num_regions, 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:  # kernels make differences in the backward pass only
-            wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
+            wide = dim + 12 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         cost = 4 * (12 * num_regions * num_words + places * wide)
         return score_in_blocks(self._logits, images, texts, cost)
 

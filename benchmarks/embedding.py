@@ -2,6 +2,7 @@
 
     python benchmarks/embedding.py                      20,000 generated pictures, in shards of 500
     python benchmarks/embedding.py --pictures 2000 --rows 100 --ready
+    python benchmarks/embedding.py --read 1000000       an index from 1,000 shards of generated vectors: time and memory
 
 Without `--ready`, colours of 12 x 12 cells stand for the vision model: what is left is reading, decoding, handing out
 and writing, where Ray's part is largest.
@@ -13,6 +14,8 @@ half second. Everything listens on 127.0.0.1 only. Needs the extra `ray`.
 
 import argparse
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,13 +25,17 @@ from threading import Event, Thread
 
 import numpy as np
 import torch
-from extraction import children, generate
+from extraction import children, generate, resident
 from PIL import Image
 from report import environment, save, table
 
 from selhn.base.sealed import digest_file
 from selhn.models import create_model
 from selhn.pictures import Extractor, embed_pictures
+from selhn.search import Record
+from selhn.search.embedded import EmbeddedRow
+from selhn.search.shards import Shards
+from selhn.search.stores.store import Identity
 from selhn.text import Vocabulary
 
 # Ray would replace 127.0.0.1 by an address of the network; and it would report its use.
@@ -143,9 +150,10 @@ def main() -> None:
     parser.add_argument("--ready", action="store_true", help="with the ready model instead of colours")
     parser.add_argument("--folder", type=Path, default=None, help="where pictures and embeddings are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
+    parser.add_argument("--read", type=int, metavar="NUMBER", help="measure reading instead, with generated vectors")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as base:
-        print(measure(arguments, Path(arguments.folder or base)))
+        print((measure_reading if arguments.read else measure)(arguments, Path(arguments.folder or base)))
 
 
 def measure(arguments, base: Path) -> str:
@@ -198,6 +206,53 @@ def measure(arguments, base: Path) -> str:
         f"{done.rows:,} pictures embedded and {done.left_out} left out by both.",
     ])  # fmt: skip
     return f"\n{text}\n\nwritten to {save('embedding-ray-cpu' + '-ready' * arguments.ready, text, arguments.out)}"
+
+
+def write_vectors(folder: Path, model, number: int) -> Shards:
+    """Shards of 1,000 random vectors each."""
+    identity = Identity.of(model, "float32", {})
+    entries = ([{"path": f"/pictures/{shard:04}/{n:03}.jpg"} for n in range(1000)] for shard in range(number // 1000))
+    shards = Shards.plan(folder, identity, {}, entries)
+    chance = np.random.default_rng(0)
+    for shard in range(len(shards)):
+        vectors = chance.standard_normal((1000, identity.width), np.float32)
+        records = [Record(one["path"], (), {"width": 320, "height": 240}) for one in shards.entries(shard)]
+        shards.write(shard, [EmbeddedRow(record, own, "", None) for record, own in zip(records, vectors)], [])
+    return shards
+
+
+def measure_reading(arguments, base: Path) -> str:
+    """Memory of `selhn index` of such a folder, every half second."""
+    model = colours()["model"]
+    model.save(base / "model")
+    start = time.monotonic()
+    shards = write_vectors(base / "embeddings", model, arguments.read)
+    wrote = time.monotonic() - start
+    command = [sys.executable, "-c", "from selhn.cli import main; main()", "index", str(shards.folder)]
+    command += ["--index", f"{base}/index", "--model", f"{base}/model", "--precision", "float16"]
+    samples, usage, start = [], resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while child.poll() is None:
+        with suppress(OSError):
+            samples.append(resident(child.pid))
+        time.sleep(0.5)
+    assert child.returncode == 0
+    lasted, now = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = now.ru_utime + now.ru_stime - usage.ru_utime - usage.ru_stime
+    tenth = -(-len(samples) // 10)
+    rows = [
+        [f"{10 * n} to {10 * n + 10} %", f"{max(samples[n * tenth : (n + 1) * tenth]):.0f}"]
+        for n in range(10)
+        if samples[n * tenth :]
+    ]
+    text = "\n\n".join([
+        f"# `selhn index` of {arguments.read:,} vectors of 512 numbers in {len(shards):,} shards, float16",
+        environment(),
+        table(["time", "most MiB"], rows),
+        f"{lasted:.0f} s by the clock, {1e6 * spent / arguments.read:.0f} CPU seconds per million, every file verified "
+        f"by its checksum first. Writing the shards took {wrote:.0f} s.",
+    ])  # fmt: skip
+    return f"\n{text}\n\nwritten to {save('embedding-read-cpu', text, arguments.out)}"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from report import environment, matmul_rate, save, table
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from selhn.base.types import Products
 from selhn.kernels import tiled_statistics
 from selhn.losses import LOSSES, AbstractLoss, TripletSelHN
 
@@ -128,7 +129,7 @@ def share_mined(images: Tensor, texts: Tensor, mines: str) -> float:
         return float(mines == "all")
     loss_fn = TripletSelHN()
     with torch.no_grad():
-        anchors = tiled_statistics(images, texts, None, ("hardest",), loss_fn.terms())
+        anchors = tiled_statistics(Products(images, texts), None, ("hardest",), loss_fn.terms())
     return ((anchors["hardest"] - anchors.positive).abs() > loss_fn.epsilon).double().mean().item()
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.names import require_kind
+from selhn.base.ranks import Part
 from selhn.base.untrusted import read_json, read_lines
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
@@ -301,12 +302,9 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
 
 
 def corrupt_words(
-    tokens: Int[Tensor, "T N"],
-    mask: Bool[Tensor, "T N"],
-    tokenizer: Tokenizer,
-    share: float = 0.2,
-    generator: torch.Generator | None = None,
-) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
+    tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], tokenizer: Tokenizer, share: float = 0.2,
+    generator: torch.Generator | None = None, part: Part | None = None,
+) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:  # fmt: skip
     """Change a share of the words: half are masked, a tenth replaced at random, the rest deleted (VSE-infinity).
 
     The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that
@@ -319,9 +317,10 @@ def corrupt_words(
     kinds = tokenizer.kinds.on(tokens.device)
     position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
-    fate = torch.rand(tokens.shape, generator=generator, device=tokens.device).gather(1, first_piece)
+    part, width, how = Part.of(tokens, part), tokens.shape[1], {"generator": generator, "device": tokens.device}
+    fate = part.draw(torch.rand, width, **how).gather(1, first_piece)
     fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
-    chosen = torch.randint(len(kinds.ordinary), tokens.shape, generator=generator, device=tokens.device)
+    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), width, **how)
     changed = torch.where(fate < 0.6 * share, kinds.ordinary[chosen], tokens)
     changed = changed.masked_fill(fate < 0.5 * share, tokenizer.mask_id)
     kept = mask & ~((fate >= 0.6 * share) & (fate < share))

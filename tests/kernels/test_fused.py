@@ -6,6 +6,7 @@ import pytest
 import torch
 from loss_cases import CASES, make_embeddings, make_ids
 
+from selhn.base.types import Products
 from selhn.kernels import Terms, tiled_statistics, tiles
 from selhn.losses import LOSSES, InfoNCE, TripletHN, TripletSelHN, create_loss
 
@@ -76,7 +77,7 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand():
     order = torch.randperm(3000, generator=torch.Generator().manual_seed(0)).cuda()
     texts = texts.detach().clone()
     texts[order[1500:]] = texts[order[:1500]]
-    anchors = tiled_statistics(images, texts, None, ("hardest_below", "hardest_up_to"), Terms())
+    anchors = tiled_statistics(Products(images, texts), None, ("hardest_below", "hardest_up_to"), Terms())
     assert torch.equal(anchors["hardest_up_to"][0], anchors.positive[0])
     assert (anchors["hardest_below"][0] < anchors.positive[0]).all()
 
@@ -84,7 +85,7 @@ def test_equal_pairs_have_equal_scores_wherever_they_stand():
 def test_the_lowest_of_equal_negatives_has_all_of_the_gradient():
     images, texts = on_gpu("spread", 1000, 16)
     texts = texts.detach()[:1].repeat(1000, 1).requires_grad_()
-    tiled_statistics(images, texts, None, ("hardest",), Terms())["hardest"][0].sum().backward()
+    tiled_statistics(Products(images, texts), None, ("hardest",), Terms())["hardest"][0].sum().backward()
     assert texts.grad.any(dim=1).nonzero()[:, 0].tolist() == [0, 1]
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import CASES, make_embeddings, make_ids
 
+from selhn.base.types import Products
 from selhn.kernels import STATISTICS, Terms, tiled_statistics, tiles, torch_tiles
 from selhn.losses import NCR, SSP, TAL, MultiPositiveInfoNCE, Triplet, TripletHN, TripletSelHN
 
@@ -155,7 +156,8 @@ def test_a_statistic_without_a_kernel_is_served_by_torch(monkeypatch):
 
 def test_a_count_carries_no_gradient():
     images, texts = make_embeddings("trained", 20, 4, 0)
-    anchors = tiled_statistics(images, texts, None, ("mined_count", "mined_sum"), Terms(0.2, polynomial=(0.0, 1.0)))
+    terms = Terms(0.2, polynomial=(0.0, 1.0))
+    anchors = tiled_statistics(Products(images, texts), None, ("mined_count", "mined_sum"), terms)
     assert not anchors["mined_count"].requires_grad
     assert anchors["mined_sum"].requires_grad
 
@@ -164,7 +166,7 @@ def test_positive_means_of_half_precision_are_in_float32():
     images, texts = (emb.detach().bfloat16() for emb in make_embeddings("trained", 50, 8, 0))
     ids = make_ids(50, 0)
     same = ids[:, None] == ids
-    anchors = tiled_statistics(images, texts, ids, ("positive_mean",), Terms(), tile=16)
+    anchors = tiled_statistics(Products(images, texts, tile=16), ids, ("positive_mean",), Terms())
     scores = images.double() @ texts.double().T * same
     expected = torch.stack([scores.sum(dim=1), scores.sum(dim=0)]) / same.sum(dim=1)
     assert anchors["positive_mean"].dtype == torch.float32

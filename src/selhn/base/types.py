@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int, Int8, Shaped
 from torch import Tensor
 
+from selhn.base.ranks import Shares
+
 Reduction = Literal["mean", "sum", "none"]
 """What a loss does with its 2B anchors."""
 
@@ -90,10 +92,27 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Products:
+    """The scores `images @ texts.T` of a batch as the two factors: the B x B matrix is never formed.
+
+    With `shares` the embeddings are those of this process, and the batch is that of all.
+    """
+
+    images: Float[Tensor, "b d"]
+    texts: Float[Tensor, "b d"]
+    shares: Shares | None = None
+    tile: int | None = None
+    """Side of the blocks that scores are computed in; None for a sensible size."""
+
+    def __len__(self) -> int:
+        return len(self.images) if self.shares is None else sum(self.shares.sizes)
+
+
+@dataclass(frozen=True)
 class Match:
     """The scores of a batch, and further losses by name (a captioner's, say) that the loop adds."""
 
-    scores: Float[Tensor, "*K B B"]
+    scores: Float[Tensor, "*K B B"] | Products
     aux: Mapping[str, Float[Tensor, ""]] = field(default_factory=dict)
 
 

@@ -26,28 +26,37 @@ def train(
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
+    from selhn.base.ranks import joined
+
+    with joined() as ranks:  # with torchrun, the processes beside this one
+        said = _train(recipe, settings, out, resume, seeds, show)
+        if ranks is None or ranks.own == 0:
+            typer.echo(said)
+
+
+def _train(
+    recipe: str | None, settings: list[str] | None, out: Path | None, resume: Path | None, seeds: str, show: bool
+) -> str:
     from selhn.training import describe_recipes, get_recipe, override, resume_run, run_config, run_seeds
     from selhn.training.recipes import DEFAULT_RECIPE
 
     changes = [word for word in settings or [] if not word.startswith("seeds=")]
     if resume is not None:  # the first word after the folder is a setting too
-        typer.echo(f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes]).test}")
-    elif show or recipe is None:
-        typer.echo(describe_recipes())
-    else:
-        named = [
-            *filter(None, [seeds]),
-            *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
-        ]
-        name = recipe
-        if "=" in recipe:  # no recipe, and the first setting: `data=` tells of which data the run is
-            recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
-        config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
-        if numbers := seed_numbers(",".join(named)):
-            typer.echo(run_seeds(config, numbers, out))
-        else:
-            run = run_config(config, out)
-            typer.echo(f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}")
+        return f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes]).test}"
+    if show or recipe is None:
+        return describe_recipes()
+    named = [
+        *filter(None, [seeds]),
+        *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
+    ]
+    name = recipe
+    if "=" in recipe:  # no recipe, and the first setting: `data=` tells of which data the run is
+        recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
+    config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
+    if numbers := seed_numbers(",".join(named)):
+        return run_seeds(config, numbers, out)
+    run = run_config(config, out)
+    return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.ranks import Part
 from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
@@ -69,9 +70,12 @@ class EncodedTexts:
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
 
 
-def drop_regions(mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator) -> Bool[Tensor, "B M"]:
+def drop_regions(
+    mask: Bool[Tensor, "B M"], share: float, generator: torch.Generator, part: Part | None = None
+) -> Bool[Tensor, "B M"]:
     """The mask with each region left out with that probability, but never the last one of an image."""
-    draw = torch.rand(mask.shape, generator=generator, device=mask.device).masked_fill(~mask, -1)
+    draw = Part.of(mask, part).draw(torch.rand, mask.shape[1], generator=generator, device=mask.device)
+    draw = draw.masked_fill(~mask, -1)
     # The region that drew highest stays in any case: it is dropped only when all others are too.
     return mask & ((draw >= share) | (draw == draw.amax(1, keepdim=True)))
 
@@ -89,6 +93,7 @@ class Batches:
         dtype: the precision in which regions are given.
         token_step: round the number of tokens up to a multiple of this, for few different shapes.
         side: names of side inputs that batches carry; they are kept on the device.
+        part: the pairs of every batch that are made here; None for all. They are what they are in whole batches.
     """
 
     def __init__(
@@ -103,6 +108,7 @@ class Batches:
         token_step: int = 1,
         dtype: torch.dtype = torch.float32,
         side: Iterable[str] = (),
+        part: Part | None = None,
     ):
         if not 1 <= batch_size <= split.num_texts:
             raise SelhnError(
@@ -112,7 +118,7 @@ class Batches:
             raise SelhnError(f"seed is {seed}: choose a whole number from 0 up")
         self.split, self.tokenizer = split, tokenizer
         self.batch_size, self.augmentation, self.seed, self.token_step = batch_size, augmentation, seed, token_step
-        self.dtype, self.device = dtype, torch.device(device)
+        self.dtype, self.device, self.part = dtype, torch.device(device), part
         self.side = {name: split.side[name].to(self.device) for name in side}
         if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:
             raise SelhnError("dependencies name words by their places, and corrupt_words deletes words: set it to 0")
@@ -143,7 +149,9 @@ class Batches:
         order_there, images_there = order.to(self.device), images.to(self.device)
         longest = [int(lengths.max()) for lengths in self.texts.lengths[order].split(self.batch_size)]
         for step in range(start, len(self)):
-            pairs = slice(step * self.batch_size, (step + 1) * self.batch_size)
+            whole = range(step * self.batch_size, (step + 1) * self.batch_size)
+            own = whole if self.part is None else whole[self.part.rows]
+            pairs = slice(own.start, own.stop)
             named = Pairs(order_there[pairs], images_there[pairs])
             if not self.resident or self.device.type == "cpu":
                 regions, mask = self.split.features.gather(images[pairs], dtype=None)
@@ -173,9 +181,10 @@ class Batches:
         tokens, token_mask = self.texts.take(pairs.texts, num_tokens)
         change = self.augmentation
         if change is not None and change.drop_regions:
-            region_mask = drop_regions(region_mask, change.drop_regions, self.generator)
+            region_mask = drop_regions(region_mask, change.drop_regions, self.generator, self.part)
         if change is not None and change.corrupt_words:
-            tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, change.corrupt_words, self.generator)
+            how = change.corrupt_words, self.generator, self.part
+            tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, *how)
             tokens = tokens.to(torch.int32)
         rows = {"images": pairs.images, "texts": pairs.texts}
         side = {name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()}

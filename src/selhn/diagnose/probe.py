@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
+from selhn.base.types import Products
 from selhn.data import Split, image_blocks
 from selhn.diagnose.stall import StallAlarm
 from selhn.eval.encoded import side_rows
-from selhn.kernels import AnchorStatistics, Terms, dense_statistics
+from selhn.kernels import AnchorStatistics, Terms, dense_statistics, tiled_statistics
 from selhn.losses.checks import check_square
 from selhn.models import AbstractMatcher, in_eval_mode
 
@@ -108,7 +109,7 @@ class Probe:
 
 @torch.no_grad()
 def probe_scores(
-    scores: Float[Tensor, "*K B B"],
+    scores: Float[Tensor, "*K B B"] | Products,
     image_ids: Int[Tensor, " B"] | None = None,
     epsilon: float = 0.01,
     anchors: AnchorStatistics | None = None,
@@ -119,9 +120,12 @@ def probe_scores(
     the share of them above `epsilon`, where SelHN mines; `spread` the standard deviation of all scores, which is 0
     when the embeddings have fallen together. `anchors` are the statistics of the scores if they are known already.
     """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if anchors is None:
-        anchors = dense_statistics(scores, image_ids, ("hardest",), Terms())
+        if isinstance(scores, Products):
+            anchors = tiled_statistics(scores, image_ids, ("hardest",), Terms())
+        else:
+            wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            anchors = dense_statistics(wide, image_ids, ("hardest",), Terms())
     has_negative = (anchors.num_negatives > 0).expand_as(anchors["hardest"])
     count = has_negative.sum().clamp(min=1)
     gap = torch.where(has_negative, (anchors["hardest"] - anchors.positive).abs(), 0)
@@ -130,8 +134,30 @@ def probe_scores(
         "separated": ((gap > epsilon) & has_negative).sum() / count,
         "s_p": anchors.positive.mean(),
         "s_n": torch.where(has_negative, anchors["hardest"], 0).sum() / count,
-        "spread": scores.std(correction=0),
+        "spread": _spread(scores),
     }
+
+
+def _spread(scores: Float[Tensor, "*K B B"] | Products) -> Float[Tensor, ""]:
+    """The standard deviation of all scores.
+
+    Without the matrix: with V = v + V', T = t + T' and means v, t, the variance of V @ T.T is that of V' @ t plus
+    that of T' @ v plus the mean of (V' @ T'.T)^2, which is <V'.T @ V', T'.T @ T'> / B^2.
+    """
+    if not isinstance(scores, Products):
+        return scores.to(torch.promote_types(scores.dtype, torch.float32)).std(correction=0)
+    ranks, batch = None if scores.shares is None else scores.shares.ranks, len(scores)
+
+    def mean(sums: Tensor) -> Tensor:
+        return (sums if ranks is None else ranks.sum(sums)) / batch
+
+    with torch.autocast(scores.images.device.type, enabled=False):
+        both = [emb.to(torch.promote_types(emb.dtype, torch.float32)) for emb in (scores.images, scores.texts)]
+        centre = [mean(emb.sum(0)) for emb in both]
+        apart = [emb - middle for emb, middle in zip(both, centre)]
+        products = [mean(emb.T @ emb) for emb in apart]
+        along = mean((apart[0] @ centre[1]).square().sum() + (apart[1] @ centre[0]).square().sum())
+        return (along + (products[0] * products[1]).sum()).sqrt()
 
 
 @torch.no_grad()

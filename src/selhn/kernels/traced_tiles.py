@@ -44,7 +44,7 @@ def _forward(
 ) -> list[Tensor]:
     """Positive scores and statistics, then of every maximum its winners."""
     kept, names = Kept(), _names(needs)
-    found = TiledStatistics.forward(kept, names, _terms(terms), tile, dtype, labels, *embs)
+    found = TiledStatistics.forward(kept, names, _terms(terms), tile, dtype, None, labels, *embs)
     winners = [one for name, one in zip(names, kept.saved_tensors[4:]) if name in MAXIMA]
     return [*found, *winners]
 
@@ -70,7 +70,7 @@ def _backward(
     """The gradients of the embeddings."""
     images, texts, *others = saved
     embs = images.to(dtype), texts.to(dtype)
-    kept = Kept(needs=_names(needs), terms=_terms(terms), tile=tile, given=images.dtype)
+    kept = Kept(needs=_names(needs), terms=_terms(terms), tile=tile, given=images.dtype, shares=None)
     kept.save_for_backward(*embs, *others)
     return TiledStatistics.backward(kept, *grads)[-2:]
 

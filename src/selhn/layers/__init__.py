@@ -1,5 +1,6 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
+from selhn.layers.batch_norm import masked_batch_norm, remembering_nothing, synced
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
 from selhn.layers.block_cosines import block_cosines
 from selhn.layers.captioner import Captioner
@@ -20,7 +21,7 @@ from selhn.layers.fragment_attention import (
 from selhn.layers.fragments import Fragments, chunks, is_ragged, joined, mean_of, score_in_blocks, unit
 from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
-from selhn.layers.mlp import MLP, MLPOrder, masked_batch_norm
+from selhn.layers.mlp import MLP, MLPOrder
 
 __all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
 __all__ += [
@@ -33,5 +34,5 @@ __all__ += [
     "fragment_mean",
 ]
 __all__ += ["is_ragged", "joined", "last_states", "log_mask", "look_up", "masked_batch_norm", "mean_of", "products"]
-__all__ += ["projected_differences", "score_in_blocks", "softmax_attention", "turned", "unit", "unit_attention"]
-__all__ += ["weighted_cosines", "word_embedding"]
+__all__ += ["projected_differences", "remembering_nothing", "score_in_blocks", "softmax_attention", "synced", "turned"]
+__all__ += ["unit", "unit_attention", "weighted_cosines", "word_embedding"]

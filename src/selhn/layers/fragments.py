@@ -96,7 +96,7 @@ class Fragments:
         return len(self.vectors)
 
     def __getitem__(self, items: slice | Int[Tensor, " m"]) -> "Fragments":
-        return self._each(lambda rows: rows[items] if isinstance(items, slice) else _selected(rows, items))
+        return self.each(lambda rows: rows[items] if isinstance(items, slice) else _selected(rows, items))
 
     def split(self, size: int) -> list["Fragments"]:
         return [self[first : first + size] for first in range(0, len(self), size)]
@@ -109,7 +109,7 @@ class Fragments:
         return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None, edges=edges)
 
     def to(self, device: torch.device | str) -> "Fragments":
-        return self._each(lambda rows: rows.to(device))
+        return self.each(lambda rows: rows.to(device))
 
     def with_gram(self) -> "Fragments":
         """The same with `gram`, never in half precision, for whoever looks at these items more than once."""
@@ -118,7 +118,8 @@ class Fragments:
         with torch.autocast(self.vectors.device.type, enabled=False):
             return replace(self, gram=self.vectors @ self.vectors.transpose(1, 2))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
+        """The items with every tensor changed."""
         whole, gram, edges = (None if part is None else change(part) for part in (self.whole, self.gram, self.edges))
         return Fragments(change(self.vectors), change(self.mask), whole, gram, edges, self.byte_budget)
 

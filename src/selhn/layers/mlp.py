@@ -2,11 +2,11 @@
 
 from typing import Literal, get_args
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
+from selhn.layers.batch_norm import masked_batch_norm
 
 MLPOrder = Literal["fc-bn-relu-fc", "fc-bn-relu-fc-bn", "bn-fc-relu-bn-fc"]
 """In which order the layers of the MLP are applied."""
@@ -55,26 +55,3 @@ class MLP(nn.Module):
         assert isinstance(norm, nn.BatchNorm1d)
         # Official: padded rows take part in the statistics of a training batch.
         return masked_batch_norm(norm, features, mask if self.mask_bn else None)
-
-
-def masked_batch_norm(
-    norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"] | None
-) -> Float[Tensor, "B M c"]:
-    """Batch norm of every region, in training with the statistics of those under the mask, or of all."""
-    if mask is None or not norm.training:
-        return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-    # Without indexing by the mask: the shapes of a step that is recorded do not depend on values.
-    rows = features.to(torch.promote_types(features.dtype, torch.float32))
-    weight = mask[:, :, None].to(rows.dtype)
-    count = weight.sum().clamp(min=1)
-    mean = (rows * weight).sum((0, 1)) / count
-    variance = ((rows - mean).square() * weight).sum((0, 1)) / count
-    with torch.no_grad():
-        momentum = norm.momentum if norm.momentum is not None else 0.1
-        unbiased = variance * count / (count - 1).clamp(min=1)
-        for name, news in (("running_mean", mean), ("running_var", unbiased)):
-            running = norm.get_buffer(name)
-            running.lerp_(news.to(running.dtype), momentum)
-        norm.get_buffer("num_batches_tracked").add_(1)
-    scaled = (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
-    return scaled.to(features.dtype)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError, warn
-from selhn.base.types import Reduction
+from selhn.base.types import Products, Reduction
 from selhn.kernels import MAXIMA, AnchorStatistics, PerAnchor, Terms, dense_statistics, tiled_statistics
 from selhn.losses.checks import (
     ImageIds,
@@ -97,13 +97,18 @@ class AbstractLoss(nn.Module, ABC):
         return self.reduce(self.statistics(scores, image_ids, given=given), "none")
 
     def statistics(
-        self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None, also: tuple[str, ...] = ()
+        self, scores: Scores | Products, image_ids: ImageIds = None, *, given: Any = None, also: tuple[str, ...] = ()
     ) -> AnchorStatistics:
         """All that the loss must know of a batch, computed once; `reduce` turns it into the loss.
 
         `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores,
         computed in the same pass if the loss does not scale its scores, and stored in `raw` of the result.
         """
+        if isinstance(scores, Products):
+            check_embeddings(scores.images, scores.texts)
+            given = self._checked(given, len(scores))
+            ids = check_image_ids(image_ids, len(scores), scores.images.device)
+            return replace(tiled_statistics(scores, ids, self.needs, self.terms(given), also), given=given)
         check_scores(scores)
         given = self._checked(given, scores.shape[-1])
         ids = check_image_ids(image_ids, scores.shape[-1], scores.device)
@@ -136,13 +141,9 @@ class AbstractLoss(nn.Module, ABC):
         normalise them first if the scores are to be cosines. Half-precision embeddings on an NVIDIA GPU from
         Hopper on go through fused kernels; `tile` asks for plain torch instead, on blocks of that side.
         """
-        check_embeddings(image_emb, text_emb)
-        ids = check_image_ids(image_ids, len(image_emb), image_emb.device)
         if tile is not None and tile < 1:
             raise SelhnError(f"tile must be at least 1, got {tile}: leave it out for a sensible size")
-        given = self._checked(given, len(image_emb))
-        anchors = tiled_statistics(image_emb, text_emb, ids, self.needs, self.terms(given), tile)
-        return self.reduce(replace(anchors, given=given))
+        return self.reduce(self.statistics(Products(image_emb, text_emb, tile=tile), image_ids, given=given))
 
     def _checked(self, given: Any, batch: int) -> Any:
         if given is None:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.ranks import Ranks
 from selhn.data import Pairs, Step
+from selhn.data.steps import seed_for
 from selhn.kernels.gpu import own_stream
 from selhn.training.log import Numbers
 
@@ -28,12 +30,14 @@ class Stepper:
         compute: the step; its shapes may depend on nothing but the number of tokens.
         generator: what it draws random numbers from, beside torch's own generator.
         record: whether to record at all; else every step runs as it is written.
+        ranks: the processes that train together. Each draws its own numbers from torch's generator, such as those
+            of dropout: they depend on the step and the rank, so that no checkpoint needs them.
     """
 
-    def __init__(self, compute: Compute, generator: torch.Generator, record: bool):
+    def __init__(self, compute: Compute, generator: torch.Generator, record: bool, ranks: Ranks | None = None):
         self.compute = compute
         self.generator = generator
-        self.record = record
+        self.record, self.ranks = record, ranks
         self._met: set[Hashable] = set()
         self._recordings: dict[Hashable, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle() if record else None
@@ -41,6 +45,8 @@ class Stepper:
     def __call__(self, step: Step, phase: Hashable = None) -> Numbers:
         """One step. `phase` is what changes the computation but not the shapes, such as that of a loss."""
         self.generator.manual_seed(step.seed)
+        if self.ranks is not None:
+            torch.manual_seed(seed_for(step.seed, self.ranks.own))
         shape = (step.num_tokens, phase, step.pairs.regions is None)
         if shape in self._recordings:
             return self._recordings[shape].replay(step.pairs)

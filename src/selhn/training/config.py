@@ -68,6 +68,10 @@ class TrainConfig:
     """GPU memory for features; 0 means half of what is free. What does not fit stays on the host."""
     capture: Literal["auto", "always", "never"] = "auto"
     """Whether steps are recorded as a CUDA graph; auto does on a GPU, with losses of selhn."""
+    chunk: int = 0
+    """Pairs that a process encodes at a time, for large batches on small devices; 0 means all. The embeddings of
+    the whole batch are compared, and each chunk is encoded again for its gradients: the same step in less memory
+    and more time, for embedding models. Steps are not recorded then, and batch norms see a chunk at a time."""
     two_pass: bool = False
     """Whether all pairs are scored without a gradient, and then only those that have one again: the same step
     in less time, for cross-attention and losses of hardest negatives."""

@@ -1,10 +1,11 @@
 """The one training loop."""
 
+import json
 import signal
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -17,9 +18,11 @@ from selhn.base.device import choose_device
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.base.progress import Progress
+from selhn.base.ranks import Ranks, joined, local_device
 from selhn.data import Data, with_noise
 from selhn.diagnose import diagnose, make_alarm, patience, probe_split, watched_plateau
 from selhn.eval import Metrics, evaluate, in_folds
+from selhn.layers import synced
 from selhn.losses import LOSSES, AbstractLoss, Learns, Scheduled, loss_settings
 from selhn.losses.base import learnt_by
 from selhn.models import AbstractMatcher
@@ -99,37 +102,61 @@ def train_in(
     quiet: bool = False,
     label: str = "",
 ) -> Run:
-    """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line."""
-    config = run.train
+    """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line.
+
+    Of several processes (`torchrun`) each computes its part of every batch; rank 0 does all else.
+    """
+    with ExitStack() as until_the_end:
+        ranks = until_the_end.enter_context(joined())
+        if ranks is not None:
+            until_the_end.enter_context(synced(model))
+        return _train_in(folder, model, data, loss, run, ranks, resume, quiet, label)
+
+
+def _train_in(
+    folder: RunFolder,
+    model: AbstractMatcher,
+    data: Data,
+    loss: Callable[..., Tensor],
+    run: RunConfig,
+    ranks: Ranks | None,
+    resume: bool,
+    quiet: bool,
+    label: str,
+) -> Run:
+    config, first = run.train, ranks is None or ranks.own == 0
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
     folder.check(resume)
-    device = choose_device(config.device)
+    device = local_device(choose_device(config.device))
     torch.manual_seed(config.seed)
     model = model.to(device)
     data = with_noise(data, config.noise, config.seed)
     data = on_device(data, config, device)
-    batches = make_batches(model, data, config, device)
+    batches = make_batches(model, data, config, device, ranks)
     loss = loss.to(device) if isinstance(loss, nn.Module) else loss
+    if ranks is not None:
+        ranks.copy_from_first([*model.state_dict().values(), *learnt_by(loss)])
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
     average = WeightAverage(model, config.ema) if config.ema else None
-    protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average)
+    protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average, ranks)
     stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
     identity = _identity(model, loss, data, config)
     checkpoints = Checkpoints(folder, identity, protocol, optimizer, alarm)
-    with folder.hold():
-        position, damage = checkpoints.load() if resume else (Position(), [])
+    writes = folder if first else RunFolder(None)
+    with writes.hold():
+        position, damage = _load_in_turn(checkpoints, ranks, device) if resume else (Position(), [])
         if position.epoch > config.epochs:
             raise SelhnError(
                 f"{folder.path} has trained for {position.epoch} epochs already: "
                 f"epochs={config.epochs} would take some back"
             )
-        folder.describe(run.to_dict(), identity, model.tokenizer, finished=position.epoch == config.epochs)
-        progress = Progress(config.epochs * len(batches), position.step, quiet, label)
+        writes.describe(run.to_dict(), identity, model.tokenizer, finished=position.epoch == config.epochs)
+        progress = Progress(config.epochs * len(batches), position.step, quiet or not first, label)
         for sentence in damage:
             progress.say(sentence)
-        log = None if folder.path is None else folder.log_path
+        log = None if writes.path is None else writes.log_path
         meter = Meter(log, position.log_position, alarm, progress.say)
         with meter, interruptible() as interrupted, recording_stream(device):
             rate = None
@@ -153,10 +180,14 @@ def train_in(
                         average.update(position.step)
                     meter.add(position.step, epoch, numbers, read=done == len(batches))
                     progress.step(meter.summary)
-                    if (config.checkpoint_every and position.step % config.checkpoint_every == 0) or interrupted():
+                    number = interrupted() if ranks is None else ranks.any(interrupted(), device)
+                    if first and (number or (config.checkpoint_every and not position.step % config.checkpoint_every)):
                         checkpoints.save(replace(position, log_position=meter.flush()))
-                    if number := interrupted():
+                    if number:
                         raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
+                position = replace(position, epoch=epoch + 1, step_in_epoch=0)
+                if not first:  # it waits in the next step
+                    continue
                 judged = model if average is None else average.current()
                 dev, probed = evaluate(judged, data.dev), probe_split(judged, data.dev)
                 meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
@@ -164,20 +195,37 @@ def train_in(
                 if dev.rsum > position.best_rsum:
                     position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
                     folder.keep_best(judged)
-                position = replace(position, epoch=epoch + 1, step_in_epoch=0)
                 checkpoints.save(replace(position, log_position=meter.flush()))
-                if number := interrupted():
+                if ranks is None and (number := interrupted()):
                     raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
-        folder.restore_best(model)
-        dev, test = evaluate(model, data.dev), evaluate(model, data.test)
-        if data.test.folds > 1:
-            progress.say(f"test: {in_folds(data.test, data.test.folds)}")
         stalled = None if alarm is None else alarm.said
-        if folder.path is not None:
-            folder.write_verdict(diagnose(folder.path).verdict.to_dict())
-        # The last file: a run that has it is finished, and is not continued.
-        folder.write_results(Results(dev.to_dict(), test.to_dict(), position.best_epoch, stalled))
-    return Run(folder.path, dev, test, position.best_epoch, stalled)
+        if first:
+            folder.restore_best(model)
+            results = Results(
+                evaluate(model, data.dev).to_dict(), evaluate(model, data.test).to_dict(), position.best_epoch, stalled
+            )
+            if data.test.folds > 1:
+                progress.say(f"test: {in_folds(data.test, data.test.folds)}")
+            if folder.path is not None:
+                folder.write_verdict(diagnose(folder.path).verdict.to_dict())
+            # The last file: a run that has it is finished, and is not continued.
+            folder.write_results(results)
+        if ranks is not None:
+            ranks.copy_from_first(model.state_dict().values())
+            said = ranks.text_of_first(json.dumps(asdict(results)) if first else "", device)
+            results = Results(**json.loads(said))
+    return Run(
+        folder.path, Metrics.from_dict(results.dev), Metrics.from_dict(results.test), results.best_epoch, stalled
+    )
+
+
+def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.device) -> tuple[Position, list[str]]:
+    """Rank 0 first, which may repair what it finds damaged."""
+    if ranks is None or ranks.own == 0:
+        loaded = checkpoints.load()
+    if ranks is not None and ranks.any(0, device) == 0 and ranks.own:
+        loaded = checkpoints.load()
+    return loaded
 
 
 @contextmanager

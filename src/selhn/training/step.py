@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
+from selhn.base.ranks import Part, Ranks
 from selhn.base.types import FeaturePrecision
 from selhn.data import Augmentation, Batches, Data, Pairs, make_resident, resident_bytes
 from selhn.diagnose import epsilon_of, gradient_norms, parameter_norms, probe_scores
@@ -20,7 +21,7 @@ from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
 from selhn.training.protocols import Protocol
-from selhn.training.protocols.base import require_two_pass
+from selhn.training.protocols.base import require_shareable, require_two_pass
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
@@ -58,7 +59,9 @@ def on_device(data: Data, config: TrainConfig, device: torch.device) -> Data:
     return replace(data, train=train, dev=dev, test=test)
 
 
-def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Batches:
+def make_batches(
+    model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device, ranks: Ranks | None = None
+) -> Batches:
     """Shuffled pairs of the training split, augmented as the settings say."""
     if model.tokenizer is None:
         raise SelhnError("the model has no tokenizer: pass tokenizer=Vocabulary.build(...) to create_model")
@@ -82,6 +85,7 @@ def make_batches(model: AbstractMatcher, data: Data, config: TrainConfig, device
         token_step=4 if device.type == "cuda" else 1,
         dtype=torch.bfloat16 if uses_bfloat16(config, device.type) else torch.float32,
         side=taken_side(model, data.train.side),
+        part=None if ranks is None else Part(config.batch_size, ranks.shares(config.batch_size).rows),
     )
 
 
@@ -90,6 +94,10 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
     model, batches, loss, config = protocol.model, protocol.batches, protocol.loss, protocol.config
     if config.capture == "always" and batches.device.type != "cuda":
         raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
+    if protocol.ranks is not None or config.chunk:
+        require_shareable(protocol)
+        if config.capture == "always":
+            raise SelhnError("capture=always records steps of one process and without chunk: leave capture=auto")
     if config.two_pass:
         require_two_pass(model, loss)
     record = config.capture == "always" or (
@@ -97,8 +105,10 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
         and batches.device.type == "cuda"
         and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
         and protocol.capturable
+        and protocol.ranks is None  # an exchange through the host cannot be recorded,
+        and not config.chunk  # nor a look at the generator before a chunk is encoded again
     )
-    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record)
+    return Stepper(partial(training_step, protocol, optimizer), batches.generator, record, protocol.ranks)
 
 
 def training_step(
@@ -122,7 +132,10 @@ def training_step(
 
     optimizer.zero_grad(set_to_none=True)
     _, watched = side_by_side(sum(match.aux.values(), start=value).backward, watch)
-    norms = parameter_norms([*model.parameters(), *learnt_by(loss)])
+    trained = [*model.parameters(), *learnt_by(loss)]
+    if protocol.ranks is not None:
+        protocol.ranks.average_gradients(dict.fromkeys(trained))  # a loss from outside may hold the model
+    norms = parameter_norms(trained)
     numbers = {
         "loss": value.detach(),
         **watched,

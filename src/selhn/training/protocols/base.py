@@ -8,18 +8,22 @@ gradients for all negatives, nor for a model whose scores depend on other pairs.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from selhn.base.errors import SelhnError
-from selhn.base.types import Batch, Match
+from selhn.base.errors import SelhnError, warn
+from selhn.base.ranks import Ranks, Shares
+from selhn.base.types import Batch, Match, Products
 from selhn.data import Batches, Data, Pairs
 from selhn.kernels import MAXIMA, STATISTICS, Terms
-from selhn.layers import Fragments
+from selhn.layers import Fragments, remembering_nothing
 from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
 from selhn.training.average import WeightAverage
@@ -38,6 +42,10 @@ class Protocol:
 
     networks = 1
     """How many networks the authors of the loss train together; `model.networks` changes it."""
+    in_parts = True
+    """Whether the parts of a batch may be encoded apart: by several processes, or one after the other."""
+    needs_matrix = False
+    """Whether `match` needs all scores of a batch at once, which losses of embeddings do not."""
     capturable = True
     """Whether `match` does the same work whatever the values are, so that a GPU can record the step."""
 
@@ -49,6 +57,8 @@ class Protocol:
     config: TrainConfig
     average: WeightAverage | None = None
     """Of the weights of the model, if the settings ask for it (`ema`); the loop keeps it."""
+    ranks: Ranks | None = None
+    """The processes that train together; each has its part of every batch. None if this one is alone."""
     tables: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -61,11 +71,50 @@ class Protocol:
         """The scores of a batch, whose rows of the training set are `pairs`, and what the loss is `given`."""
         if self.config.two_pass:
             return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch)), None
-        return self.model(batch), None
+        return self.scored(self.model, batch), None
+
+    def scored(self, model: AbstractMatcher, batch: Batch) -> Match:
+        """What a model says of a batch; of several processes each scores its own images with all texts."""
+        shares = self.shares
+        if shares is None and not self.config.chunk:
+            return model(batch)
+        images, texts = self.encoded(model, batch)
+        if model.is_embedding and isinstance(self.loss, AbstractLoss) and not self.needs_matrix:
+            return Match(Products(images, texts, shares))
+        if shares is None:
+            return Match(model.score(images, texts))
+        rows = model.score(images, each_tensor(texts, lambda own: shares.gathered(own, same=False)))
+        return Match(shares.gathered(rows.movedim(-2, 0), same=True).movedim(0, -2))
+
+    def encoded(self, model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
+        """The images and texts of a batch, with `chunk` of so many pairs at a time.
+
+        What is between the regions and tokens of a chunk and its embeddings is not kept: the backward pass,
+        which starts at the embeddings, encodes each chunk again, with the same random numbers.
+        """
+        sizes = [len(batch.tokens)] if self.shares is None else self.shares.sizes
+        # All processes have as many chunks: batch norms have statistics of the same chunk of each.
+        number = min(-(-max(sizes) // self.config.chunk), *sizes, max(sizes)) if self.config.chunk else 1
+        if number == 1:
+            return encode_batch(model, batch)
+        found = [
+            checkpoint(encode_batch, model, batch.each(partial(_piece, number, at)), use_reentrant=False,
+                       context_fn=lambda: (nullcontext(), remembering_nothing(model)))
+            for at in range(number)
+        ]  # fmt: skip
+        images, texts = zip(*found)
+        return torch.cat(images), torch.cat(texts)
+
+    @property
+    def shares(self) -> Shares | None:
+        """How a batch is divided among processes."""
+        return None if self.ranks is None else self.ranks.shares(self.batches.batch_size)
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
-        """Images of the pairs, whose other captions are no negatives; None if the settings allow them."""
-        return batch.image_ids if self.config.mask_same_image else None
+        """Images of all pairs, whose other captions are no negatives; None if the settings allow them."""
+        if not self.config.mask_same_image:
+            return None
+        return batch.image_ids if self.shares is None else self.shares.gather(batch.image_ids)
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold beside the model, the loss and their optimiser."""
@@ -74,6 +123,42 @@ class Protocol:
     def load_state(self, state: dict[str, Tensor]) -> None:
         for name, table in self.tables.items():
             table.copy_(state[name])
+
+
+def _piece(number: int, at: int, rows: Shaped[Tensor, "B *n"]) -> Shaped[Tensor, "b *n"]:
+    return rows.tensor_split(number)[at]
+
+
+def each_tensor(encoded: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """What a model has encoded, vectors or fragments, with every tensor changed."""
+    return encoded.each(change) if isinstance(encoded, Fragments) else change(encoded)
+
+
+def require_shareable(protocol: Protocol) -> None:
+    """Refuse what is not the same if the parts of a batch are encoded apart, by processes or as chunks."""
+    model, name = protocol.model, protocol.model.name or type(protocol.model).__name__
+    instead = "start it without torchrun" if protocol.ranks is not None else "leave chunk=0"
+    if not protocol.in_parts:
+        raise SelhnError(
+            f"{type(protocol.loss).__name__} is trained by {type(protocol).__name__}, which needs whole batches in "
+            f"one process: {instead}, or use another loss"
+        )
+    if protocol.config.two_pass:
+        raise SelhnError(f"two_pass=true needs whole batches in one process: {instead}, or leave two_pass=false")
+    if not all(getattr(type(model), part) is getattr(AbstractMatcher, part) for part in ("forward", "auxiliary")):
+        raise SelhnError(f"{name} trains on more than its scores, for which a batch must be whole: {instead}")
+    if isinstance(model, CrossAttention) and not model.pairs_apart:
+        raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead}")
+    if protocol.config.chunk and not model.is_embedding:
+        raise SelhnError(
+            f"chunk={protocol.config.chunk} saves the memory of encoders, and {name} needs most of it to compare "
+            "regions with words: leave chunk=0, or use an embedding model such as rvse"
+        )
+    if protocol.config.chunk and any(isinstance(part, nn.BatchNorm1d) for part in model.modules()):
+        warn(
+            f"{name} has batch norms: with chunk={protocol.config.chunk} each takes its statistics from a chunk, "
+            "and not from the whole batch"
+        )
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:

@@ -31,6 +31,7 @@ class CoDivide(Protocol):
     # Official: predictions are made in every step, and true and wrong pairs have batches of their own, with
     # an update for each. Here a label holds for an epoch, and a batch has both kinds.
 
+    in_parts = False
     networks = 2
     loss: NCR
 
@@ -56,6 +57,7 @@ class CoDivide(Protocol):
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, PairLabels]:
         match, _ = super().match(pairs, batch)
+        assert isinstance(match.scores, Tensor)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
         # The scores of a network alone have no axis for networks.
         return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])

@@ -38,6 +38,7 @@ class MetaStep(Protocol):
     this loss there. Test stays out of it.
     """
 
+    in_parts = False
     loss: MetaSPN
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ class OfflineNegatives(Protocol):
     `loss.refresh` epochs.
     """
 
+    in_parts = False
     loss: AOQ
 
     def __post_init__(self) -> None:

@@ -27,6 +27,8 @@ class SelfDistillation(Protocol):
         Li et al., Align before Fuse, NeurIPS 2021: matches of images and texts from a momentum model.
     """
 
+    needs_matrix = True
+
     def __post_init__(self) -> None:
         if self.average is None:
             raise SelhnError("distil learns from the average of the weights, and there is none: set ema=0.999 too")
@@ -39,9 +41,11 @@ class SelfDistillation(Protocol):
         match, _ = super().match(pairs, batch)
         assert self.average is not None
         # Without no_grad, for the kernels of training: none of the teacher's weights takes a gradient.
-        teacher = self.average.model(batch).scores.detach()
+        teacher = self.scored(self.average.model, batch).scores
+        assert isinstance(teacher, Tensor)
+        assert isinstance(match.scores, Tensor)
         temperature = self.config.distil_temperature
-        distance = divergence(teacher, match.scores, temperature)
+        distance = divergence(teacher.detach(), match.scores, temperature)
         return Match(match.scores, {**match.aux, "distillation": self.config.distil * temperature * distance}), None
 
 

@@ -1,0 +1,84 @@
+"""Batch norm of regions under a mask, and over the batches of all processes that train together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from selhn.base.ranks import Ranks, total
+
+
+class SyncedBatchNorm(nn.BatchNorm1d):
+    """Batch norm with the statistics of all ranks; `synced` makes it. Unlike torch's it also runs on a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        rows = input.movedim(1, -1)
+        weight = torch.ones(*rows.shape[:-1], 1, dtype=rows.dtype, device=rows.device)
+        return weighted_batch_norm(self, rows, weight).movedim(-1, 1)
+
+
+@contextmanager
+def synced(model: nn.Module) -> Iterator[None]:
+    """Every batch norm of a model takes its statistics from the batches of all ranks for a while."""
+    norms = [part for part in model.modules() if type(part) is nn.BatchNorm1d]
+    for norm in norms:
+        norm.__class__ = SyncedBatchNorm
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.__class__ = nn.BatchNorm1d
+
+
+@contextmanager
+def remembering_nothing(model: nn.Module) -> Iterator[None]:
+    """Batch norms keep their running statistics for a while: a batch that is encoded again counts once."""
+    norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm1d)]
+    before = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, batches) in zip(norms, before):
+            norm.momentum = momentum
+            norm.get_buffer("num_batches_tracked").copy_(batches)
+
+
+def masked_batch_norm(
+    norm: nn.BatchNorm1d, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"] | None
+) -> Float[Tensor, "B M c"]:
+    """Batch norm of every region, in training with the statistics of those under the mask, or of all."""
+    if mask is None or not norm.training:
+        return norm(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+    # Without indexing by the mask: the shapes of a step that is recorded do not depend on values.
+    return weighted_batch_norm(norm, features, mask[:, :, None])
+
+
+def weighted_batch_norm(
+    norm: nn.BatchNorm1d, features: Float[Tensor, "*n c"], weight: Float[Tensor, "*n 1"] | Bool[Tensor, "*n 1"]
+) -> Float[Tensor, "*n c"]:
+    """Batch norm in training, with the statistics of rows of weight 1; those of weight 0 do not count."""
+    rows = features.to(torch.promote_types(features.dtype, torch.float32))
+    weight, axes = weight.to(rows.dtype), tuple(range(rows.ndim - 1))
+    ranks = Ranks.of() if isinstance(norm, SyncedBatchNorm) else None
+
+    def added(values: Tensor) -> Tensor:
+        return values if ranks is None else total(values, ranks)
+
+    count = added(weight.sum()).clamp(min=1)
+    mean = added((rows * weight).sum(axes)) / count
+    variance = added(((rows - mean).square() * weight).sum(axes)) / count
+    with torch.no_grad():
+        momentum = norm.momentum if norm.momentum is not None else 0.1
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        for name, news in (("running_mean", mean), ("running_var", unbiased)):
+            running = norm.get_buffer(name)
+            running.lerp_(news.to(running.dtype), momentum)
+        norm.get_buffer("num_batches_tracked").add_(1)
+    scaled = (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias
+    return scaled.to(features.dtype)

@@ -1,4 +1,6 @@
 import contextlib
+import functools
+import inspect
 import io
 import json
 import os
@@ -10,12 +12,12 @@ import time
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
 from filelock import FileLock
 from hypothesis import settings
-from jaxtyping import config as jaxtyping_config
 from picture_cases import need_ready_model
 
 # The suite runs in one process a core; more threads than that only fight.
@@ -39,6 +41,36 @@ class PlainKernels:
 sys.meta_path.insert(0, PlainKernels)
 
 
+def checked(function=None, *, typechecker, in_full=jaxtyping.jaxtyped):
+    """What wraps every function of the package here: its types and axes are checked when it is called.
+
+    It takes the place of `jaxtyped`, which checks the arguments twice and is slower for the sake of its messages.
+    """
+    if function is None:
+        return functools.partial(checked, typechecker=typechecker)
+    if not inspect.isfunction(function) or _is_special(function):
+        return in_full(function, typechecker=typechecker)
+    with_types = typechecker(function)
+
+    @functools.wraps(function)
+    def call(*args, **settings):
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **settings)
+        with in_full("context"):  # axes have one length within a call
+            return with_types(*args, **settings)
+
+    return call
+
+
+def _is_special(function):
+    """Whether it runs later than it is called, has hints as text, or axes that its arguments decide: `"B {steps}"`."""
+    is_later = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
+    return is_later or any(isinstance(hint, str) or "{" in str(hint) for hint in function.__annotations__.values())
+
+
+jaxtyping.jaxtyped = checked
+
+
 def pytest_collection_modifyitems(config, items):
     """Left out, visibly: tests marked `gpu` where there is none, and those marked `slow` unless markers are named."""
     for item in items:
@@ -51,9 +83,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def as_a_user():
     """Switch the shape checks of the test run off, so that a wrong call meets the message a user would meet."""
-    jaxtyping_config.update("jaxtyping_disable", True)
+    jaxtyping.config.update("jaxtyping_disable", True)
     yield
-    jaxtyping_config.update("jaxtyping_disable", False)
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -2,14 +2,17 @@
 
 import re
 
+import jaxtyping
 import pytest
 import torch
+from beartype.roar import BeartypeCallHintParamViolation, BeartypeCallHintReturnViolation
 
 import selhn
 from selhn.base.errors import SelhnError, SelhnWarning
 from selhn.diagnose import Probe
 from selhn.eval import encode_split, measure_split, score_split
 from selhn.losses import TripletSelHN
+from selhn.models import vse
 from selhn.text import Vocabulary
 from selhn.training import TrainConfig
 from selhn.training.optim import make_optimizer
@@ -27,6 +30,21 @@ def model(data):
     return selhn.create_model(
         "rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=16, dim=8, word_dim=8
     )
+
+
+@pytest.fixture
+def while_tests_run(as_a_user):
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_types_and_axes_are_checked_while_tests_run(model, while_tests_run, monkeypatch):
+    with pytest.raises(BeartypeCallHintParamViolation):
+        model.score(torch.rand(2, 4), torch.rand(3, 5))  # "I d" and "T d"
+    with pytest.raises(BeartypeCallHintParamViolation):
+        Vocabulary.build(["a dog"], min_count="4")
+    monkeypatch.setattr(vse, "dot_scores", lambda images, texts: texts)
+    with pytest.raises(BeartypeCallHintReturnViolation):
+        model.score(torch.rand(2, 4), torch.rand(3, 4))  # "I T"
 
 
 CALLS = {

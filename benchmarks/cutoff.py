@@ -21,7 +21,7 @@ from selhn.data import Data, Split, load_data
 from selhn.data.batches import image_blocks
 from selhn.models import AbstractMatcher, load_model
 from selhn.pictures.ready import load_ready_fit, load_ready_model
-from selhn.search.calibration import Questions, calibrate, cut_off, embed_questions, judged, make_questions
+from selhn.search.calibration import Questions, calibrate, cut_off, judged, make_questions
 from selhn.search.encoding import digest_of
 from selhn.search.fit import Fit, text_features
 
@@ -56,7 +56,7 @@ class Rules:
         self.background = pictures_of(model, data.train.some(rows))
 
     def numbers(self, texts: list[str], pictures: Tensor) -> dict[str, Tensor]:
-        vectors = embed_questions(self.model, texts)
+        vectors = self.model.embed_texts(texts).float().cpu()
         scores, around = vectors @ pictures.T, vectors @ self.background.T
         lines = (torch.tensor(own, dtype=torch.float64) for own in (self.fit.offset, self.fit.slope))
         return {

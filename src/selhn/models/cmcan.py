@@ -21,10 +21,10 @@ from torch.nn.functional import pad
 
 from selhn.kernels import LinearWeights, attended_nodes, node_precision
 from selhn.layers import Fragments, products, projected_differences, score_in_blocks, turned, unit, unit_attention
-from selhn.models.builders import WordSettings, builder, xavier
+from selhn.models.builders import builder, xavier
 from selhn.models.cross_attention import CrossAttention
 from selhn.models.scan import shown_attention
-from selhn.models.sgraf import GraphReasoning, SelfAttentionPool, with_pooling
+from selhn.models.sgraf import GraphReasoning, SelfAttentionPool, SimilaritySettings, with_pooling
 
 
 class NeighbourPool(SelfAttentionPool):
@@ -166,18 +166,10 @@ def _and_whole(mask: Bool[Tensor, "Q L"]) -> Bool[Tensor, "Q X"]:
 
 
 @builder
-def cmcan(
-    common: WordSettings,
-    sim_dim: int = 256,
-    num_regions: int = 36,
-    steps: int = 3,
-    smooth: float = 9.0,
-    dropout: float = 0.4,
-    neighbours: int = 5,
-) -> CrossAttention:
+def cmcan(common: SimilaritySettings, steps: int = 3, neighbours: int = 5) -> CrossAttention:
     """CMCAN: similarity graph reasoning in both directions, with a confidence for each region."""
-    head = ConfidentReasoning(common.dim, sim_dim, num_regions, steps, smooth)
-    pool = NeighbourPool(common.dim, dropout, num_regions, neighbours)
-    model = with_pooling(head, common, pool, dropout)
+    head = ConfidentReasoning(common.dim, common.sim_dim, common.num_regions, steps, common.smooth)
+    pool = NeighbourPool(common.dim, common.dropout, common.num_regions, neighbours)
+    model = with_pooling(head, common, pool)
     model.side = {"adjacency": True}
     return model

@@ -11,6 +11,7 @@ words by softmax(smooth * w_i . w_j) over all words (dense), or over those that 
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -169,42 +170,38 @@ class GraphMatching(nn.Module):
         return match(cosines.transpose(0, 1) if aligned else cosines, nodes.edges, nodes.mask)
 
 
-def _gsmn(
-    common: WordSettings, smooth: float, blocks: int, hidden: int, kernels: int, own_vectors: bool, sparse: bool
-) -> CrossAttention:
-    if blocks < 1 or common.dim % blocks or kernels < 1 or hidden % kernels:
+@dataclass(frozen=True)
+class GraphSettings(WordSettings):
+    """Of both forms of GSMN; `own_vectors` is what the authors' program does."""
+
+    smooth: float = 20.0
+    blocks: int = 16
+    hidden: int = 32
+    kernels: int = 8
+    own_vectors: bool = False
+
+
+def _gsmn(graph: GraphSettings, sparse: bool) -> CrossAttention:
+    dim, blocks, hidden, kernels = graph.dim, graph.blocks, graph.hidden, graph.kernels
+    if blocks < 1 or dim % blocks or kernels < 1 or hidden % kernels:
         raise SelhnError(
-            f"dim={common.dim} does not divide into blocks={blocks}, or hidden={hidden} into kernels={kernels}: "
+            f"dim={dim} does not divide into blocks={blocks}, or hidden={hidden} into kernels={kernels}: "
             "choose numbers that do"
         )
-    image = RegionEncoder(common.feature_dim, common.dim, RegionGraph(kernels, own_vectors))
-    text = WordEncoder(common.num_words, common.word_dim, common.dim, pool=WordGraph(smooth, own_vectors))
-    model = CrossAttention(image, text, GraphMatching(smooth, blocks, hidden, kernels), tokenizer=common.tokenizer)
+    image = RegionEncoder(graph.feature_dim, dim, RegionGraph(kernels, graph.own_vectors))
+    text = WordEncoder(graph.num_words, graph.word_dim, dim, pool=WordGraph(graph.smooth, graph.own_vectors))
+    model = CrossAttention(image, text, GraphMatching(graph.smooth, blocks, hidden, kernels), tokenizer=graph.tokenizer)
     model.side = {"boxes": True, "dependencies": False} if sparse else {"boxes": True}
     return model
 
 
 @builder
-def gsmn_dense(
-    common: WordSettings,
-    smooth: float = 20.0,
-    blocks: int = 16,
-    hidden: int = 32,
-    kernels: int = 8,
-    own_vectors: bool = False,
-) -> CrossAttention:
+def gsmn_dense(graph: GraphSettings) -> CrossAttention:
     """GSMN (dense): every word is joined with all others; `own_vectors` is what the authors' program does."""
-    return _gsmn(common, smooth, blocks, hidden, kernels, own_vectors, sparse=False)
+    return _gsmn(graph, sparse=False)
 
 
 @builder
-def gsmn_sparse(
-    common: WordSettings,
-    smooth: float = 20.0,
-    blocks: int = 16,
-    hidden: int = 32,
-    kernels: int = 8,
-    own_vectors: bool = False,
-) -> CrossAttention:
+def gsmn_sparse(graph: GraphSettings) -> CrossAttention:
     """GSMN (sparse): words are joined along a parse, if there is one; `own_vectors` as in gsmn_dense."""
-    return _gsmn(common, smooth, blocks, hidden, kernels, own_vectors, sparse=True)
+    return _gsmn(graph, sparse=True)

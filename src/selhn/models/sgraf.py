@@ -8,6 +8,7 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
 SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of what comes out.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -265,32 +266,33 @@ def _nodes(local: Float[Tensor, "I T N s"], whole: Float[Tensor, "I T s"]) -> No
     return unit(torch.cat([whole[:, :, None], local], 2))
 
 
+@dataclass(frozen=True)
+class SimilaritySettings(WordSettings):
+    """Of a model that reasons over vectors of similarities."""
+
+    sim_dim: int = 256
+    num_regions: int = 36
+    smooth: float = 9.0
+    dropout: float = 0.4
+
+
 @builder
-def sgr(
-    common: WordSettings,
-    sim_dim: int = 256,
-    num_regions: int = 36,
-    steps: int = 3,
-    smooth: float = 9.0,
-    dropout: float = 0.4,
-) -> CrossAttention:
+def sgr(common: SimilaritySettings, steps: int = 3) -> CrossAttention:
     """SGR: similarity graph reasoning."""
-    head = SimilarityHead(common.dim, sim_dim, smooth, GraphReasoning(sim_dim, steps))
-    return with_pooling(head, common, SelfAttentionPool(common.dim, dropout, num_regions), dropout)
+    head = SimilarityHead(common.dim, common.sim_dim, common.smooth, GraphReasoning(common.sim_dim, steps))
+    return with_pooling(head, common)
 
 
 @builder
-def saf(
-    common: WordSettings, sim_dim: int = 256, num_regions: int = 36, smooth: float = 9.0, dropout: float = 0.4
-) -> CrossAttention:
+def saf(common: SimilaritySettings) -> CrossAttention:
     """SAF: similarity attention filtration."""
-    head = SimilarityHead(common.dim, sim_dim, smooth, AttentionFiltration(sim_dim))
-    return with_pooling(head, common, SelfAttentionPool(common.dim, dropout, num_regions), dropout)
+    head = SimilarityHead(common.dim, common.sim_dim, common.smooth, AttentionFiltration(common.sim_dim))
+    return with_pooling(head, common)
 
 
-def with_pooling(head: nn.Module, common: WordSettings, pool: SelfAttentionPool, dropout: float) -> CrossAttention:
+def with_pooling(head: nn.Module, common: SimilaritySettings, pool: nn.Module | None = None) -> CrossAttention:
     """Two encoders that also pool their fragments, and a head whose numbers become sigmoids."""
-    dim = common.dim
-    image = RegionEncoder(common.feature_dim, dim, pool)
+    dim, dropout = common.dim, common.dropout
+    image = RegionEncoder(common.feature_dim, dim, pool or SelfAttentionPool(dim, dropout, common.num_regions))
     text = WordEncoder(common.num_words, common.word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
     return CrossAttention(image, text, head, sigmoid=True, tokenizer=common.tokenizer)

@@ -23,7 +23,6 @@ ENOUGH = 0.75
 """A picture matches if its captions have this share of the content words of a text: all of up to three."""
 NAMED_AGAIN, THING, PICTURES = 0.2, 0.25, 15
 QUESTIONS = 500
-TEXTS_AT_ONCE = 128
 RARE, FAMILIAR = 3, 100
 """Words in fewer training texts count as unknown, and from the second number on as known, whatever they are: how
 frequent dogs are in a data set says little about a library."""
@@ -156,20 +155,12 @@ def _phrase(caption: str, known: Collection[str], draw: random.Random) -> str | 
     return draw.choice(found) if found else None
 
 
-def embed_questions(model: AbstractMatcher, texts: Sequence[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of texts, those of one length together."""
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-    parts = [order[first : first + TEXTS_AT_ONCE] for first in range(0, len(order), TEXTS_AT_ONCE)]
-    found = torch.cat([model.embed_texts([texts[row] for row in part]).float().cpu() for part in parts])
-    return found[torch.tensor(order).argsort()]
-
-
 def score_questions(model: AbstractMatcher, texts: Sequence[str], split: Split) -> Float[Tensor, "Q I"]:
     """The scores of texts with all pictures of a split, as an index gives them."""
     if not model.is_embedding:
         raise SelhnError("the model has no vectors whose products are scores: only such a model is calibrated")
     pictures = torch.cat([model.embed_images(*block).float().cpu() for block in image_blocks(split)])
-    return embed_questions(model, texts) @ pictures.T
+    return model.embed_texts(list(texts)).float().cpu() @ pictures.T
 
 
 def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) -> Fit:

@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from selhn.base.errors import Damaged
 from selhn.data import load_data
 from selhn.eval import evaluate, recall, score_split
-from selhn.eval.stored import StoredScores
+from selhn.eval.stored import StoredScores, for_scores
 from selhn.models import create_model
 from selhn.text import Vocabulary
 
@@ -238,8 +239,7 @@ def test_scores_from_before_there_were_checksums(accidents, model, split, expect
 
 
 def test_one_process_at_a_time_fills_a_folder(tmp_path):
-    identity, shape = {"model": "x"}, (2, 4)
-    with StoredScores.opened(tmp_path / "scores", identity, shape, 2, torch.arange(4)) as scores:
+    with _opened(tmp_path) as scores:
         scores.write(torch.tensor([0, 1]), torch.ones(2, 2))
         with pytest.raises(ValueError, match="scores is being written by process"), _opened(tmp_path):
             pass
@@ -249,5 +249,7 @@ def test_one_process_at_a_time_fills_a_folder(tmp_path):
         assert torch.equal(second.matrix, torch.ones(2, 4))
 
 
+@contextmanager
 def _opened(folder):
-    return StoredScores.opened(folder / "scores", {"model": "x"}, (2, 4), 2, torch.arange(4))
+    with for_scores(folder / "scores"):
+        yield StoredScores(folder / "scores", {"model": "x"}, (2, 4), 2, torch.arange(4))

@@ -19,7 +19,7 @@ from selhn.data import Split, TextBlocks, image_blocks
 from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
-from selhn.eval.stored import StoredScores, identity_of
+from selhn.eval.stored import StoredScores, for_scores, identity_of
 from selhn.layers import Fragments
 from selhn.models import AbstractMatcher, in_eval_mode
 from selhn.models.matcher import taken_side
@@ -89,7 +89,8 @@ def score_split(
         if path is not None:
             kind = "rank_scores" if for_ranking else "scores"
             identity = identity_of(model, split, blocks.texts, kind)
-            result = held.enter_context(StoredScores.opened(path, identity, shape, block, blocks.order))
+            held.enter_context(for_scores(path))
+            result = StoredScores(path, identity, shape, block, blocks.order)
             if result.complete:
                 return result.matrix
             blocks.block_size = result.block

@@ -11,8 +11,8 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,24 +87,6 @@ class StoredScores:
             raise Damaged(f"{path} is missing or cut off: remove {self.folder} and score again ({wrong})") from None
         return found if mode == "r" else np.memmap(path, ITEM, mode, found.offset, self.shape, "F")
 
-    @classmethod
-    @contextmanager
-    def opened(
-        cls,
-        folder: str | Path,
-        identity: Mapping[str, str],
-        shape: tuple[int, int],
-        block: int,
-        order: Int[Tensor, " T"],
-    ) -> Iterator["StoredScores"]:
-        """The scores of a folder, which no other process fills meanwhile: two would write into one matrix."""
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise SelhnError(f"{folder} is a file: scores are kept in a folder, give another name")
-        folder.mkdir(parents=True, exist_ok=True)
-        with nullcontext() if (folder / MATRIX_FILE).exists() else writing(folder):
-            yield cls(folder, identity, shape, block, order)
-
     @property
     def complete(self) -> bool:
         return self.done * self.block >= self.shape[1]
@@ -171,6 +153,15 @@ class StoredScores:
                 f"{self.folder} has no space for the scores, {num_bytes:,} bytes ({error.strerror}): "
                 "free some disk space, or give another folder"
             ) from None
+
+
+def for_scores(folder: str | Path) -> AbstractContextManager[object]:
+    """Make the folder; within, no other process fills it: two would write into one matrix."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise SelhnError(f"{folder} is a file: scores are kept in a folder, give another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    return nullcontext() if (folder / MATRIX_FILE).exists() else writing(folder)
 
 
 def identity_of(model: AbstractMatcher, split: Split, texts: EncodedTexts, kind: str) -> dict[str, str]:

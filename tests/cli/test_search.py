@@ -225,14 +225,14 @@ def test_tiles_have_the_names_of_their_files(pictures):
 
 def test_what_is_not_a_folder_of_pictures(pictures, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    (tmp_path / "films").mkdir()
-    (tmp_path / "films" / "a.mov").touch()
+    (tmp_path / "drawings").mkdir()
+    (tmp_path / "drawings" / "a.xcf").touch()
     wrong = {
         "typo": "there is no folder .*typo",
         "empty": "empty holds no pictures: name a folder",
-        "films": r"films holds no pictures \(but 1 .mov\): name a folder",
+        "drawings": r"drawings holds no pictures \(but 1 .xcf\): name a folder",
         "Pictures/1.png": "1.png is one picture: name the folder that it is in: selhn index Pictures",
-        "films/a.mov": "a.mov is a file",
+        "drawings/a.xcf": "a.xcf is a file",
     }
     for made in (False, True):
         for source, sentence in wrong.items():

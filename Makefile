@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check faults ray bench lock clean
+.PHONY: help demo test check faults ray milvus bench lock clean
 help:            ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/'
 
@@ -47,6 +47,9 @@ faults: $(READY) ## the long form of the drills of docs/reliability.md, about ha
 ray: $(READY)    ## the test of `selhn embed --ray`: two nodes, one killed; installs Ray into .venv, 250 MB
 	$(BIN)/pip install --quiet --constraint constraints.txt 'ray[data]'
 	$(BIN)/pytest -n0 -m slow tests/pictures/test_on_ray.py
+
+milvus: $(READY) ## the tests of search on a Milvus server, after `pip install milvus==2.3.5` (58 MB); it sees only loopback
+	unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/pytest -n0 -m milvus tests/search/stores'
 
 bench: $(READY)  ## measure on this machine's CPU
 	$(BIN)/python benchmarks/loss.py

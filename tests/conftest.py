@@ -78,6 +78,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("slow") and not config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with -m slow"))
+        if item.get_closest_marker("milvus") and not config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason="needs a Milvus server: run `make milvus`"))
 
 
 @pytest.fixture

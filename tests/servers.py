@@ -1,16 +1,30 @@
-"""Servers that tests and benchmarks start, and end: PostgreSQL on a Unix socket."""
+"""Servers that tests and benchmarks start and end: PostgreSQL on a Unix socket, Milvus where there is only loopback."""
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+
+def servers_of(process):
+    """The numbers of a process (this one without a number) and of those that it started."""
+    every = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            every.setdefault(int(status.read_text().rpartition(")")[2].split()[1]), []).append(int(status.parent.name))
+    found = [process or os.getpid()]
+    for parent in found:
+        found += every.get(parent, [])
+    return found
 
 
 class Postgres:
@@ -50,10 +64,57 @@ class Postgres:
 
 
 @contextmanager
-def postgres():
+def postgres(mount=None):
+    """A server; if `mount` is a size, on a disk of that size."""
     # Not below pytest's folder, which other users may not enter; the path of a socket must be short too.
+    with tempfile.TemporaryDirectory(prefix="selhn") as folder, ExitStack() as stack:
+        if mount:
+            command = ["mount", "-t", "tmpfs", "-o", f"size={mount}", "selhn", folder]
+            if subprocess.run(command, capture_output=True).returncode:
+                pytest.skip("a small disk cannot be mounted here")
+            stack.callback(subprocess.run, ["umount", folder], check=True)
+        server = Postgres(Path(folder), *(["--wal-segsize", "1"] if mount else []))
+        stack.callback(server.stop)
+        yield server
+
+
+class Milvus:
+    """Milvus 2.3.5 standalone, of the package milvus. It listens on every interface, so there may be only loopback."""
+
+    uri = "http://127.0.0.1:19530"
+
+    def __init__(self, folder):
+        if find_spec("milvus") is None:
+            pytest.skip("a server of Milvus needs the package milvus: pip install milvus==2.3.5")
+        if [name for _, name in socket.if_nameindex()] != ["lo"]:
+            pytest.skip("a server of Milvus listens on every interface: `make milvus` runs this with loopback only")
+        self.folder, self.process = folder, None
+        self.start()
+
+    def start(self):
+        command = [sys.executable, "-c", "import milvus; milvus.main()", "--data", str(self.folder)]
+        with open(self.folder / "log", "ab") as log:
+            # A session of its own: the package starts the server as a child, which must end with it.
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        for _ in range(1200):
+            with socket.socket() as tried:
+                if b"Ctrl+C to exit" in (self.folder / "log").read_bytes() and not tried.connect_ex(
+                    ("127.0.0.1", 19530)
+                ):
+                    return
+            time.sleep(0.1)
+        raise AssertionError((self.folder / "log").read_text())
+
+    def stop(self, how=signal.SIGKILL):
+        os.killpg(self.process.pid, how)
+        self.process.wait(60)
+        (self.folder / "log").unlink()
+
+
+@contextmanager
+def milvus():
     with tempfile.TemporaryDirectory(prefix="selhn") as folder:
-        server = Postgres(Path(folder))
+        server = Milvus(Path(folder))
         try:
             yield server
         finally:

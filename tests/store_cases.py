@@ -1,6 +1,8 @@
 """Where an index can be, and values that try to become part of what is asked there."""
 
-SERVERS = ["milvus_lite", "postgres"]
+import pytest
+
+SERVERS = ["milvus_lite", "postgres", pytest.param("milvus", marks=pytest.mark.milvus)]
 HOSTILE = [
     'x" or key != "',
     "x' or 'a' == 'a",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args, overload
 
@@ -23,17 +24,16 @@ from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, moment_ids, split_items
 from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_uri, store_for
-from selhn.search.stores.store import ApproximateKind, Identity, OnExisting, Store, Stored
+from selhn.search.stores.store import ENCODED_AT_ONCE, ApproximateKind, Identity, OnExisting, Store, Stored
 from selhn.search.where import Filter, Where, found_or_explained, read_filter, without_moments
 
 
 class Index:
     """Images and their texts, encoded once; search in all directions, exact unless `approximate` was called.
 
-    A path is a folder or the URI of a server: Milvus, http://host:19530, or a Milvus Lite file such as
-    "pictures.db"; or PostgreSQL, postgresql://host/database. #NAME chooses one of several indices there. With a
-    path every change is stored when its call returns, and survives a kill. One process writes to a folder at a
-    time; others search what they opened and call `refresh`. Several processes may write to a server.
+    A path is a folder or the URI of a server, with #NAME for one of several indices: http://host:19530 for Milvus,
+    "pictures.db" for Milvus Lite, postgresql://host/database. With a path every change is stored when its call
+    returns, and survives a kill. One process writes to a folder at a time, several to a server; others call `refresh`.
     """
 
     def __init__(self, model: AbstractMatcher, store: Store):
@@ -277,10 +277,11 @@ class Index:
         """Replace items by others with the same ids; without regions or a vector an item keeps its image."""
 
         def known(items: Iterable[Item]) -> Iterator[Item]:
-            for item in items:
-                (vector,) = self._vectors([item.id])
-                has_image = item.regions is not None or item.vector is not None
-                yield item if has_image else replace(item, vector=vector.cpu())
+            walk = iter(items)
+            while some := list(islice(walk, ENCODED_AT_ONCE)):
+                for item, own in zip(some, self._vectors([item.id for item in some])):
+                    given = item.regions if item.vector is None else item.vector
+                    yield replace(item, vector=own.cpu()) if given is None else item
 
         return self.add(known(items), "replace")
 

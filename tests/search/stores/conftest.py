@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from servers import postgres
+from servers import milvus, postgres
 from store_cases import SERVERS
 
 from selhn.search import Index
@@ -33,6 +33,13 @@ def server():
         yield server
 
 
+@pytest.fixture(scope="session")
+def milvus_standalone():
+    pytest.importorskip("pymilvus", reason="an index in Milvus needs the extra milvus")
+    with milvus() as server:
+        yield server
+
+
 NUMBERS = count()
 
 
@@ -48,10 +55,16 @@ def database(server):
     return f"{server.uri()}#test{next(NUMBERS)}"
 
 
+@pytest.fixture
+def standalone(milvus_standalone):
+    """A place in a Milvus server."""
+    return f"{milvus_standalone.uri}#test{next(NUMBERS)}"
+
+
 @pytest.fixture(params=["folder", *SERVERS])
 def place(request, tmp_path):
-    """Where there is no index yet: a folder, a file of Milvus Lite, PostgreSQL."""
-    names = {"milvus_lite": "lite", "postgres": "database"}
+    """Where there is no index yet: a folder, a file of Milvus Lite, PostgreSQL, a Milvus server."""
+    names = {"milvus_lite": "lite", "postgres": "database", "milvus": "standalone"}
     return request.getfixturevalue(names[request.param]) if request.param in names else str(tmp_path / "photos.index")
 
 

@@ -72,3 +72,9 @@ def test_a_value_stays_between_its_quotes(value):
         expression = milvus_expression(read_filter({"field": {operator: value}}))
         outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
         assert set(re.findall(r"\w+", outside)) <= {"record", "json_contains", "or", "like"}
+
+
+def test_servers_before_2_4_know_no_pattern_within_a_text():
+    where = read_filter("tags contains dog and year = 2.5 and (file like 'a*' or tags contains cat)")
+    assert milvus_expression(where, finds_within=False) == f'{META}["year"] == 2.5'
+    assert milvus_expression(read_filter("tags contains 3"), finds_within=False).startswith("(json_contains")

@@ -13,7 +13,7 @@ from index_cases import make_item
 from model_cases import make_model
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.search import Index, Record
+from selhn.search import Index, Item, Record
 from selhn.search.query import QueryVectors
 from selhn.search.stores import milvus
 from selhn.search.stores.milvus import MilvusStore
@@ -42,7 +42,7 @@ def test_keys_are_letters_and_digits():
 
 def test_order_is_that_of_scores_then_of_adding():
     rows = [row(0.5, 3), row(0.9, 4), row(0.5, 1), row(0.9, 2)]
-    passing = store_of(Remembering([]))._passing(rows, "image", None)
+    passing = milvus._passing(rows, None, None)
     assert [(one.score, one.added) for one in passing] == [(0.9, 2), (0.9, 4), (0.5, 1), (0.5, 3)]
 
 
@@ -84,6 +84,8 @@ def test_no_two_rows_have_the_same_time(remote):
 
 class Remembering(MilvusRows):
     """A store of rows whose scores are given, which counts what is asked of it."""
+
+    finds_within = True
 
     def __init__(self, scores):
         self.all = [
@@ -262,3 +264,30 @@ def test_collections_of_another_width_are_refused(remote, lite, model):
     for which in ("about", "texts", "images"):
         remote.store.rows._client.drop_collection(f"{remote.store.rows.name}_{which}")
     assert not Index.exists(lite)
+
+
+@pytest.fixture
+def asked(remote, monkeypatch):
+    """The requests to Milvus from now on: what is called, of which collection, and how it is to be consistent."""
+    requests, own = [], MilvusRows._call
+
+    def noted(self, method, which, *given, **named):
+        requests.append((method, which, named.get("consistency_level", "")))
+        return own(self, method, which, *given, **named)
+
+    monkeypatch.setattr(MilvusRows, "_call", noted)
+    return requests
+
+
+def test_few_requests_that_wait_for_nobody(remote, asked):
+    remote.search_many(["word1", "word2", "word3"], find="text")
+    assert asked == [("search", "texts", "Session"), ("get", "images", "Session")]
+    asked.clear()
+    remote.update([Item(f"item{number}", metadata={"year": number}) for number in range(10)])
+    assert [(method, which) for method, which, _ in asked[:2]] == [("get", "images")] * 2, "vectors, and what is there"
+    assert [one[0] for one in asked[2:]] == ["upsert", "query", "query", "delete", "query"]
+    asked.clear()
+    remote.add([make_item(number) for number in range(30, 60)])
+    assert [one[:2] for one in asked] == [("get", "images"), ("upsert", "texts"), ("upsert", "images")]
+    remote.store.refresh()
+    assert asked[-2] == ("query", "images", "Strong"), "others may have written"

@@ -1,5 +1,7 @@
 """What is special about an index in PostgreSQL: transactions, connections, and its errors in one sentence."""
 
+import os
+import secrets
 import signal
 import sys
 import threading
@@ -12,7 +14,7 @@ from servers import postgres
 from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError
 from selhn.search import Index, Item, is_milvus, is_uri
 from selhn.search.stores.postgres import is_postgres
-from selhn.search.stores.postgres_filter import sql_condition
+from selhn.search.stores.postgres_filter import Condition
 from selhn.search.stores.server import key_of
 from selhn.search.where import read_filter
 
@@ -62,10 +64,10 @@ def test_without_psycopg(monkeypatch):
 def test_no_value_and_no_field_becomes_part_of_the_sql():
     hostile = "x'); DROP SCHEMA selhn; --"
     for operator in ("=", "!=", "<", "contains", "like"):
-        condition = sql_condition(read_filter({hostile: {operator: hostile}}))
+        condition = Condition(read_filter({hostile: {operator: hostile}}))
         assert "DROP" not in condition.sql
-        assert condition.sql.count("%s") == len(condition.values)
-        assert hostile in condition.values
+        assert all(f"%({name})s" in condition.sql for name in condition.values)
+        assert hostile in condition.values.values()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_no_value_and_no_field_becomes_part_of_the_sql():
     ],
 )
 def test_what_sql_can_say(where, exact):
-    assert sql_condition(read_filter(where)).exact is exact
+    assert Condition(read_filter(where)).exact is exact
 
 
 def test_more_rows_are_asked_for_until_enough_pass(made, exact, same_answers):
@@ -229,3 +231,16 @@ def test_a_wrong_password_and_a_server_that_refuses(own_server, model, make_item
     assert Index.load(own_server.uri("guarded"), model).add([make_item(1)]) == 1
     with pytest.raises(ConnectionError, match='role "nobody" does not exist'):
         Index.exists(own_server.uri("nobody"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_full_disk(model, make_item):
+    pytest.importorskip("psycopg", reason="an index in PostgreSQL needs the extra postgres")
+    with postgres(mount="64m") as server:
+        index = Index.create(model, server.uri())
+        index.add(make_item(number) for number in range(20))
+        many = ({"long": secrets.token_hex(2**18)} for _ in range(300))
+        with pytest.raises(ConnectionError, match=r"PostgreSQL has no room left\. No data was lost: check its disk"):
+            index.add(make_item(number, metadata=own) for number, own in enumerate(many, 100))
+        assert [hit.id for hit in index.search(like="item3", k=2, where="year < 2020")]
+        assert len(index) >= 20

@@ -59,12 +59,15 @@ class MilvusStore(ServerStore):
     def search_by(self, searching: Searching) -> None:
         self.rows.search_by(searching)
 
+    def state(self) -> tuple[Any, ...]:
+        return (self.rows.count("images", others=True),)
+
     def put(self, batches: Batches) -> int:
         """Write each batch: texts, then images, which make the texts count, then remove earlier texts."""
         number, added = 0, count(time.time_ns() // 1000)
         for batch in batches:
             images, texts = [], []
-            for item, record, image, own_texts in batch:
+            for item, record, image, own_texts, _ in batch:
                 key, content = key_of(record.id), item.content(record)
                 known = {"id": record.id, "metadata": dict(record.metadata)}
                 whole = {**known, "captions": list(record.captions)}
@@ -74,7 +77,8 @@ class MilvusStore(ServerStore):
                     texts.append(Row(named, key, content, next(added), {**known, "caption": caption}, vector))
             self.rows.put("texts", texts)
             self.rows.put("images", images)
-            self.rows.remove_texts([row.key for row in images], but=[row.content for row in images])
+            before = [row.key for row, one in zip(images, batch) if one.replaces]
+            self.rows.remove_texts(before, but=[row.content for row in images])
             self.generation += len(batch)
             number += len(batch)
         return number
@@ -94,7 +98,7 @@ class MilvusStore(ServerStore):
 
     def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
         """Records in no order, or sorted here, for which all are read first; of very many this takes a while."""
-        every = (row.item for row in self.rows.scan("images", milvus_expression(filter)))
+        every = (row.item for row in self.rows.scan("images", self._expression(filter)))
         records = (record for record in every if filter is None or filter(record))
         if order is None:
             return islice(records, first, None)
@@ -113,12 +117,12 @@ class MilvusStore(ServerStore):
         assert queries.products is not None
         vectors, found = queries.products.cpu(), [list[Row]() for _ in range(len(queries))]
         waiting, limit = list(range(len(queries))), min(k + 16, MOST_HITS)
-        which, expression = PLURAL[kind], milvus_expression(filter)
+        which, expression = PLURAL[kind], self._expression(filter)
         while waiting:
             answers = self.rows.nearest(which, vectors[waiting], limit, expression, self.found_by)
-            left = []
+            left, images = [], self._images((row for rows in answers for row in rows), kind)
             for query, rows in zip(waiting, answers):
-                kept = self._passing(rows, kind, filter)
+                kept = _passing(rows, images, filter)
                 found[query] = kept[:k]
                 if len(rows) < limit or (len(kept) >= k and rows[-1].score < kept[k - 1].score):
                     continue
@@ -133,21 +137,28 @@ class MilvusStore(ServerStore):
     def _best_of_all(self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None) -> list[Row]:
         """The same by reading every row: for a filter that none of the nearest passes."""
         best: list[Row] = []
-        walk = self.rows.scan(PLURAL[kind], milvus_expression(filter), vectors=True)
+        walk = self.rows.scan(PLURAL[kind], self._expression(filter), vectors=True)
         while some := list(islice(walk, 1000)):
             vectors = torch.stack([row.vector for row in some if row.vector is not None])
             scores = (vectors @ query).tolist()
             scored = [replace(row, score=score, vector=None) for row, score in zip(some, scores)]
-            best = self._passing([*best, *scored], kind, filter)[:k]
+            best = _passing([*best, *scored], self._images([*best, *scored], kind), filter)[:k]
         return best
 
-    def _passing(self, rows: Sequence[Row], kind: Kind, filter: Filter | None) -> list[Row]:
-        """Rows that pass the filter, best first, equal ones in the order in which they were added.
+    def _images(self, rows: Iterable[Row], kind: Kind) -> dict[str, Row] | None:
+        """The images that texts belong to, all at once."""
+        return None if kind == "image" else self.rows.get("images", (row.owner for row in rows))
 
-        Texts pass only if their image exists in the same version.
-        """
-        kept = [row for row in rows if filter is None or filter(row.item)]
-        if kind == "text":
-            images = self.rows.get("images", (row.owner for row in kept))
-            kept = [row for row in kept if row.owner in images and images[row.owner].content == row.content]
-        return sorted(kept, key=lambda row: (-row.score, row.added))
+    def _expression(self, filter: Filter | None) -> str:
+        return "" if filter is None else milvus_expression(filter, self.rows.finds_within)
+
+
+def _passing(rows: Iterable[Row], images: Mapping[str, Row] | None, filter: Filter | None) -> list[Row]:
+    """Rows that pass the filter, best first, equal ones in the order in which they were added.
+
+    Texts pass only if their image exists in the same version.
+    """
+    kept = [row for row in rows if filter is None or filter(row.item)]
+    if images is not None:
+        kept = [row for row in kept if row.owner in images and images[row.owner].content == row.content]
+    return sorted(kept, key=lambda row: (-row.score, row.added))

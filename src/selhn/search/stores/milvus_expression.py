@@ -25,20 +25,21 @@ _SIGN_OF_LIKE = re.compile(r"[%_\\]")
 _SIGNS = {"=": "==", "in": "==", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
-def milvus_expression(filter: Filter | None) -> str:
+def milvus_expression(filter: Filter | None, finds_within: bool = True) -> str:
     """An expression for everything that matches the filter, and perhaps more; "" is everything."""
-    return "" if filter is None else _wider(filter) or ""
+    return "" if filter is None else _wider(filter, finds_within) or ""
 
 
-def _wider(filter: Filter) -> str | None:
-    """None where it would be all there is."""
+def _wider(filter: Filter, finds_within: bool) -> str | None:
+    """None where it would be all there is; so is what would need a pattern that the server does not know."""
     if isinstance(filter, Not):
-        return _wider(filter.inner.inner) if isinstance(filter.inner, Not) else None
+        return _wider(filter.inner.inner, finds_within) if isinstance(filter.inner, Not) else None
     if isinstance(filter, Comparison):
-        return _comparison(filter)
+        of_text = filter.operator == "contains" and isinstance(filter.value, str)
+        return None if of_text and not finds_within else _comparison(filter)
     if isinstance(filter, OneOf):
         return None
-    parts = [_wider(one) for one in filter.filters]
+    parts = [_wider(one, finds_within) for one in filter.filters]
     return _joined(" and ", parts) if filter.every else _any_of(parts)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Literal, get_args
 
@@ -32,6 +32,8 @@ MOST_HITS = 16_384
 """Rows that Milvus gives for one query."""
 SCANNED_AT_ONCE = 1000
 KEY_LENGTH = 80
+OWN = "Session"
+"""A read sees what this process has written; waiting for what others write at the moment takes 200 ms each time."""
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 _FIELDS = ["key", "owner", "content", "added", "record"]
@@ -84,6 +86,8 @@ class MilvusRows:
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
         self._types = pymilvus.DataType
+        # A file gives rows in the order of their keys only to iterators.
+        self._by_key = {} if is_server(address) else {"iterator": "True"}
         if not is_server(address):
             address = os.path.abspath(os.path.expanduser(address))
         token = os.environ.get("MILVUS_TOKEN", "")
@@ -101,6 +105,13 @@ class MilvusRows:
                 f"a Milvus Lite file needs Milvus Lite: {pip_install('milvus')}, or name a server"
             ) from None
 
+    @cached_property
+    def finds_within(self) -> bool:
+        """Whether it knows patterns with % at both ends, as servers do since 2.4."""
+        with self._errors_explained():
+            found = re.match(r"v?(\d+)\.(\d+)", self._client.get_server_version(timeout=TIMEOUT))
+        return found is None or (int(found[1]), int(found[2])) >= (2, 4)
+
     def about(self) -> dict[str, Any] | None:
         """What an index says of itself, which is written last; None if there is no index."""
         found = self.get("about", [IDENTITY]) if self._call("has_collection", "about") else {}
@@ -117,8 +128,10 @@ class MilvusRows:
             schema.add_field("added", self._types.INT64)
             schema.add_field("record", self._types.JSON)
             schema.add_field("vector", self._types.FLOAT_VECTOR, dim=own_width)
-            self._call("create_collection", which, schema=schema, consistency_level="Strong")
+            self._call("create_collection", which, schema=schema, consistency_level=OWN)
             self._call("create_index", which, index_params=self._index("exact"), sync=False)
+            self._call("load_collection", which, _async=True)
+        for which in get_args(Which):
             self._call("load_collection", which)
         fields = self._call("describe_collection", "images")["fields"]
         found = next(field["params"]["dim"] for field in fields if field["name"] == "vector")
@@ -133,6 +146,7 @@ class MilvusRows:
 
     def search_by(self, searching: Searching) -> None:
         for which in ("images", "texts"):
+            self._call("flush", which)
             self._call("release_collection", which)
             self._call("drop_index", which, index_name="vector")
             self._call("create_index", which, index_params=self._index(searching))
@@ -158,32 +172,36 @@ class MilvusRows:
         found: dict[str, Row] = {}
         fields = [*_FIELDS, "vector"] if vectors else _FIELDS
         for some in _chunks(keys):
-            rows = self._call("get", which, ids=some, output_fields=fields)
+            rows = self._call("get", which, ids=some, output_fields=fields, consistency_level=OWN)
             found.update({row["key"]: _row(row) for row in rows})
         return found
 
     def remove(self, which: Which, keys: Iterable[str]) -> None:
+        some: list[str] = []
         for some in _chunks(keys):
             self._call("delete", which, ids=some)
+        if some:  # of deletions a server gives no time, so that reads could miss them
+            self.count(which, others=True)
 
     def remove_texts(self, owners: Iterable[str], but: Sequence[str] = ()) -> None:
         """Remove the texts of some images, but those of some contents."""
         kept = f" and content not in {_list(but)}" if but else ""
         for some in _chunks(owners):
-            self._call("delete", "texts", filter=f"owner in {_list(some)}{kept}")
+            self.remove("texts", [row.key for row in self.scan("texts", f"owner in {_list(some)}{kept}")])
 
     def scan(self, which: Which, expression: str = "", vectors: bool = False) -> Iterator[Row]:
-        fields = [*_FIELDS, "vector"] if vectors else _FIELDS
-        walk = self._call("query_iterator", which, SCANNED_AT_ONCE, filter=expression, output_fields=fields)
-        with self._errors_explained():
-            try:
-                while batch := walk.next():
-                    yield from map(_row, batch)
-            finally:
-                walk.close()
+        """All rows by their keys, without the client's iterator, whose every step waits for what others write."""
+        asked = {"output_fields": [*_FIELDS, "vector"] if vectors else _FIELDS, "limit": SCANNED_AT_ONCE}
+        asked |= {"consistency_level": OWN, "reduce_stop_for_best": True, **self._by_key}
+        last, behind = "", f" and ({expression})" if expression else ""
+        while batch := self._call("query", which, filter=f'key > "{last}"{behind}', **asked):
+            yield from map(_row, batch)
+            last = max(row["key"] for row in batch)
 
-    def count(self, which: Which) -> int:
-        (found,) = self._call("query", which, filter="", output_fields=["count(*)"])
+    def count(self, which: Which, others: bool = False) -> int:
+        """Number of rows; with all that `others` have written by now, if asked."""
+        level = "Strong" if others else OWN
+        (found,) = self._call("query", which, filter="", output_fields=["count(*)"], consistency_level=level)
         return int(found["count(*)"])
 
     def nearest(
@@ -200,6 +218,7 @@ class MilvusRows:
             filter=expression,
             output_fields=_FIELDS,
             search_params={"metric_type": "IP", "params": params},
+            consistency_level=OWN,
         )
         return [[_row(hit["entity"], hit["distance"]) for hit in hits] for hits in found]
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.search.items import PLURAL, Kind, Order, Record, date_of
 from selhn.search.query import QueryVectors
-from selhn.search.stores.postgres_filter import Condition, sql_condition
+from selhn.search.stores.postgres_filter import Condition
 from selhn.search.stores.server import Searching, ServerStore, key_of, split_uri
 from selhn.search.stores.store import Answers, Batches, Stored
 from selhn.search.where import Filter
@@ -29,6 +29,8 @@ TIMEOUT = 30
 WIDEST_INLINE, WIDEST_HNSW = 1900, 2000
 """Numbers of a vector that fit into a page beside its record, and into a graph of pgvector."""
 SCANNED_AT_ONCE = 1000
+MOST_MEMORY = 2048
+"""MB that the server may use while it makes a graph."""
 _TABLES = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE SCHEMA {schema};
@@ -45,13 +47,14 @@ _COPY = {
     "images (key, id, content, date, captions, metadata, vector)": "text text text text text[] jsonb bytea",
     "texts (key, place, vector)": "text int4 bytea",
 }
-_DELETE = "DELETE FROM {schema}.images WHERE key = ANY(%s)"
+_DELETE = "DELETE FROM {schema}.images WHERE key = ANY(%(keys)s)"
 _NEAREST: Mapping[Kind, str] = {
-    "image": """SELECT id, captions, metadata, -(found.vector <#> %s::vector), NULL FROM {schema}.images AS found
-        WHERE {where} ORDER BY found.vector <#> %s::vector, number LIMIT %s""",
-    "text": """SELECT id, captions, metadata, -(found.vector <#> %s::vector), captions[place + 1]
-        FROM {schema}.texts AS found JOIN {schema}.images USING (key)
-        WHERE {where} ORDER BY found.vector <#> %s::vector, number, place LIMIT %s""",
+    "image": """SELECT id, captions, metadata, -(found.vector <#> %(vector)s::vector), NULL
+        FROM {schema}.images AS found WHERE {where}
+        ORDER BY found.vector <#> %(vector)s::vector, number LIMIT %(limit)s""",
+    "text": """SELECT id, captions, metadata, -(found.vector <#> %(vector)s::vector), captions[place + 1]
+        FROM {schema}.texts AS found JOIN {schema}.images USING (key) WHERE {where}
+        ORDER BY found.vector <#> %(vector)s::vector, number, place LIMIT %(limit)s""",
 }
 _ORDERS: Mapping[Order | None, str] = {
     None: "number",
@@ -103,8 +106,8 @@ class PostgresStore(ServerStore):
         weakref.finalize(self, _close, self._idle)
 
     def about(self) -> dict[str, Any] | None:
-        there = "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'selhn_index'"
-        found = self._ask(there, self.name) and self._ask("SELECT about FROM {schema}.selhn_index")
+        there = "SELECT FROM pg_tables WHERE schemaname = %(name)s AND tablename = 'selhn_index'"
+        found = self._ask(there, {"name": self.name}) and self._ask("SELECT about FROM {schema}.selhn_index")
         return found[0][0] if found else None
 
     def make(self, width: int, about: Mapping[str, Any]) -> None:
@@ -114,14 +117,17 @@ class PostgresStore(ServerStore):
             connection.execute(self._sql("INSERT INTO {schema}.selhn_index VALUES (%s)"), (self._jsonb(dict(about)),))
 
     def searching(self) -> Searching:
-        there = "SELECT FROM pg_indexes WHERE schemaname = %s AND indexname = 'images_hnsw'"
-        return "hnsw" if self._ask(there, self.name) else "exact"
+        there = "SELECT FROM pg_indexes WHERE schemaname = %(name)s AND indexname = 'images_hnsw'"
+        return "hnsw" if self._ask(there, {"name": self.name}) else "exact"
 
     def search_by(self, searching: Searching) -> None:
         if searching == "hnsw" and self.identity.width > WIDEST_HNSW:
             raise SelhnError(f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly")
+        # A graph that does not fit into memory takes several times as long.
+        room = min(MOST_MEMORY, 64 + self.count() * (4 * self.identity.width + 512) // 2**20)
         with self._connected() as connection:
             connection.execute(self._sql("DROP INDEX IF EXISTS {schema}.images_hnsw, {schema}.texts_hnsw"))
+            connection.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{room}MB",))
             for table in PLURAL.values() if searching == "hnsw" else ():
                 made = "CREATE INDEX {table}_hnsw ON {schema}.{table} USING hnsw (vector vector_ip_ops)"
                 connection.execute(self._sql(made, table=table))
@@ -130,14 +136,14 @@ class PostgresStore(ServerStore):
         written = 0
         for batch in batches:
             images, texts = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-            for item, record, image, own_texts in batch:
+            for item, record, image, own_texts, _ in batch:
                 if b"\\u0000" in record.to_line().replace(b"\\\\", b""):
                     raise SelhnError(f"{record.id!r} has a NUL character, which PostgreSQL does not keep: remove it")
                 key, known = key_of(record.id), (item.content(record), date_of(record), list(record.captions))
                 images.append((key, record.id, *known, self._jsonb(dict(record.metadata)), _packed(image)))
                 texts += [(key, place, _packed(vector)) for place, vector in enumerate(own_texts)]
             with self._connected() as connection:
-                connection.execute(self._sql(_DELETE), ([row[0] for row in images],))
+                connection.execute(self._sql(_DELETE), {"keys": [row[0] for row in images]})
                 for (table, types), rows in zip(_COPY.items(), (images, texts)):
                     sql = self._sql("COPY {schema}.{table} FROM STDIN (FORMAT BINARY)", table=table)
                     with connection.cursor().copy(sql) as copy:
@@ -150,38 +156,38 @@ class PostgresStore(ServerStore):
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
         names, vector = list(ids), "vector_send(vector)" if vectors else "NULL"
-        sql = "SELECT id, captions, metadata, content, {vector} FROM {schema}.images WHERE key = ANY(%s)"
-        rows = self._ask(sql, list(map(key_of, names)), vector=vector)
+        sql = "SELECT id, captions, metadata, content, {vector} FROM {schema}.images WHERE key = ANY(%(keys)s)"
+        rows = self._ask(sql, {"keys": list(map(key_of, names))}, vector=vector)
         found = {row[0]: Stored(_record(row), row[3], None if row[4] is None else _unpacked(row[4])) for row in rows}
         return {name: found[name] for name in names if name in found}
 
     def delete(self, ids: Sequence[str]) -> None:
         with self._connected() as connection:
-            connection.execute(self._sql(_DELETE), (list(map(key_of, ids)),))
+            connection.execute(self._sql(_DELETE), {"keys": list(map(key_of, ids))})
         self.generation += len(ids)
 
     def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
         if order not in _ORDERS:
             raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
-        condition = sql_condition(filter)
+        condition = Condition(filter)
         every = self._scan(condition, order, first if condition.exact else 0)
         records = (record for record in every if filter is None or filter(record))
         return islice(records, 0 if condition.exact else first, None)
 
     def _scan(self, condition: Condition, order: Order | None, first: int) -> Iterator[Record]:
-        sql = "SELECT id, captions, metadata FROM {schema}.images WHERE {where} ORDER BY {order} OFFSET %s"
+        sql = "SELECT id, captions, metadata FROM {schema}.images WHERE {where} ORDER BY {order} OFFSET %(first)s"
         with self._connected() as connection, connection.cursor("records") as cursor:
             cursor.itersize = SCANNED_AT_ONCE
             sql = self._sql(sql, where=condition.sql, order=_ORDERS[order])
-            yield from map(_record, cursor.execute(sql, (*condition.values, first)))
+            yield from map(_record, cursor.execute(sql, {**condition.values, "first": first}))
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        condition = sql_condition(filter)
+        condition = Condition(filter)
         if not condition.exact:
             return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
         what = "count(*)" if kind == "image" else "coalesce(sum(cardinality(captions)), 0)"
         sql = "SELECT {what} FROM {schema}.images WHERE {where}"
-        return int(self._ask(sql, *condition.values, what=what, where=condition.sql)[0][0])
+        return int(self._ask(sql, condition.values, what=what, where=condition.sql)[0][0])
 
     def state(self) -> tuple[Any, ...]:
         return self._ask("SELECT count(*), max(number) FROM {schema}.images")[0]
@@ -189,7 +195,7 @@ class PostgresStore(ServerStore):
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
         """More rows are requested until k pass the filter; where SQL can say all of it, the first k do."""
         assert queries.products is not None
-        condition = sql_condition(filter)
+        condition = Condition(filter)
         for vector in map(str, queries.products.tolist()):
             limit, exactly = k, self.found_by == "exact"
             while True:
@@ -209,7 +215,7 @@ class PostgresStore(ServerStore):
             for setting in settings.items() if self.found_by == "hnsw" else ():
                 connection.execute("SELECT set_config(%s, %s, true)", setting)
             sql = self._sql(_NEAREST[kind], where=condition.sql)
-            return connection.execute(sql, (vector, *condition.values, vector, limit)).fetchall()
+            return connection.execute(sql, {**condition.values, "vector": vector, "limit": limit}).fetchall()
 
     def _sql(self, text: str, **parts: str) -> Any:
         """SQL with the name of the schema, and other parts that are written in this file and `postgres_filter.py`."""
@@ -218,7 +224,7 @@ class PostgresStore(ServerStore):
             schema=sql.Identifier(self.name), **{name: sql.SQL(part) for name, part in parts.items()}
         )
 
-    def _ask(self, text: str, *values: Any, **parts: str) -> list[Any]:
+    def _ask(self, text: str, values: Mapping[str, Any] | None = None, **parts: str) -> list[Any]:
         with self._connected() as connection:
             return connection.execute(self._sql(text, **parts), values).fetchall()
 

@@ -6,70 +6,98 @@ comes back is filtered again with the filter itself. Metadata are `jsonb`, which
 
 import json
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
-from selhn.search.dates import read_date
+from selhn.search.dates import as_time, read_date
 from selhn.search.where import Comparison, Filter, Not, OneOf
 
 MOST_VALUES = 500
 """Of an `in`: longer lists are looked at here."""
-# A field as JSON (v), as text if it is one (t), and with a space before the time of day if it is a time.
-_OF_FIELD = """EXISTS (SELECT FROM (SELECT coalesce(metadata -> %s::text, {other}) AS v) AS a,
-LATERAL (SELECT CASE WHEN jsonb_typeof(v) = 'string' THEN (v #>> '{{}}') COLLATE "C" END AS t) AS b,
-LATERAL (SELECT CASE WHEN t ~ '^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T][0-9]{{2}}:[0-9]{{2}}'
-THEN regexp_replace(t, 'T', ' ') END AS time) AS c WHERE {test})"""
-_OTHER = {"id": "to_jsonb(id)", "date": "to_jsonb(nullif(date, ''))"}
-_SAME = "CASE WHEN time IS NULL THEN v = %s::jsonb ELSE left(time, %s) = %s END"
-_IN_LIST = "(jsonb_typeof(v) = 'array' AND v @> %s::jsonb)"
-_WHOLE = 2**30
+_TIME = "'^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}'"
+_OWN = {"id": "to_jsonb(id)", "date": "to_jsonb(nullif(date, ''))"}
 _LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
-class Condition(NamedTuple):
+@dataclass
+class Condition:
     """SQL that is true at least wherever a filter is, with its parameters."""
 
-    sql: str
-    values: tuple[Any, ...] = ()
+    filter: Filter | None
+    sql: str = "TRUE"
+    values: dict[str, Any] = field(default_factory=dict)
     exact: bool = True
     """Whether it is true nowhere else."""
 
+    def __post_init__(self) -> None:
+        if self.filter is not None:
+            self.sql = self._of(self.filter, unknown=True)
 
-def sql_condition(filter: Filter | None, unknown: bool = True) -> Condition:
-    """The condition of a filter; what SQL cannot say is `unknown`."""
-    if filter is None:
-        return Condition("TRUE")
-    if isinstance(filter, Comparison):
-        return _comparison(filter, unknown) or Condition(str(unknown).upper(), exact=False)
-    if isinstance(filter, OneOf):
-        return Condition("id = ANY(%s)", (sorted(filter.ids),))
-    if isinstance(filter, Not):
-        inner = sql_condition(filter.inner, not unknown)
-        return inner._replace(sql=f"(NOT {inner.sql})")
-    return _joined(" AND " if filter.every else " OR ", [sql_condition(one, unknown) for one in filter.filters])
+    def _of(self, filter: Filter, unknown: bool) -> str:
+        """SQL for a part of the filter; `unknown` is what it says where SQL cannot say it."""
+        if isinstance(filter, Comparison):
+            return self._comparison(filter, unknown) or self._not_exact(unknown)
+        if isinstance(filter, OneOf):
+            return f"id = ANY({self._value(sorted(filter.ids))})"
+        if isinstance(filter, Not):
+            return f"(NOT {self._of(filter.inner, not unknown)})"
+        return f"({(' AND ' if filter.every else ' OR ').join(self._of(one, unknown) for one in filter.filters)})"
 
+    def _not_exact(self, unknown: bool) -> str:
+        self.exact = False
+        return str(unknown).upper()
 
-def _joined(word: str, parts: list[Condition]) -> Condition:
-    values = tuple(value for part in parts for value in part.values)
-    return Condition(f"({word.join(part.sql for part in parts)})", values, all(part.exact for part in parts))
+    def _value(self, value: Any) -> str:
+        name = f"value{len(self.values)}"
+        self.values[name] = value
+        return f"%({name})s"
 
+    def _json(self, value: Any) -> str:
+        return f"{self._value(json.dumps(value))}::jsonb"
 
-def _comparison(one: Comparison, unknown: bool) -> Condition | None:
-    values = one.value if one.operator == "in" else (one.value,)
-    if len(values) > MOST_VALUES or not all(map(_is_plain, (one.field, *values))):
-        return None
-    if one.operator in ("=", "!=", "in"):
-        test: Condition | None = _joined(" OR ", [Condition("FALSE"), *map(_same, values)])
-    elif one.operator in ("contains", "like"):
-        test = (_contains if one.operator == "contains" else _like)(one.value)
-    else:
-        test = _ordered(one.operator, one.value, unknown)
-    if test is None:
-        return None
-    names = () if one.field in _OTHER else tuple(one.field.split("."))  # a dot looks inside another field
-    other = _OTHER.get(one.field) or "metadata" + " -> %s::text" * len(names)
-    sql = _OF_FIELD.format(other=other, test=test.sql)
-    sql = f"(NOT {sql})" if one.operator == "!=" else sql
-    return Condition(sql, (one.field, *names, *test.values), test.exact)
+    def _comparison(self, one: Comparison, unknown: bool) -> str | None:
+        values = one.value if one.operator == "in" else (one.value,)
+        has_set = one.operator == "like" and "[" in str(one.value)  # which LIKE does not know
+        if has_set or len(values) > MOST_VALUES or not all(map(_is_plain, (one.field, *values))):
+            return None
+        found = f"metadata -> {self._value(one.field)}::text"
+        if one.field in _OWN:
+            found = f"coalesce({found}, {_OWN[one.field]})"
+        elif "." in one.field:  # a dot looks inside another field
+            inner = " -> ".join(f"{self._value(name)}::text" for name in one.field.split("."))
+            found = f"coalesce({found}, metadata -> {inner})"
+        found, text = f"({found})", f"""(({found}) #>> '{{}}') COLLATE "C\""""
+        tests = []
+        for value in values:
+            by_type = self._tests(one.operator, found, text, value, unknown)
+            cases = " ".join(f"WHEN '{kind}' THEN {test}" for kind, test in by_type.items())
+            tests.append(f"CASE jsonb_typeof({found}) {cases} ELSE FALSE END")
+        return f"({'NOT ' * (one.operator == '!=')}({' OR '.join(tests) or 'FALSE'}))"
+
+    def _tests(self, operator: str, found: str, text: str, value: Any, unknown: bool) -> dict[str, str]:
+        """For each type of JSON that a field may have, whether it passes; other types do not."""
+        if operator == "like":
+            return {"string": f"{text} LIKE {self._value(str(value).translate(_LIKE))}"}
+        if operator == "contains":
+            within = {"string": f"strpos({text}, {self._value(value)}) > 0"} if isinstance(value, str) else {}
+            return {"array": f"{found} @> {self._json(value)}", **within}
+        sign = "=" if operator in ("=", "!=", "in") else operator  # which are ours, and SQL's
+        date, tests = read_date(value), {"string": "FALSE"}
+        if isinstance(value, str):
+            tests["string"] = f"{text} {sign} {self._value(value)}"
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            tests["number"] = f"{found} {sign} {self._json(value)}"
+        elif sign == "=":
+            tests["null" if value is None else "boolean"] = f"{found} = {self._json(value)}"
+        if date is not None:
+            time = f"left(regexp_replace({text}, 'T', ' '), {len(date)}) {sign} {self._value(date)}"
+        elif sign != "=":  # a time is compared with no date, which is an error that the filter tells
+            time = self._not_exact(unknown)
+        elif as_time(value) is not None:
+            time = f"regexp_replace({text}, 'T', ' ') = {self._value(value)}"
+        else:
+            return tests
+        return {**tests, "string": f"CASE WHEN {text} ~ {_TIME} THEN {time} ELSE {tests['string']} END"}
 
 
 def _is_plain(value: Any) -> bool:
@@ -77,33 +105,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, str):
         return "\0" not in value and not any("\ud800" <= sign <= "\udfff" for sign in value)
     return value is None or (isinstance(value, int | float) and math.isfinite(value))
-
-
-def _same(value: Any) -> Condition:
-    known, text = read_date(value), value if isinstance(value, str) else None
-    return Condition(_SAME, (json.dumps(value), len(known) if known else _WHOLE, known or text))
-
-
-def _ordered(sign: str, value: Any, unknown: bool) -> Condition:
-    """The sign is one of our own. A time that is compared with no date is an error, which is for the filter to say."""
-    if isinstance(value, str):
-        plain = Condition(f"t {sign} %s", (value,))
-    elif isinstance(value, bool | None):
-        plain = Condition("FALSE")
-    else:
-        plain = Condition(f"(jsonb_typeof(v) = 'number' AND v {sign} %s::jsonb)", (json.dumps(value),))
-    known = read_date(value)
-    if known is None:
-        return Condition(f"CASE WHEN time IS NULL THEN {plain.sql} ELSE %s END", (*plain.values, unknown), False)
-    time = f"CASE WHEN time IS NULL THEN {plain.sql} ELSE left(time, %s) {sign} %s END"
-    return Condition(time, (*plain.values, len(known), known))
-
-
-def _contains(value: Any) -> Condition:
-    element = Condition(_IN_LIST, (json.dumps(value),))
-    return _joined(" OR ", [Condition("strpos(t, %s) > 0", (value,)), element]) if isinstance(value, str) else element
-
-
-def _like(pattern: Any) -> Condition | None:
-    """None for [a-z], which LIKE does not know."""
-    return None if "[" in str(pattern) else Condition("t LIKE %s", (str(pattern).translate(_LIKE),))

@@ -88,7 +88,7 @@ class Segment:
 
     @classmethod
     def of(cls, items: Iterable[Encoded], precision: StoredPrecision) -> "Segment":
-        _, records, images, texts = zip(*items)
+        _, records, images, texts, _ = zip(*items)
         owners = torch.arange(len(records)).repeat_interleave(torch.tensor(list(map(len, texts))))
         together: dict[Kind, Tensor] = {"image": torch.stack(images), "text": torch.cat(texts)}
         vectors = {kind: Vectors.of(own, precision) for kind, own in together.items()}

@@ -60,7 +60,7 @@ class ServerStore(Store):
                 f"reads {VERSION}: install another selhn, or choose another #NAME"
             )
         store.identity = Identity(**{name: content[name] for name in IDENTITY_FIELDS})
-        store.found_by = store.searching()
+        store.refresh()
         return store
 
     @classmethod

@@ -85,6 +85,8 @@ class Encoded(NamedTuple):
     record: Record
     image: Float[Tensor, " d"]
     texts: Float[Tensor, "t d"]
+    replaces: bool = False
+    """Whether there is an item of this id."""
 
 
 Batches: TypeAlias = Iterable[Sequence[Encoded]]
@@ -138,7 +140,8 @@ class Store(ABC):
                 some, records = zip(*chosen.values())
                 images, texts = encode_items(model, some, records, self.identity.width)
                 own_texts = texts.split([len(record.captions) for record in records])
-                yield [Encoded(*one) for one in zip(some, records, images, own_texts)]
+                replaces = (record.id in there for record in records)
+                yield [Encoded(*one) for one in zip(some, records, images, own_texts, replaces)]
 
     @abstractmethod
     def put(self, batches: Batches) -> int:

@@ -1,0 +1,146 @@
+"""Ten best images among many: the same index in a folder, in Milvus and in PostgreSQL, beside plain torch, in one run.
+
+    python benchmarks/stores.py                                  10,000 x 512, what can be started here
+    unshare --net sh -c 'ip link set lo up && exec taskset -c 0 python benchmarks/stores.py --sizes 100000'
+
+Servers are started and ended as tests do (`tests/servers.py`); that of Milvus only where there is nothing but
+loopback. The vectors are those of `search.py`. Plain torch is `(images @ query).topk(10)` in memory, measured in turn
+with each; it also says which ten are right. A query is an item (`like=`), whose vector is looked up first.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import search
+import torch
+from report import environment, save, table
+from torch.nn.functional import normalize
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from servers import Milvus, Postgres, servers_of
+
+from selhn.models import create_model
+from selhn.search import Index, Item, Query
+from selhn.text import Vocabulary
+
+WIDTH, K, BATCH, REPEATS = 512, 10, 64, 5
+MOST_OF_LITE = 10_000
+POSTGRES = ("shared_buffers=1GB", "max_parallel_workers_per_gather=0", "max_parallel_maintenance_workers=0")
+HEAD = [
+    "store",
+    "search",
+    "written, s",
+    "built, s",
+    "one, ms",
+    "/ torch",
+    "half, ms",
+    "1 %, ms",
+    "of 64, ms",
+    "/ torch",
+]
+HEAD += ["recall@10", "memory, MiB", "disk, MiB"]
+
+
+def memory(processes: list[int]) -> float:
+    """MiB of these processes, what they share divided among them."""
+    found = 0
+    for process in processes:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        found += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return found / 1024
+
+
+def disk(folder: Path) -> float:
+    """MiB of the files in a folder."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 2**20
+
+
+def measure(store: str, path: str, folder: Path, processes, vectors: torch.Tensor, model) -> list[list[str]]:
+    """Rows of the table for one store: exact, and by a graph."""
+    size, rows, before = len(vectors), torch.randperm(len(vectors))[:BATCH].tolist(), memory(processes())
+    start = time.perf_counter()
+    index = Index.create(model, path)
+    index.add(Item(str(row), vector=vector, metadata={"row": row}) for row, vector in enumerate(vectors))
+    written, told = time.perf_counter() - start, []
+    queries = [Query(like=str(row)) for row in rows]
+    asked = vectors[rows]
+    truth = (asked @ vectors.T).topk(K + 1).indices.tolist()
+    right = [{str(other) for other in own if other != row} for row, own in zip(rows, truth)]
+    half, few = ({"row": {"<": size // part}} for part in (2, 100))
+    for kind in ("exact", "hnsw"):
+        start = time.perf_counter()
+        index.approximate(kind)
+        built = time.perf_counter() - start
+        found = index.search_many(queries, K)
+        recall = sum(len({hit.id for hit in hits} & own) for hits, own in zip(found, right)) / (K * BATCH)
+        plain, one, in_half, in_few = search.median_ms(
+            lambda: (vectors @ asked[0]).topk(K),
+            lambda: index.search(queries[0], K),
+            lambda: index.search(queries[0], K, where=half),
+            lambda: index.search(queries[0], K, where=few),
+            repeats=REPEATS,
+        )
+        plain_all, all_ = search.median_ms(
+            lambda: (asked @ vectors.T).topk(K), lambda: index.search_many(queries, K), repeats=2
+        )
+        times = [
+            f"{written:.0f}",
+            f"{built:.0f}",
+            f"{one:.1f}",
+            f"{one / plain:.2f}",
+            f"{in_half:.1f}",
+            f"{in_few:.1f}",
+        ]
+        times += [f"{all_ / BATCH:.2f}", f"{all_ / plain_all:.2f}", f"{recall:.3f}"]
+        told.append([store, kind, *times, f"{memory(processes()) - before:,.0f}", f"{disk(folder):,.0f}"])
+        print(told[-1], flush=True)
+    return told
+
+
+def main() -> None:
+    """Measure and save."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000])
+    parser.add_argument("--stores", nargs="+", default=["folder", "Milvus Lite", "PostgreSQL", "Milvus"])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH).eval()
+    text, path = f"# The same index at several places: ten best of many, d = {WIDTH}\n\n{environment()}\n", None
+    for size in args.sizes:
+        rows, vectors = [], normalize(search.clustered(size)[:, :WIDTH], dim=1)
+        for store in args.stores:
+            if store == "Milvus Lite" and size > MOST_OF_LITE:
+                continue
+            with ExitStack() as opened, tempfile.TemporaryDirectory(prefix="selhn") as name:
+                folder = Path(name)
+                try:
+                    place, processes = started(store, folder, opened)
+                except pytest.skip.Exception as missing:
+                    print(f"{store}: {missing}")
+                    continue
+                rows += measure(store, place, folder, processes, vectors, model)
+            path = save("stores-cpu", f"{text}\n## {size:,} images\n\n{table(HEAD, rows)}\n")
+        text += f"\n## {size:,} images\n\n{table(HEAD, rows)}\n"
+    print(f"\n{text}\nwritten to {path}")
+
+
+def started(store: str, folder: Path, opened: ExitStack):
+    """Where the index is to be, and what gives the processes that hold it."""
+    if store in ("folder", "Milvus Lite"):
+        return str(folder / ("vectors.db" if store == "Milvus Lite" else "vectors.index")), lambda: servers_of(None)
+    if store == "Milvus":
+        server = Milvus(folder)
+    else:
+        server = Postgres(folder, *(part for setting in POSTGRES for part in ("-c", setting)))
+    opened.callback(server.stop)
+    return server.uri() if store == "PostgreSQL" else server.uri, lambda: servers_of(server.process.pid)
+
+
+if __name__ == "__main__":
+    main()

@@ -117,7 +117,7 @@ def main() -> None:
         for store in args.stores:
             if store == "Milvus Lite" and size > MOST_OF_LITE:
                 continue
-            with ExitStack() as opened, tempfile.TemporaryDirectory(prefix="selhn") as name:
+            with tempfile.TemporaryDirectory(prefix="selhn") as name, ExitStack() as opened:
                 folder = Path(name)
                 try:
                     place, processes = started(store, folder, opened)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -64,18 +64,28 @@ class Postgres:
 
 
 @contextmanager
-def postgres(mount=None):
-    """A server; if `mount` is a size, on a disk of that size."""
+def postgres():
     # Not below pytest's folder, which other users may not enter; the path of a socket must be short too.
-    with tempfile.TemporaryDirectory(prefix="selhn") as folder, ExitStack() as stack:
-        if mount:
-            command = ["mount", "-t", "tmpfs", "-o", f"size={mount}", "selhn", folder]
-            if subprocess.run(command, capture_output=True).returncode:
-                pytest.skip("a small disk cannot be mounted here")
-            stack.callback(subprocess.run, ["umount", folder], check=True)
-        server = Postgres(Path(folder), *(["--wal-segsize", "1"] if mount else []))
-        stack.callback(server.stop)
-        yield server
+    with tempfile.TemporaryDirectory(prefix="selhn") as folder:
+        server = Postgres(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def small_disk(user, size):
+    """A folder of a user on a disk of its own."""
+    with tempfile.TemporaryDirectory(prefix="selhn") as folder:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "selhn", folder]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("only root can mount a small disk, and not everywhere")
+        try:
+            shutil.chown(folder, **user)
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 class Milvus:

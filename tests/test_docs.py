@@ -116,7 +116,7 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         ("2026-11-15-search-cpu.md", ["191.9", "16.62", "15.6", "5.97", "0.998", "447", "436", "404"]),
         ("2026-11-15-search-cpu.md", ["298.6", "20.47", "10.8", "3.74", "709"]),
         ("2026-11-15-search-cuda.md", ["2.65", "6.83"]),
-        ("2026-11-15-milvus-cpu.md", ["3.6", "16,320", "1,715"]),
+        ("2026-11-16-stores-cpu.md", ["58.5", "297.2", "1564.0", "145.78", "0.984", "21.5", "1,405", "585.6", "21.0"]),
     ]:
         measured = (folder / file).read_text()
         for number in numbers:

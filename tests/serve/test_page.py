@@ -24,6 +24,7 @@ def server(start_server):
 def test_it_begins_with_what_there_is(page):
     assert page.title() == "Tiny pictures · selhn"
     assert page.locator("h1").inner_text() == "Tiny pictures"
+    playwright.expect(page.locator(".card")).to_have_count(NUMBER)
     assert captions(page) == WORDS[:NUMBER][::-1], "the newest first"
     assert page.locator(".card .score").count() == 0
     playwright.expect(page.locator("#status")).to_contain_text("12 pictures")

@@ -57,7 +57,9 @@ def test_losses(together):
     assert len(made) > 0.6 * len(ranks_program.CASES)
     for name, loss in made.items():
         truth = ranks_program.alone(loss, steps=steps)
-        torch.testing.assert_close(found[name], truth, rtol=1e-10, atol=1e-10, msg=name)
+        # The slope of a logarithm near 0 makes more of what the order of sums changes.
+        near = 1e-8 if name.startswith("bce") else 1e-10
+        torch.testing.assert_close(found[name], truth, rtol=near, atol=near, msg=name)
     for name in ("selhn", "infonce"):
         truth = ranks_program.alone(made[name].float(), torch.float32)
         torch.testing.assert_close(found[f"{name} float32"], truth, rtol=1e-4, atol=1e-5, msg=name)

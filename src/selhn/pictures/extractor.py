@@ -35,7 +35,7 @@ class Prepared:
     pixels: Float[Tensor, "3 H W"]
     boxes: Float[Tensor, "M 4"]
     map: Float[Tensor, "C h w"] | None = None
-    """Of the backbone, if it has been computed already; then there are no pixels any more."""
+    """Of the backbone, if it has been computed already; the pixels are dropped then."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def test_a_loss_is_judged_as_its_run_takes_it(tmp_path):
     assert diagnose(a_run(tmp_path / "mining", warming, "loss=ncr", "loss.warmup_epochs=0"))[0].kind == "stalled"
 
 
-def test_a_real_run_and_its_probe(tmp_path):
+def test_a_real_run_and_its_probe(small_dev_and_test, tmp_path):
     settings = ["data.images=100", "epochs=2", "batch_size=64", "model.dim=16", "device=cpu"]
     run_config(override(get_recipe("rvse_selhn_world"), settings), tmp_path / "run", quiet=True)
     verdict, log, plateau, _ = diagnose(tmp_path / "run")

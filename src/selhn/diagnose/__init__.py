@@ -6,7 +6,6 @@ from selhn.diagnose.logs import Log, from_rows
 from selhn.diagnose.plots import attention_figure, training_figure, verdict_figure
 from selhn.diagnose.probe import (
     Norms,
-    Probe,
     gradient_norms,
     parameter_norms,
     probe_embeddings,
@@ -16,8 +15,9 @@ from selhn.diagnose.probe import (
 )
 from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus, watched_plateau
 from selhn.diagnose.verdict import Verdict, judge
+from selhn.diagnose.watch import Probe, Watch
 
-__all__ = ["Diagnosis", "Log", "Norms", "Plateau", "Probe", "StallAlarm", "Verdict", "attention_figure"]
+__all__ = ["Diagnosis", "Log", "Norms", "Plateau", "Probe", "StallAlarm", "Verdict", "Watch", "attention_figure"]
 __all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "judge", "make_alarm"]
 __all__ += ["parameter_norms", "patience", "plateaus", "probe_embeddings", "probe_scores", "probe_split"]
 __all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure", "watched_plateau"]

@@ -79,7 +79,7 @@ def _of_run(run: RunFolder, config: Mapping[str, Any], column: str | None) -> Di
     if value is not None and log.loss_name == "loss" and loss.reduction == "sum":
         ways = [Plateau(2 * batch * value, f"{value:.4g} for each of {2 * batch} anchors")]
     elif value is not None and log.loss_name in ("loss", "loss_per_anchor"):
-        ways = [Plateau(value, f"{value:.4g} an anchor")]
+        ways = [Plateau(value, f"{value:.4g} per anchor")]
     epsilon, patience = alarm.epsilon, alarm.patience
     verdict = judge(log, ways, epsilon=epsilon, patience=patience, mines=loss.mines, remedy=alarm.remedy)
     return Diagnosis(verdict, log, ways[0].value if ways else None, epsilon)

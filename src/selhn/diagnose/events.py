@@ -53,7 +53,7 @@ def _messages(message: bytes, number: int) -> list[bytes]:
 
 
 def _number(parts: Mapping[int, int | bytes]) -> float | None:
-    """The number of a value, or of a tensor with one: field 1 its type, 4 the raw bytes, 5 floats, 6 doubles."""
+    """The number of a value, or of a tensor: field 1 its type, 4 the raw bytes, 5 floats, 6 doubles."""
     code, raw = "<f", parts.get(2)
     if raw is None and isinstance(tensor := parts.get(8), bytes):
         parts = dict(_fields(tensor))

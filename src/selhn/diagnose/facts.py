@@ -14,13 +14,13 @@ NEAR = 0.02
 STEADY = 0.01
 """A loss that is stuck changes from row to row by less than this share of it; one that learns, by more."""
 LEAVES = 0.9985
-"""Share of its plateau below which a loss does not stay there: stuck scores never separate, and do not get below."""
+"""Share of its plateau below which a loss is not stuck: stuck scores never get below."""
 FAR = 0.1
 FURTHEST = 1.8
 """Training with hard negatives starts at most so many times above its plateau: a loss that fell by less may not have
 come below one."""
 BELOW = 0.75
-"""Share of its plateau below which a loss has learnt: near it scores are equal, and all the fall above it is theirs."""
+"""Share of its plateau below which a loss has learnt: all the fall above it is of equal scores."""
 GAIN = 100.0
 """Points of RSUM on dev that are more than luck, if RSUM is also half as much again as it was."""
 LONG = 3 * PATIENCE
@@ -86,12 +86,13 @@ class Facts:
         rsums = [value for _, value in log.dev]
         self.rsum_rises = len(rsums) > 1 and rsums[-1] > max(1.5 * rsums[0], rsums[0] + GAIN)
         self.floor = self._floor([way.value for way in given if way is not None])
-        # What shows that it learns: positives that win, or if that was not logged, RSUM or a loss below its plateau.
+        # What shows that it learns: positives that win, or if that was not logged, RSUM or a loss below its
+        # plateau.
         by_loss = self.rsum_rises or self.last < BELOW * self.floor
         self.has_learnt = by_loss if self.ahead is None else self.ahead > epsilon
 
     def _floor(self, values: list[float]) -> float:
-        """The lowest plateau towards which the loss may have fallen; if none is known, as far below as one can be."""
+        """The lowest plateau that the loss may have fallen to; if none is known, as low as one can be."""
         above = [value for value in values if self.first / FURTHEST < value < (1 + FAR) * self.first]
         return min([*above, self.first]) if above else self.first / FURTHEST
 
@@ -126,7 +127,7 @@ def _still(log: Log, plateau: Plateau | None, epsilon: float, patience: int) -> 
 
 
 def _sits(log: Log, plateau: Plateau, patience: int) -> bool:
-    """Whether a loss, if it is all that is known, sits on a plateau rather than passing or hovering about it."""
+    """Whether a loss, if it is all that is known, sits on a plateau rather than passing it."""
     last = log.loss[log.steps >= log.steps[-1] - patience]
     if last[-max(1, len(last) // 3) :].mean() < LEAVES * plateau.value:
         return False  # it is on its way down

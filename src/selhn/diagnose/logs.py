@@ -122,7 +122,7 @@ class _Table:
             raise SelhnError(f"{source} has more than {MOST_ROWS:,} rows: keep every tenth")
         self.names = list(dict.fromkeys(name for row in self.rows for name in row))
         self.plain: dict[str, list[str]] = {}
-        """Names however they are written: `train/loss` is `train_loss`, and so is `a run - train/loss` (wandb)."""
+        """Names however they are written: `train/loss` and `a run - train/loss` (wandb) are `train_loss`."""
         for name in self.names:
             self.plain.setdefault(re.sub(r"[/. -]", "_", name.lower().rpartition(" - ")[2]), []).append(name)
 

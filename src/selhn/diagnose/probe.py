@@ -1,10 +1,7 @@
 """What a step of training says about its scores, embeddings and gradients, and a probe of it for any loop."""
 
-import json
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -13,98 +10,16 @@ from torch import Tensor, nn
 
 from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
-from selhn.base.names import require_type
 from selhn.base.types import Products
 from selhn.data import Split, image_blocks
-from selhn.diagnose.stall import StallAlarm
 from selhn.eval.encoded import side_rows
 from selhn.kernels import AnchorStatistics, Terms, dense_statistics, tiled_statistics
-from selhn.losses.checks import check_square
 from selhn.models import AbstractMatcher, in_eval_mode
 
 Row = dict[str, float]
 Norms: TypeAlias = Mapping[nn.Parameter, Float[Tensor, ""]]
 """The norm of every gradient there is."""
 TINY = 1e-12
-
-
-class Probe:
-    """Measures every few steps of a loop that is not ours; two lines attach it.
-
-        probe = Probe(model, "probe.jsonl")
-        ...
-            loss.backward()
-            probe(scores, loss=loss, image_ids=image_ids, images=image_emb, texts=text_emb)
-            optimizer.step()
-
-    Call it after the backward pass and before the gradients are cleared. Only `scores[image, text]` is required,
-    with pairs on the diagonal. `rows` has what was measured; the file has a line of JSON per row, which
-    `selhn diagnose` reads if `loss` is given too.
-
-    Args:
-        model: whose gradients are measured, one number per module that has weights of its own.
-        path: a file, overwritten; None keeps the rows in memory only. Its folder is made if there is none.
-        epsilon: the delta_s above which an anchor counts as separated, as in `TripletSelHN`.
-        every: steps from one measurement to the next; a call between two costs nothing.
-    """
-
-    def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
-        require_type("model", model, nn.Module, 'the model comes first: Probe(model, "probe.jsonl")')
-        if every < 1:
-            raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
-        self.watched = {
-            name or type(model).__name__: part
-            for name, part in model.named_modules()
-            if any(True for _ in part.parameters(recurse=False))
-        }
-        self.epsilon = epsilon
-        self.every = every
-        self.step = 0
-        """Calls so far: the number of the step."""
-        self.rows: list[Row] = []
-        self.alarm = StallAlarm(None, epsilon)
-        """Warns in the loop; `alarm.said` has the sentence for as long as it holds."""
-        self.path = None if path is None else Path(path)
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("")
-
-    def __call__(
-        self,
-        scores: Float[Tensor, "*K B B"],
-        *,
-        loss: Float[Tensor, ""] | float | None = None,
-        image_ids: Int[Tensor, " B"] | Sequence[int] | None = None,
-        images: Float[Tensor, "B d"] | None = None,
-        texts: Float[Tensor, "B d"] | None = None,
-    ) -> Row | None:
-        """One step of the loop; its numbers if this step is measured, else None.
-
-        `images` and `texts` are the embeddings whose products the scores are. If their gradients were kept
-        (`image_emb.retain_grad()` before the backward pass), these are measured too.
-        """
-        check_square(scores)
-        self.step += 1
-        if (self.step - 1) % self.every:
-            return None
-        ids = None if image_ids is None else torch.as_tensor(image_ids, device=scores.device)
-        numbers = probe_scores(scores, ids, self.epsilon)
-        if loss is not None:
-            numbers = {"loss": torch.as_tensor(loss, device=scores.device).detach(), **numbers}
-        if ids is not None:
-            numbers["false_negatives"] = false_negatives(scores, ids)
-        if images is not None and texts is not None:
-            numbers |= probe_embeddings(images, texts, ids)
-        numbers |= gradient_norms(self.watched)
-        row: Row = {"step": self.step, **read_numbers(numbers)}
-        self.rows.append(row)
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        said = self.alarm.update(self.step, {name: row[name] for name in ("delta_s", "spread")})
-        if said:
-            warnings.warn(said, stacklevel=2)
-        return row
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ NEW_SHARE = 0.05
 PATIENCE = 250
 """Steps without a break after which standing still is a stall."""
 NEAR = 0.05
-"""How far from its plateau a loss that sits there may be, as a share of it; epsilon is that share of the margin."""
+"""How far from its plateau a stalled loss may be, as a share; epsilon is that share of the margin."""
 GROWTH, FLOOR = 3.0, 1e-4
 """Scores spread once they spread that many times as far as they did; below the floor they only tremble."""
 MARGIN = 0.2
@@ -30,8 +30,9 @@ class StallAlarm:
 
     A stall is, without a break for `patience` steps: loss per anchor within 5 % of the plateau, delta_s below
     epsilon, and scores that do not spread. The first says that a negative scores like the positive for every
-    anchor, the second that the hardest one does, the third that it is not getting better. All three are running
-    means, since single batches differ by more than a stall does. A number that a row does not have is ignored.
+    anchor, the second that the hardest one does, the third that it is not getting better. All three are
+    running means, since single batches differ by more than a stall does. A number that a row does not have is
+    ignored.
     """
 
     plateau: float | None
@@ -119,12 +120,12 @@ def make_alarm(loss: Callable[..., Tensor], steps_per_epoch: int) -> StallAlarm 
 
 
 def watched_plateau(loss: AbstractLoss, batch: int) -> float | None:
-    """The plateau that the alarm watches: None for SelHN, whose average falls below it while nothing is mined."""
+    """The plateau that the alarm watches: None for SelHN, whose average falls below it unmined."""
     return None if isinstance(loss, TripletSelHN) else loss.plateau(batch)
 
 
 def patience(loss: AbstractLoss, steps_per_epoch: int) -> int:
-    """Steps a loss may stand still: one that averages over negatives leaves its plateau, but may take epochs."""
+    """Steps a loss may stand still: one that averages over negatives may take epochs to leave."""
     return PATIENCE if loss.mines else max(PATIENCE, 4 * steps_per_epoch)
 
 
@@ -155,12 +156,12 @@ def plateaus(margin: float | None = None, batch: int | None = None, reduction: s
         raise SelhnError(f"batch must be at least 2, got {batch}: it is the number of pairs in a step")
     margin = margin or MARGIN
     if reduction != "sum":
-        yield Plateau(margin, f"the margin, {margin:g} an anchor")
+        yield Plateau(margin, f"the margin, {margin:g} per anchor")
         yield Plateau(2 * margin, f"2 x margin, {margin:g} for each direction")
     if reduction != "mean":
         sizes = (batch,) if batch else BATCHES
         for anchors in dict.fromkeys(directions * size for directions in (2, 1) for size in sizes):
-            words = f"{anchors} x margin, {margin:g} an anchor, summed over {anchors} anchors"
+            words = f"{anchors} x margin, {margin:g} per anchor, summed over {anchors} anchors"
             if not batch:
                 words += f" (a batch of {anchors // 2}, or one direction of {anchors})"
             yield Plateau(anchors * margin, words, guessed=batch is None)

@@ -26,7 +26,7 @@ ENOUGH_ROWS = 8
 MOST_SKIPPED = 0.1
 """Share of rows without a finite loss that a run survives: steps that a gradient scaler left out."""
 MANY_ROWS = 100_000
-TOLD_APART = 0.04
+SEPARATED = 0.04
 """Runs that learn have at least this delta_s in the end."""
 RISEN = 1.05
 """How far above its lowest a loss may end, as a share of it, and still be said to have fallen."""
@@ -55,6 +55,11 @@ class Verdict:
         lines = [f"{self.title}: {self.why}.", *(f"  - {one}" for one in self.evidence)]
         return "\n".join([*lines, f"What helps: {self.remedy}."] if self.kind != "healthy" else lines)
 
+    @property
+    def row(self) -> dict[str, str]:
+        """A row of a table."""
+        return {"verdict": self.title, "why": self.why, "what helps": self.remedy}
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -80,10 +85,10 @@ def judge(
 ) -> Verdict:
     """The verdict on a log: that of the first of `RULES` that holds.
 
-    `plateaus` are the values at which its loss may sit: several if the loss is not known, of which the one that
-    fits counts, and none if the log has delta_s and the spread of the scores. `patience` is how long the loss may
-    stand still; `mines` says whether it looks at the hardest negatives only, so that scores that draw together are
-    not separated again; `remedy` says what helps against that.
+    `plateaus` are the values at which its loss may sit: several if the loss is not known, of which the one
+    that fits counts, and none if the log has delta_s and the spread of the scores. `patience` is how long the
+    loss may stand still; `mines` says whether it looks at the hardest negatives only, so that scores that
+    draw together are not separated again; `remedy` says what helps against that.
     """
     log = log.thinned(MANY_ROWS)
     finite = np.isfinite(log.loss)
@@ -113,23 +118,23 @@ def _on_a_plateau(facts: Facts) -> Finding | None:
     return Finding(why, facts.at_end(still), still.since, facts.remedy)
 
 
-def _hardly_told_apart(facts: Facts) -> Finding | None:
+def _hardly_separated(facts: Facts) -> Finding | None:
     """The hardest negatives are still near the positives, on no plateau or on the last steps away from one.
 
     SelHN can be there: an average that falls while most anchors never get to mine.
     """
     gaps, log = facts.gaps, facts.log
-    if gaps is None or not facts.is_long or not ends(gaps)[1] < TOLD_APART or facts.spreads:
+    if gaps is None or not facts.is_long or not ends(gaps)[1] < SEPARATED or facts.spreads:
         return None
     there = np.isfinite(gaps)
     means = smoothed(gaps[there])
-    below = np.flatnonzero(means < TOLD_APART)
+    below = np.flatnonzero(means < SEPARATED)
     if not len(below):  # scores that jump: their mean is low only by where the last tenth begins
         return None
-    above = np.flatnonzero(means[: below[-1]] >= TOLD_APART)  # it may be leaving with its last steps
+    above = np.flatnonzero(means[: below[-1]] >= SEPARATED)  # it may be leaving with its last steps
     since = log.steps[there][above[-1] + 1 if len(above) else 0]
-    why = f"positives and their hardest negatives are still hardly told apart at {log.when(log.steps[-1])}"
-    return Finding(why, facts.at_end(facts.likely or Still(None, TOLD_APART)), since, facts.remedy)
+    why = f"positives and their hardest negatives are still hardly separated at {log.when(log.steps[-1])}"
+    return Finding(why, facts.at_end(facts.likely or Still(None, SEPARATED)), since, facts.remedy)
 
 
 def _blown_up(facts: Facts) -> Finding | None:
@@ -163,7 +168,7 @@ def _flat(facts: Facts) -> Finding | None:
 
 
 def _does_not_fall(facts: Facts) -> Finding | None:
-    """A loss that stays above its plateau, or on no side of it, or where no plateau is known, where it began."""
+    """A loss that stays above its plateau, or if no plateau is known, where it began."""
     likely = facts.likely
     if facts.has_learnt or facts.rsum_rises or facts.sinks or not facts.is_long:
         return None
@@ -197,8 +202,8 @@ def _overfitting(facts: Facts) -> Finding | None:
     at_best = facts.smooth[int((log.steps <= steps[best]).sum()) - 1]
     if len(later) < 3 or facts.smooth[-1] >= at_best:
         return None
-    # The mean of what came after the best, against how much evaluations differ: one bad one decides nothing. If it
-    # improved again in the end, that counts.
+    # The mean of what came after the best, against how much evaluations differ: one bad one decides nothing.
+    # If it improved again in the end, that counts.
     noise = 2 * np.median(np.abs(np.diff(later)))
     fall = means[first] - max(sign * later[len(later) // 2 :].mean(), means[-1] if size > 1 else -np.inf)
     if fall < max((0.05 if size == 1 else 0.04) * abs(means[first]), noise / size**0.5):
@@ -228,7 +233,7 @@ def _rising(facts: Facts) -> Finding | None:
 
 
 def _not_learnt(facts: Facts) -> Finding | None:
-    """Nothing shows that it learns: early in a run that is so of all, and a loss may fall *towards* its plateau."""
+    """Nothing shows that it learns, as early in every run; a loss may fall *towards* its plateau."""
     if facts.has_learnt:
         return None
     evidence, remedy = (facts.course, *facts.others), REMEDIES["unclear"]
@@ -271,7 +276,7 @@ def _healthy(facts: Facts) -> Finding:
 
 RULES: Sequence[tuple[Kind, Callable[[Facts], Finding | None]]] = (
     ("stalled", _on_a_plateau),
-    ("stalled", _hardly_told_apart),
+    ("stalled", _hardly_separated),
     ("diverging", _blown_up),
     ("collapsing", _collapsing),
     ("unclear", _flat),

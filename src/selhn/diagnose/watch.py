@@ -1,0 +1,175 @@
+"""The stall alarm and the probe for loops that are not ours: one line per step."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from selhn.base.errors import SelhnError, warn
+from selhn.base.names import require_type
+from selhn.base.ranks import Ranks
+from selhn.base.types import Products
+from selhn.diagnose.logs import from_rows
+from selhn.diagnose.probe import Row, false_negatives, gradient_norms, probe_embeddings, probe_scores, read_numbers
+from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm, watched_plateau
+from selhn.diagnose.verdict import Verdict, judge
+from selhn.losses import AbstractLoss, create_loss
+from selhn.losses.checks import check_square
+
+Ids = Int[Tensor, " B"] | Sequence[int] | None
+Numbers = dict[str, Float[Tensor, ""]]
+
+
+class Watch:
+    """Looks at the scores of every few steps, and warns when training stalls and when it continues.
+
+        watch = Watch()
+        ...
+            watch(scores, loss)
+
+    `rows` has what was measured, and `verdict()` is what `selhn diagnose` says about them. With several
+    processes only the first one watches, over its own pairs.
+
+    Args:
+        loss: the loss of selhn that is trained with, or its name: its plateau and its patience are then known.
+            Without it the scores alone decide, as they can for any loss that mines the hardest negative.
+        every: steps from one look to the next; a call between two costs nothing.
+        steps_per_epoch: a loss of all negatives may stay on its plateau for four epochs before it counts as stalled.
+        trackers: objects whose `alert(title=, text=)` is called too, such as a run of Weights & Biases.
+    """
+
+    def __init__(
+        self,
+        loss: AbstractLoss | str | None = None,
+        *,
+        every: int = 10,
+        steps_per_epoch: int = 0,
+        trackers: Iterable[Any] = (),
+    ):
+        if every < 1:
+            raise SelhnError(f"every must be at least 1, got {every}: 1 measures every step")
+        self.loss = create_loss(loss) if isinstance(loss, str) else loss
+        alarm = None if self.loss is None else make_alarm(self.loss, steps_per_epoch)
+        self.epsilon = epsilon_of(self.loss)
+        self.alarm = StallAlarm(None) if alarm is None else alarm
+        """Warns in the loop; `alarm.said` has the sentence for as long as it holds."""
+        self.every, self.trackers = every, list(trackers)
+        self.step = 0
+        """Calls so far: the number of the step."""
+        self.rows: list[Row] = []
+        self.said: dict[int, str] = {}
+        """Every sentence so far, by its step."""
+
+    def __call__(
+        self, scores: Float[Tensor, "*K B B"] | Products, loss: Tensor | float | None = None, image_ids: Ids = None
+    ) -> Row | None:
+        """One step: `scores[image, text]` as the loss takes them, and the loss. Its numbers if it looks, else None."""
+        return self._look(scores, loss, image_ids)
+
+    def verdict(self) -> Verdict:
+        """What `selhn diagnose` says about the steps so far; they must have had a loss, unless it is one of ours."""
+        alarm, mines = self.alarm, self.loss is None or self.loss.mines
+        log = from_rows(self.rows, "what was watched")
+        return judge(log, epsilon=alarm.epsilon, patience=alarm.patience, mines=mines, remedy=alarm.remedy)
+
+    @torch.no_grad()
+    def _look(
+        self,
+        scores: Float[Tensor, "*K B B"] | Products,
+        loss: Tensor | float | None,
+        image_ids: Ids,
+        more: Callable[[Tensor | None], Numbers] = lambda ids: {},
+    ) -> Row | None:
+        if isinstance(scores, Tensor):
+            check_square(scores)
+        self.step += 1
+        ranks = Ranks.of()
+        if (self.step - 1) % self.every or (ranks is not None and ranks.own):
+            return None
+        batch, device = (
+            (len(scores), scores.images.device) if isinstance(scores, Products) else (scores.shape[-1], scores.device)
+        )
+        ids = None if image_ids is None else torch.as_tensor(image_ids, device=device)
+        numbers: Numbers = {} if loss is None else {"loss": torch.as_tensor(loss, device=device)}
+        known = None
+        if self.loss is not None:
+            # Of these pairs alone: across processes the loss is of more pairs, and has another plateau.
+            known = self.loss.statistics(scores, ids, also=("hardest",))
+            numbers["loss_per_anchor"] = self.loss.reduce(known, "mean")
+            self.alarm.plateau = watched_plateau(self.loss, batch)
+        numbers |= probe_scores(scores, ids, self.epsilon, None if known is None else known.raw)
+        row: Row = {"step": self.step, **read_numbers(numbers | more(ids))}
+        self.rows.append(row)
+        said = self.alarm.update(self.step, row)
+        if said:
+            self.said[self.step] = said
+            warn(said)
+            for tracker in self.trackers:
+                tracker.alert(title=said.split(":")[0], text=said)
+        return row
+
+
+class Probe(Watch):
+    """A watch that measures gradients and embeddings, too; two lines attach it.
+
+        probe = Probe(model, "probe.jsonl")
+        ...
+            loss.backward()
+            probe(scores, loss=loss, image_ids=image_ids, images=image_emb, texts=text_emb)
+            optimizer.step()
+
+    Call it after the backward pass and before the gradients are cleared. Only `scores[image, text]` is
+    required, with pairs on the diagonal. The file has a line of JSON per row, which `selhn diagnose` reads if
+    `loss` is given too.
+
+    Args:
+        model: whose gradients are measured, one number per module that has weights of its own.
+        path: a file, overwritten; None keeps the rows in memory only. Its folder is made if there is none.
+        epsilon: the delta_s above which an anchor counts as separated, as in `TripletSelHN`.
+        every: steps from one measurement to the next; a call between two costs nothing.
+    """
+
+    def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
+        require_type("model", model, nn.Module, 'the model comes first: Probe(model, "probe.jsonl")')
+        super().__init__(every=every)
+        self.watched = {
+            name or type(model).__name__: part
+            for name, part in model.named_modules()
+            if any(True for _ in part.parameters(recurse=False))
+        }
+        self.epsilon = self.alarm.epsilon = epsilon
+        self.path = None if path is None else Path(path)
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("")
+
+    def __call__(
+        self,
+        scores: Float[Tensor, "*K B B"] | Products,
+        loss: Tensor | float | None = None,
+        image_ids: Ids = None,
+        *,
+        images: Float[Tensor, "B d"] | None = None,
+        texts: Float[Tensor, "B d"] | None = None,
+    ) -> Row | None:
+        """One step of the loop; its numbers if this step is measured, else None.
+
+        `images` and `texts` are the embeddings whose products the scores are. If their gradients were kept
+        (`image_emb.retain_grad()` before the backward pass), these are measured too.
+        """
+
+        def more(ids: Tensor | None) -> Numbers:
+            numbers = gradient_norms(self.watched)
+            if ids is not None and isinstance(scores, Tensor):
+                numbers["false_negatives"] = false_negatives(scores, ids)
+            return numbers if images is None or texts is None else numbers | probe_embeddings(images, texts, ids)
+
+        row = self._look(scores, loss, image_ids, more)
+        if row is not None and self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        return row

@@ -12,12 +12,15 @@ from selhn.losses import (
     SCT,
     SSP,
     TAL,
+    UTO,
     BCEMax,
     InfoNCE,
     MetaSPN,
     MultiPositiveInfoNCE,
+    MultiPositiveSigLIP,
     SigLIP,
     Triplet,
+    TripletDistance,
     TripletHN,
     TripletSelHN,
     TripletSHN,
@@ -177,7 +180,15 @@ add(
     plain=MultiPositiveInfoNCE,
     soft=lambda: MultiPositiveInfoNCE(temperature=0.5, reduction="sum"),
 )
-PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft")
+
+
+def siglip_multi(f, a):
+    of_positives = [softplus(-(s / f.temperature + f.bias)) for s in a.positives]
+    return sum(of_positives) + sum(softplus(s / f.temperature + f.bias) for s in a.negatives) if a.negatives else 0.0
+
+
+add("siglip_multi", siglip_multi, plain=lambda: MultiPositiveSigLIP(temperature=0.25, bias=0.5))
+PULLS_POSITIVES_TOGETHER = ("multi_positive", "multi_positive-soft", "siglip_multi")
 """Losses in which pairs of one image are more than not negatives of each other."""
 
 
@@ -188,6 +199,38 @@ def tal(f, a):
 
 
 add("tal", tal, plain=TAL, soft=lambda: TAL.official(margin=0.2, temperature=0.3))
+
+
+def uto(f, a):
+    if not a.negatives:
+        return 0.0
+    largest = log_sum_exp([0.0] + [(s - f.threshold) / f.temperature for s in a.negatives])
+    return f.temperature * largest - math.log(1 + max(a.p, 0.0)) / 2
+
+
+add("uto", uto, plain=lambda: UTO(temperature=0.2, threshold=0.1))
+
+
+def distance_weight(f, s):
+    """log w, or None out of reach; a distance is imaginary for what is no cosine."""
+    far = math.sqrt(max(2 - 2 * s, 0.0))
+    if far >= f.farthest:
+        return None
+    far = max(far, f.nearest)
+    return (2 - f.dim) * math.log(far) + (3 - f.dim) / 2 * math.log(1 - far**2 / 4)
+
+
+def distance(f, a):
+    weighted = [(w, s) for s in a.negatives if (w := distance_weight(f, s)) is not None]
+    if not weighted:
+        return 0.0
+    total = log_sum_exp([w for w, _ in weighted])
+    return sum(math.exp(w - total) * hinge(s, a.p, f.margin) for w, s in weighted)
+
+
+add("distance", distance, plain=TripletDistance, low=lambda: TripletDistance.official(dim=16, farthest=1.9))
+HELD = ("distance", "distance-low")
+"""Losses whose weights are constants to the gradient."""
 
 
 def powers(coefficients, s):

@@ -2,9 +2,9 @@ import math
 
 import torch
 from loss_cases import make_ids, make_scores
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
-from selhn.losses import InfoNCE, MultiPositiveInfoNCE
+from selhn.losses import InfoNCE, MultiPositiveInfoNCE, MultiPositiveSigLIP, SigLIP
 
 IDS = torch.tensor([4, 9, 4, 1, 9, 4])
 
@@ -43,3 +43,19 @@ def test_embeddings_of_one_image_need_not_stand_together():
     ids = make_ids(40, 3)
     loss = MultiPositiveInfoNCE(0.5).from_embeddings(images, texts, ids, tile=16)
     torch.testing.assert_close(loss, MultiPositiveInfoNCE(0.5)(images @ texts.T, ids), rtol=1e-12, atol=1e-12)
+
+
+def test_the_sigmoid_form_is_that_of_flair():
+    """Two images of three captions each, each image once: there the sum over all pairs is divided by the texts."""
+    scores, ids = make_scores("trained", 6, 0)[[0, 1]], torch.arange(6) // 3
+    labels = 2 * (torch.arange(2)[:, None] == ids).double() - 1
+    flair = -logsigmoid(labels * (10 * scores - 10)).sum() / 6
+    loss = MultiPositiveSigLIP(reduction="none")(scores[ids], ids)
+    torch.testing.assert_close(loss[0].mean(), 3 * flair, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(loss[1].mean(), 3 * flair, rtol=1e-12, atol=1e-12)
+
+
+def test_the_sigmoid_form_with_one_pair_an_image_is_siglip():
+    scores = make_scores("spread", 8, 0)
+    for learn in (False, True):
+        torch.testing.assert_close(MultiPositiveSigLIP(learn=learn)(scores), SigLIP(learn=learn)(scores))

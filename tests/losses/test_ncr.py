@@ -252,3 +252,14 @@ def test_the_mean_loss_is_over_the_pairs_that_are_trained_on():
             loss_fn.reduce(loss_fn.statistics(scores, given=half), "mean"), NCR()(scores, given=half)
         )
     assert NCR()(scores, given=half) > NCR(reduction="none")(scores, given=half).mean()
+
+
+def test_no_prediction_is_above_1():
+    # The best tenth of twelve pairs are two, of which one beats their mean.
+    scores = torch.zeros(12, 12)
+    scores.fill_diagonal_(0.05)
+    scores[0, 0], scores[1, 1] = 0.19, 0.11
+    predicted = NCR().predict(scores)
+    assert predicted[0] == 1
+    assert (predicted[2:] < predicted[1]).all()
+    assert predicted[1] < 1

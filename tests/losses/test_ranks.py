@@ -1,9 +1,13 @@
 """`across_ranks` in one process, and what it refuses; several processes are in tests/training/test_ranks.py."""
 
+import warnings
+
 import pytest
 import torch
+from torch.nn.functional import normalize
 
-from selhn.base.errors import SelhnError
+from selhn.base.errors import SelhnError, SelhnWarning
+from selhn.base.ranks import Ranks
 from selhn.losses import AOQ, NCR, InfoNCE, TripletSelHN, across_ranks
 
 
@@ -16,3 +20,25 @@ def test_without_ranks_it_is_the_loss():
 def test_what_it_cannot_be(loss):
     with pytest.raises(SelhnError):
         across_ranks(loss)
+
+
+class Mirrored(Ranks):
+    """Two ranks that have the same."""
+
+    def all(self, own):
+        return torch.stack([own, own])
+
+    def sum(self, own):
+        return 2 * own
+
+
+def test_only_a_global_batch_without_negatives_is_warned_of(monkeypatch):
+    monkeypatch.setattr(Ranks, "of", lambda group: Mirrored(0, 2))
+    one = normalize(torch.randn(1, 4), dim=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        across_ranks(TripletSelHN())(one, one)  # this rank has one pair, and both have two
+    with pytest.warns(SelhnWarning, match="no negatives"):
+        across_ranks(TripletSelHN())(one, one, [3])
+    with pytest.raises(SelhnError, match="image_ids"):
+        across_ranks(TripletSelHN())(one, one, [3, 4])

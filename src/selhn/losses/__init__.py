@@ -12,10 +12,12 @@ from selhn.losses.aoq import OfflineScores
 from selhn.losses.base import AbstractLoss, Learns, Scheduled, TakesGiven, hinge, loss_settings
 from selhn.losses.bce import BCE as BCE
 from selhn.losses.bce import BCEMax as BCEMax
+from selhn.losses.distance import TripletDistance as TripletDistance
 from selhn.losses.hardest import TripletHN as TripletHN
 from selhn.losses.infonce import InfoNCE as InfoNCE
 from selhn.losses.meta_spn import MetaSPN as MetaSPN
 from selhn.losses.multi_positive import MultiPositiveInfoNCE as MultiPositiveInfoNCE
+from selhn.losses.multi_positive import MultiPositiveSigLIP as MultiPositiveSigLIP
 from selhn.losses.ncr import NCR as NCR
 from selhn.losses.ncr import PairLabels
 from selhn.losses.ranks import across_ranks
@@ -26,6 +28,7 @@ from selhn.losses.siglip import SigLIP as SigLIP
 from selhn.losses.ssp import SSP as SSP
 from selhn.losses.tal import TAL as TAL
 from selhn.losses.triplet import Triplet as Triplet
+from selhn.losses.uto import UTO as UTO
 from selhn.losses.warmup import TripletWarmUp as TripletWarmUp
 
 
@@ -66,6 +69,24 @@ LOSSES: dict[str, LossEntry] = {
         "mean over the pairs of one image of -log softmax(s/t)",
         "Yang et al. (UniCL), CVPR 2022",
     ),
+    "siglip_multi": LossEntry(
+        MultiPositiveSigLIP,
+        "sum over the pairs of one image of softplus(-s/t - bias) + sum_n softplus(s_n/t + bias)",
+        "Xiao et al. (FLAIR), CVPR 2025",
+        shift_invariant=False,
+    ),
+    "distance": LossEntry(
+        TripletDistance,
+        "sum_n w_n [s_n - s_p + margin]+ / sum_n w_n, w_n = how rare the distance is",
+        "Wu et al., ICCV 2017; HREM, LAPS, D2S-VSE",
+        shift_invariant=False,
+    ),
+    "uto": LossEntry(
+        UTO,
+        "t log(1 + sum_n e^((s_n - threshold)/t)) - log(1 + [s_p]+)/2",
+        "Zhang et al. (USER), TIP 2024",
+        shift_invariant=False,
+    ),
     "tal": LossEntry(TAL, "[t log sum_n e^(s_n/t) - s_p + margin]+", "Qin et al. (RDE), CVPR 2024"),
     "ssp": LossEntry(
         SSP,
@@ -89,17 +110,9 @@ LOSSES: dict[str, LossEntry] = {
 }
 
 __all__ = [entry.loss.__name__ for entry in LOSSES.values()]
-__all__ += ["AbstractLoss", "AnchorStatistics", "Learns", "LossEntry", "OfflineScores", "PairLabels", "Scheduled"]
-__all__ += [
-    "TakesGiven",
-    "LOSSES",
-    "across_ranks",
-    "create_loss",
-    "hinge",
-    "list_losses",
-    "loss_settings",
-    "register_loss",
-]
+__all__ += ["AbstractLoss", "AnchorStatistics", "Learns", "LossEntry", "OfflineScores", "PairLabels"]
+__all__ += ["Scheduled", "TakesGiven", "LOSSES", "across_ranks", "create_loss", "hinge", "list_losses"]
+__all__ += ["loss_settings", "register_loss"]
 
 
 def register_loss(

@@ -101,8 +101,8 @@ class AOQ(TakesGiven, AbstractLoss):
             check_floats(name, value)
             if tuple(value.shape[-2:]) != (2, batch):
                 raise SelhnError(
-                    f"{name} of OfflineScores must have shape (2, {batch}), image anchors and text anchors, got "
-                    f"{tuple(value.shape)}"
+                    f"{name} of OfflineScores must have shape (2, {batch}), image anchors and text anchors, "
+                    f"got {tuple(value.shape)}"
                 )
             check_finite(name, value)
         return given

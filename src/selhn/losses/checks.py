@@ -48,13 +48,13 @@ def check_finite(name: str, value: Tensor) -> None:
         return
     place = (~value.isfinite()).nonzero()[0].tolist()
     raise SelhnError(
-        f"{name} has a NaN or infinite value, first at {place}: the encoders have diverged (lower the learning rate, "
-        "normalise with an epsilon), or a pair was masked by hand (pass image_ids instead)"
+        f"{name} has a NaN or infinite value, first at {place}: the encoders have diverged (lower the "
+        "learning rate, normalise with an epsilon), or a pair was masked by hand (pass image_ids instead)"
     )
 
 
 def can_look(value: Tensor) -> bool:
-    """Whether values may be looked at: on an accelerator that would wait for it, and no compiler can trace it."""
+    """Whether values may be looked at: an accelerator would have to finish first, and no compiler can."""
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -94,8 +94,8 @@ def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
             )
     if image_emb.shape != text_emb.shape:
         raise SelhnError(
-            f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape (B, d): "
-            "row i of both is pair i"
+            f"image_emb {tuple(image_emb.shape)} and text_emb {tuple(text_emb.shape)} must have one shape "
+            "(B, d): row i of both is pair i"
         )
     if image_emb.dtype != text_emb.dtype or image_emb.device != text_emb.device:
         raise SelhnError(
@@ -104,20 +104,23 @@ def check_embeddings(image_emb: Tensor, text_emb: Tensor) -> None:
         )
 
 
-def check_image_ids(image_ids: ImageIds, batch: int, device: torch.device) -> Int[Tensor, " B"] | None:
-    """The ids as a tensor on `device`; refuses what is not one integer per pair.
-
-    Warns if no pair has a negative; ids on an accelerator are not looked at.
-    """
+def as_image_ids(image_ids: ImageIds, batch: int) -> Int[Tensor, " B"] | None:
+    """The ids as a tensor; refuses what is not one integer per pair."""
     ids = None if image_ids is None else torch.as_tensor(image_ids)
     if ids is not None and (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool):
         raise SelhnError(f"image_ids must be integers, got {ids.dtype}: number the images of the data set")
     if ids is not None and tuple(ids.shape) != (batch,):
         raise SelhnError(f"image_ids must have shape ({batch},), one image per pair, got {tuple(ids.shape)}")
+    return ids
+
+
+def check_image_ids(image_ids: ImageIds, batch: int, device: torch.device) -> Int[Tensor, " B"] | None:
+    """The ids of a whole batch on `device`; warns if no pair has a negative, as far as `can_look`."""
+    ids = as_image_ids(image_ids, batch)
     one_image = ids is not None and can_look(ids) and bool((ids == ids[0]).all())
     if (batch == 1 or one_image) and not torch.compiler.is_compiling():
         warn(
-            "the batch has no negatives (it is one pair, or all pairs are of one image), so there is nothing to learn "
-            "from it: use larger batches, of several images"
+            "the batch has no negatives (it is one pair, or all pairs are of one image), so there is "
+            "nothing to learn from it: use larger batches, of several images"
         )
     return None if ids is None else ids.to(device)

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy with several positives per anchor: Yang et al., UniCL, CVPR 2022."""
+"""Several positives per anchor: softmax (Yang et al., UniCL, CVPR 2022) and sigmoid (Xiao et al., FLAIR, CVPR 2025)."""
 
 import math
 
@@ -7,6 +7,7 @@ from torch.nn.functional import logsigmoid
 
 from selhn.kernels import AnchorStatistics, PerAnchor
 from selhn.losses.infonce import ScaledLoss
+from selhn.losses.siglip import SigLIP
 
 
 class MultiPositiveInfoNCE(ScaledLoss):
@@ -47,3 +48,37 @@ class MultiPositiveInfoNCE(ScaledLoss):
     def plateau(self, batch: int) -> float | None:
         """log B, whatever the number of positives."""
         return math.log(batch)
+
+
+class MultiPositiveSigLIP(SigLIP):
+    """`SigLIP` in which every pair of an image and one of its own captions is a yes.
+
+    Equation, with z_ij = 1 if pairs i and j show one image and -1 elsewhere:
+
+        (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
+
+    It needs `image_ids`; without them it is `SigLIP`. An anchor without negatives counts as 0.
+
+    Args:
+        temperature, bias, learn, reduction: see `SigLIP`.
+
+    References:
+        Xiao et al., FLAIR: VLM with Fine-grained Language-informed Image Representations, CVPR 2025 (its L^mps).
+
+    Relations:
+        `SigLIP` leaves the other captions of an image out. FLAIR has K captions per image, each image once, and
+        divides by the number of texts; here an image is a row for each of its captions, so that the mean is K
+        times theirs. Their other half, on embeddings of an image for each text, is a matter of the model.
+
+    Example:
+        >>> loss = MultiPositiveSigLIP()(image_emb @ text_emb.T, image_ids=image_ids)
+    """
+
+    needs = ("softplus_sum", "positive_mean")
+    mask_same_image = False  # they stay in the sum, and -log sigmoid(x) = -log sigmoid(-x) - x
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
+        """`SigLIP` with the other captions as a no, less what a yes costs less."""
+        positives = anchors.num_negatives.shape[0] - anchors.num_negatives
+        others = positives * self.logits(anchors["positive_mean"]) - self.logits(anchors.positive)
+        return super().anchor_loss(anchors) - torch.where(anchors.num_negatives > 0, others, 0.0)

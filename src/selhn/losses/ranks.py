@@ -1,4 +1,4 @@
-"""Any loss over the batches of all processes at once: negatives come from the global batch, gradients are exact."""
+"""Any loss over the batches of all processes: negatives of the global batch, exact gradients."""
 
 import torch.distributed as dist
 from jaxtyping import Float
@@ -8,7 +8,7 @@ from selhn.base.errors import SelhnError
 from selhn.base.ranks import Ranks
 from selhn.base.types import Products
 from selhn.losses.base import AbstractLoss, TakesGiven
-from selhn.losses.checks import ImageIds, check_image_ids
+from selhn.losses.checks import ImageIds, as_image_ids
 
 
 class AcrossRanks(nn.Module):
@@ -30,8 +30,8 @@ class AcrossRanks(nn.Module):
         if ranks is None:
             return self.loss.from_embeddings(image_emb, text_emb, image_ids)
         shares = ranks.told_shares(len(image_emb), image_emb.device)
-        own = check_image_ids(image_ids, len(image_emb), image_emb.device)
-        ids = None if own is None else shares.gather(own)
+        own = as_image_ids(image_ids, len(image_emb))
+        ids = None if own is None else shares.gather(own.to(image_emb.device))
         return self.loss.reduce(self.loss.statistics(Products(image_emb, text_emb, shares), ids))
 
 
@@ -39,8 +39,8 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
     """A loss whose batch is that of all processes of `torch.distributed` together.
 
     Gradients are those of one process with the whole batch, if they are averaged over the ranks as
-    `DistributedDataParallel` and FSDP do. Without `torch.distributed` it is the loss itself. A process compares
-    its own images with all texts, in tiles: it holds O(B d) numbers and never a B x B matrix.
+    `DistributedDataParallel` and FSDP do. Without `torch.distributed` it is the loss itself. A process
+    compares its own images with all texts, in tiles: it holds O(B d) numbers and never a B x B matrix.
 
     Example:
         >>> loss = across_ranks(TripletSelHN())

@@ -1,4 +1,4 @@
-"""The triplet loss on semi-hard negatives: Schroff et al., FaceNet, CVPR 2015, as the SelHN paper states it."""
+"""The triplet loss on semi-hard negatives: Schroff et al., CVPR 2015, as the SelHN paper states it."""
 
 from selhn.losses.hardest import VariantLoss
 

@@ -37,7 +37,7 @@ class SigLIP(ScaledLoss):
         >>> loss = SigLIP()(image_emb @ text_emb.T)
     """
 
-    needs = ("softplus_sum",)
+    needs: tuple[str, ...] = ("softplus_sum",)
 
     def __init__(
         self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"

@@ -1,4 +1,4 @@
-"""All negatives first, the hardest later: the usual remedy for a stalled start (Chen et al., VSE-infinity, 2021)."""
+"""All negatives first, then the hardest: the usual remedy for a stalled start (VSE-infinity, 2021)."""
 
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor

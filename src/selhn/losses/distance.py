@@ -1,0 +1,75 @@
+"""The triplet loss of distance-weighted negatives: Wu et al., ICCV 2017, in HREM, LAPS and D2S-VSE."""
+
+from typing import Any
+
+import torch
+
+from selhn.base.errors import SelhnError
+from selhn.base.types import Reduction
+from selhn.kernels import AnchorStatistics, PerAnchor, Terms
+from selhn.losses.base import AbstractLoss
+from selhn.losses.checks import require_number
+
+
+class TripletDistance(AbstractLoss):
+    """The mean hinge of an anchor's negatives, each weighted by how rare its distance is.
+
+    Equation, for anchor V_i, where r_j is the distance of the unit vectors V_i and T_j, sqrt(2 - 2 s(V_i,
+    T_j)):
+
+        sum_{j != i} w_j [s(V_i, T_j) - s(V_i, T_i) + margin]+ / sum_{j != i} w_j,
+        w_j = r_j^(2 - dim) (1 - r_j^2 / 4)^((3 - dim) / 2),  with r_j at least `nearest`; 0 from `farthest` on
+
+    The weights are constants to the gradient. Scores must be cosines.
+
+    Args:
+        margin, reduction: see `AbstractLoss`.
+        dim: of the sphere on which a distance would be rare or common; the authors' programs write 512 for
+            embeddings of 512 and of 1024 numbers. The larger, the closer to `TripletHN`.
+        nearest: smaller distances weigh no more than this one, whose cosine is 0.875.
+        farthest: negatives from this distance on are left out; the programs take 1.7, and 1.9 for COCO.
+
+    References:
+        Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017. For image-text matching in the programs of
+        Fu et al. (HREM), CVPR 2023, Fu et al. (LAPS), CVPR 2024, and Liu et al. (D2S-VSE), ICCV 2025.
+
+    Relations:
+        Those programs draw one negative per anchor with these weights; this is the mean over what they can draw,
+        with the same expected gradient and no dice. If all cosines are above 0.875, as in a collapsed model, all
+        weights are equal and this is the mean that `TripletSelHN` falls back to; far from there, at a `dim` of
+        512, a negative that is harder by 0.1 weighs some 10^5 times as much and this is almost `TripletHN`.
+
+    Example:
+        >>> loss = TripletDistance()(image_emb @ text_emb.T)
+    """
+
+    needs = ("log_weight", "log_weighted_hinge")
+
+    def __init__(
+        self,
+        margin: float = 0.2,
+        dim: float = 512,
+        nearest: float = 0.5,
+        farthest: float = 1.7,
+        reduction: Reduction = "mean",
+    ):
+        super().__init__(margin, reduction)
+        self.dim = require_number("dim", dim, above=1)
+        self.nearest = require_number("nearest", nearest, above=0)
+        self.farthest = require_number("farthest", farthest, above=nearest)
+        if farthest >= 2:
+            raise SelhnError(f"farthest must be below 2, the distance of opposite unit vectors, got {farthest}")
+
+    @classmethod
+    def official(cls, **settings: Any) -> "TripletDistance":
+        """The expected value of the authors' programs, if all pairs show different images: a sum."""
+        return cls.paper(**settings)
+
+    def terms(self, given: Any = None) -> Terms:
+        cosines = 1 - self.nearest**2 / 2, 1 - self.farthest**2 / 2
+        return Terms(margin=self.margin, distances=(float(self.dim), *cosines))
+
+    def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
+        total = anchors["log_weight"]
+        # Official: one anchor without any negative in reach makes the loss of all anchors of its direction 0.
+        return (anchors["log_weighted_hinge"] - total.masked_fill(total == -torch.inf, 0.0)).exp()

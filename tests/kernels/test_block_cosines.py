@@ -11,7 +11,7 @@ import pytest
 import torch
 from model_cases import make_batch, make_model, score_batch
 
-from selhn.kernels import attended_blocks, block_cosines, can_attend_in_blocks
+from selhn.kernels import attended_blocks, can_attend_in_blocks
 from selhn.layers import unit
 from selhn.models import encode_batch
 
@@ -26,7 +26,7 @@ LARGE = (20, 36, 30, 23, 1024, 16)
 
 @pytest.fixture
 def interpreter(monkeypatch):
-    monkeypatch.setattr(block_cosines, "fusable", lambda *tensors: True)
+    monkeypatch.setattr("selhn.kernels.gpu.fusable", lambda *tensors: True)
 
 
 def make(size, seed=0):

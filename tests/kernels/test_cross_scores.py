@@ -31,7 +31,7 @@ WIDTH = 64
 
 @pytest.fixture
 def interpreter(monkeypatch):
-    monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
+    monkeypatch.setattr("selhn.kernels.gpu.fusable", lambda *tensors: True)
     monkeypatch.setattr("selhn.kernels.cross_scores_triton.wide_product", lambda a, b: a.float() @ b.float())
 
 

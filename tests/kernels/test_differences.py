@@ -11,7 +11,7 @@ import torch
 from model_cases import make_batch, make_model, score_batch
 from torch.nn.functional import leaky_relu, linear
 
-from selhn.kernels import LinearWeights, attended_nodes, compared_nodes, cross_scores, differences, node_precision
+from selhn.kernels import LinearWeights, attended_nodes, compared_nodes, differences, node_precision
 from selhn.layers import unit
 from selhn.models import cmcan, encode_batch, sgraf
 
@@ -35,7 +35,7 @@ SMOOTH = 9.0
 
 @pytest.fixture
 def interpreter(monkeypatch):
-    monkeypatch.setattr(cross_scores, "fusable", lambda *tensors: True)
+    monkeypatch.setattr("selhn.kernels.gpu.fusable", lambda *tensors: True)
     monkeypatch.setattr("selhn.kernels.differences_triton.wide_product", lambda a, b: a.float() @ b.float())
     monkeypatch.setattr(differences, "_shared_bytes", lambda device: differences.SHARED_BYTES)
 

@@ -26,7 +26,7 @@ def interpreter(monkeypatch):
     def product(a, b):
         return a.float() @ b.float()
 
-    monkeypatch.setattr(memory, "fusable", lambda *tensors: True)
+    monkeypatch.setattr("selhn.kernels.gpu.fusable", lambda *tensors: True)
     monkeypatch.setattr(memory, "wide_product", product)
     monkeypatch.setattr("selhn.kernels.memory_triton.wide_product", product)
 
@@ -101,7 +101,7 @@ def test_scores_of_imram(name, monkeypatch):
     with torch.no_grad():
         expected = score_batch(make_model(name, dim=64).double(), replace(batch, regions=batch.regions.double()))
         scores = score_batch(model.to(DEVICE), batch.to(DEVICE))
-        monkeypatch.setattr(memory, "fusable", lambda *tensors: False)
+        monkeypatch.setattr(memory, "takes_float32", lambda *tensors: False)
         assert not torch.equal(scores, score_batch(model, batch.to(DEVICE)))  # the kernels round
     assert scores.dtype == torch.float32
     torch.testing.assert_close(scores.cpu().double(), expected, rtol=0, atol=2e-3)
@@ -111,10 +111,10 @@ def test_scores_of_imram(name, monkeypatch):
 @pytest.mark.parametrize("half", HALVES)
 def test_imram_learns_by_the_kernels_as_by_torch_in_half_precision(half, monkeypatch):
     pulls = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
-    can = memory.fusable
+    can = memory.takes_float32
 
     def grads(batch, used, precise=False):
-        monkeypatch.setattr(memory, "fusable", can if used else lambda *tensors: False)
+        monkeypatch.setattr(memory, "takes_float32", can if used else lambda *tensors: False)
         model = make_model("imram", dim=64).train()
         model = model.double() if precise else model.to(DEVICE)
         given = replace(batch, regions=batch.regions.double()) if precise else batch.to(DEVICE)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loss_cases import CASES, make_embeddings, make_ids
 
 from selhn.base.types import Products
-from selhn.kernels import STATISTICS, Terms, tiled_statistics, tiles, torch_tiles
+from selhn.kernels import STATISTICS, Terms, tile_traversal, tiled_statistics, tiles, torch_tiles
 from selhn.losses import NCR, SSP, TAL, MultiPositiveInfoNCE, Triplet, TripletHN, TripletSelHN
 
 pytestmark = pytest.mark.filterwarnings("ignore::selhn.base.errors.SelhnWarning")  # equations of any numbers
@@ -146,7 +146,7 @@ def test_half_precision_embeddings_are_multiplied_exactly(dtype, kind):
 def test_a_statistic_without_a_kernel_is_served_by_torch(monkeypatch):
     chosen = []
     monkeypatch.setattr(tiles, "can_fuse", lambda emb: True)
-    monkeypatch.setattr(tiles, "_arithmetic", lambda tile: chosen.append(tile) or torch_tiles)
+    monkeypatch.setattr(tile_traversal, "arithmetic_of", lambda tile: chosen.append(tile) or torch_tiles)
     images, texts = make_embeddings("trained", 20, 4, 0)
     SSP(mining="average").from_embeddings(images, texts).backward()
     assert set(chosen) == {1024}

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 import zipfile
 from hashlib import sha256
@@ -7,6 +6,7 @@ from hashlib import sha256
 import pytest
 import torch
 from model_cases import BERT, write_bert
+from programs import run
 
 from selhn.base.errors import Damaged, MissingExtra, SelhnError
 from selhn.layers import Bert, bert, bert_tokenizer, bert_weights
@@ -99,7 +99,7 @@ def test_a_missing_package_says_how_to_install_it(packages):
 
 def test_it_needs_no_other_library():
     code = f"import sys; from selhn.layers import Bert; Bert({BERT}); print('transformers' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run("-c", code)
     assert done.stdout.strip() == "False"
 
 

@@ -11,15 +11,9 @@ from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, PerAn
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 
-__all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms", "dense_statistics"]
-__all__ += ["AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights", "attended_blocks", "attended_nodes"]
-__all__ += ["attention_scores", "can_attend", "can_attend_in_blocks", "can_scan", "compared_nodes", "gru_scan"]
-__all__ += [
-    "half_precision",
-    "in_half_precision",
-    "memory_precision",
-    "memory_products",
-    "node_precision",
-    "pool_sorted",
-]
-__all__ += ["remembered", "side_by_side", "tiled_statistics", "transformer_layers"]
+__all__ = ["MAXIMA", "STATISTICS", "AnchorStatistics", "PerAnchor", "Statistic", "Terms"]
+__all__ += ["dense_statistics", "AttentionSettings", "LayerSettings", "LayerWeights", "LinearWeights"]
+__all__ += ["attended_blocks", "attended_nodes", "attention_scores", "can_attend", "can_attend_in_blocks"]
+__all__ += ["can_scan", "compared_nodes", "gru_scan", "half_precision", "in_half_precision"]
+__all__ += ["memory_precision", "memory_products", "node_precision", "pool_sorted", "remembered"]
+__all__ += ["side_by_side", "tiled_statistics", "transformer_layers"]

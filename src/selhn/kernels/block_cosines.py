@@ -1,18 +1,17 @@
-"""Products of a query fragment with what it attends to, block by block of their channels, on a GPU: GSMN's nodes.
+"""GSMN's nodes on a GPU: products of a query fragment with what it attends to, in blocks of channels.
 
-Liu et al., CVPR 2020. With the weights w_k of a query's fragment q for the fragments c_k of a context, and
-x = sum_k w_k c_k, these are q . x and x . x in every block. `selhn.layers.block_cosines` makes cosines of them, and has
-the way without a GPU.
+Liu et al., CVPR 2020. With the weights w_k of a query's fragment q for the fragments c_k of a context, and x
+= sum_k w_k c_k, these are q . x and x . x in every block. `selhn.layers.block_cosines` makes cosines of them,
+and has the way without a GPU.
 
-Weights and vectors are rounded to float16, as TF32 would round them; all sums are in float32. The attended vectors are
-made on the chip, block by block, and again in the backward pass, whose products are in TF32.
+Weights and vectors are rounded to float16, as TF32 would round them; all sums are in float32. The attended
+vectors are made on the chip, block by block, and again in the backward pass, whose products are in TF32.
 """
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.kernels.gpu import fusable
+from selhn.kernels.gpu import takes_float32
 
 MOST_FRAGMENTS = 128
 """Of a context."""
@@ -21,13 +20,10 @@ MOST_NUMBERS = 2**13
 
 
 def can_attend_in_blocks(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int) -> bool:
-    """Whether `attended_blocks` is a way to go: float32 on a GPU, and blocks that a matrix product can have."""
+    """Whether `attended_blocks` can be used: float32 on a GPU, in blocks that a matrix product can have."""
     (fragments, dim), width = contexts.shape[1:], contexts.shape[2] // blocks
     return (
-        fusable(contexts, queries)
-        and contexts.dtype == queries.dtype == torch.float32
-        and contexts.numel() > 0
-        and queries.numel() > 0
+        takes_float32(contexts, queries)
         and dim == width * blocks
         and width >= 16
         and all(size & (size - 1) == 0 for size in (width, blocks))

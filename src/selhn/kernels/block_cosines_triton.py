@@ -1,7 +1,7 @@
 """The Triton kernels of `block_cosines`; imported only where they run.
 
-A tile has the same few fragments of a few queries, a row each: weights are stored with the queries along the last axis,
-and where negatives are mined, most tiles have no gradient and are skipped.
+A tile has the same few fragments of a few queries, a row each: weights are stored with the queries along the
+last axis, and where negatives are mined, most tiles have no gradient and are skipped.
 """
 
 from typing import Any
@@ -101,7 +101,7 @@ def _grad_weights(
     num_contexts, num_queries, eights, length, num_fragments,
     D: tl.constexpr, BLOCKS: tl.constexpr, WIDTH: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """A program has a context and a tile: dL/dw_k = c_k . (a q + 2 b x), a and b being the gradients of the two."""
+    """A program has a context and a tile: dL/dw_k = c_k . (a q + 2 b x), with a, b the gradients of both."""
     number = _tiles(num_queries, length)
     context = tl.program_id(0) // number
     query, place, row, inside = _rows(tl.program_id(0) % number, num_queries, length)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from selhn.kernels.gpu import fusable
+from selhn.kernels.gpu import takes_float32
 
 SLOPE = 0.1
 """Of the LeakyReLU before the softmax."""
@@ -42,10 +42,7 @@ class AttentionSettings(NamedTuple):
 def can_attend(images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"]) -> bool:
     """Whether `attention_scores` is the way to go: float32 on a GPU, and not too many regions or words."""
     return (
-        fusable(images, texts)
-        and images.dtype == texts.dtype == torch.float32
-        and images.numel() > 0
-        and texts.numel() > 0
+        takes_float32(images, texts)
         and images.shape[1] <= MOST_REGIONS
         and texts.shape[1] <= MOST_WORDS
         and images.shape[1] * len(texts) * MOST_WORDS < 2**31  # the kernels count in 32 bits from an image's first

@@ -2,8 +2,8 @@
 
 Diao et al., AAAI 2021. A word w looks at the regions of an image, as in SCAN t2i, and sees a at unit length;
 the node of the pair of them is unit(W_l (a - w)^2), and that of the whole pair unit(W_g (v - t)^2).
-`selhn.models.sgraf` has the equations, and is the way without a GPU. CMCAN (Zhang et al., AAAI 2022) has a ReLU
-before the length, and makes the weights itself.
+`selhn.models.sgraf` has the equations, and is the way without a GPU. CMCAN (Zhang et al., AAAI 2022) has a
+ReLU before the length, and makes the weights itself.
 
 Vectors and weights are rounded to float16, as TF32 would round them, and so are the squares; all sums are in
 float32. One kernel makes the weights of a word from products with all regions, one the nodes: the differences
@@ -84,7 +84,7 @@ def attended_nodes(
     layer: LinearWeights,
     dtype: torch.dtype,
 ) -> Float[Tensor, "C Q L s"]:
-    """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it attends to, a = sum_k w_k c_k, in all contexts.
+    """`unit(ReLU(W (a - q)^2 + b))` of every fragment q and what it sees, a = sum_k w_k c_k, in all contexts.
 
     Entries of vectors are about as large as those of unit vectors.
     """

@@ -1,8 +1,7 @@
-"""The Triton kernels of `differences`; imported only where they run.
+"""The Triton kernels that make nodes of differences; imported only where they run.
 
-Attention has a pair as a tile, as in `triton_tiles`. Projections have an image and some of its words, a row
-each: the differences are made DEPTH channels at a time, and go from the registers into the next matrix
-product.
+A program has an image and some of its words, one per row: the differences are made DEPTH channels at a time,
+and go from the registers into the next matrix product.
 """
 
 from typing import Any, NamedTuple
@@ -18,22 +17,16 @@ from torch.nn.functional import pad
 from selhn.kernels import triton_tiles as tiles
 from selhn.kernels.cross_scores import LARGEST_PULL
 from selhn.kernels.gpu import wide_product
-from selhn.kernels.triton_tiles import EPSILON, LEAST_SQUARE, SLOPE
+from selhn.kernels.triton_tiles import EPSILON
+from selhn.kernels.unit_weights_triton import unit_weights, unit_weights_backward
 
-TEXTS = 8
-"""Texts per program in the forward pass."""
-TEXTS_BACK = 16
-"""In the backward pass, which adds up their shares of the Gram matrix's gradient in registers."""
 ROWS, DEPTH, WARPS, STAGES = 128, 64, 8, 3
 ROWS_BACK, DEPTH_BACK, WARPS_BACK, STAGES_BACK = 128, 64, 8, 2
-# Entries of unit vectors are about 0.03: times this, squares have all digits of float16, and none is too large.
+# Entries of unit vectors are about 0.03: times this, squares have all digits of float16, and none is too
+# large.
 SCALE = tl.constexpr(32.0)
 SQUARED_SCALE = 1024.0
 # One version must serve batches of all sizes.
-ANY_PAIRS = {
-    "do_not_specialize": ["num_texts", "regions", "eights", "words", "wide"],
-    "do_not_specialize_on_alignment": ["region_mask"],
-}
 ANY_ROWS = {
     "do_not_specialize": [
         "image_eights", "num_words", "num_regions", "wide", "per_text", "places", "first_place", "per_image",
@@ -49,58 +42,6 @@ class Nodes(NamedTuple):
     per_text: int
     first: int
     relu: bool = False
-
-
-@triton.jit(**ANY_PAIRS)
-def _weights(
-    dots, gram, region_mask, weights, num_texts, regions, eights, words, wide, smooth,
-    TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
-):  # fmt: skip
-    image, first = tiles.place(num_texts, TEXTS)
-    high, low, looked_at = tiles.read_context(gram, region_mask, image, regions, REGIONS)
-    at, inside = tiles.tile(num_texts, regions, eights, REGIONS, WORDS)
-    region, word, width = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :], wide * 8
-    for text in range(first, tl.minimum(first + TEXTS, num_texts)):
-        pair, start = tiles.pair_at(image, text, num_texts, regions, eights, 0)
-        s = tl.load(dots + start + at, mask=inside, other=0.0)
-        _, _, w, _, _, _, square = tiles.attend(s, high, low, looked_at, smooth, 0, None)
-        w *= (1 / (tl.sqrt(tl.maximum(square, LEAST_SQUARE)) + EPSILON))[None, :]
-        to = weights + pair * words * width + word * width + region
-        tl.store(to, tiles.half(w), mask=(region < width) & (word < words))
-
-
-@triton.jit(**ANY_PAIRS)
-def _weights_backward(
-    grad, scale, dots, gram, region_mask, grad_dots, grad_gram, num_texts, regions, eights, words, wide, smooth,
-    TEXTS: tl.constexpr, REGIONS: tl.constexpr, WORDS: tl.constexpr,
-):  # fmt: skip
-    """All gradients times `scale`. Pairs without any, as most are with mined negatives, are skipped."""
-    image, first = tiles.place(num_texts, TEXTS)
-    high, low, looked_at = tiles.read_context(gram, region_mask, image, regions, REGIONS)
-    at, inside = tiles.tile(num_texts, regions, eights, REGIONS, WORDS)
-    region, word, width = tl.arange(0, REGIONS)[:, None], tl.arange(0, WORDS)[None, :], wide * 8
-    factor = tl.load(scale)
-    d_gram = tl.zeros([REGIONS, REGIONS], tl.float32)
-    for text in range(first, tl.minimum(first + TEXTS, num_texts)):
-        pair, start = tiles.pair_at(image, text, num_texts, regions, eights, 0)
-        of_pair = grad + pair * words * width + word * width + region
-        pull = tl.load(of_pair, mask=(region < regions) & (word < words), other=0.0) * factor
-        if tl.sum(tl.sum((pull != 0).to(tl.int32), axis=0), axis=0) > 0:
-            s = tl.load(dots + start + at, mask=inside, other=0.0)
-            active, norm, w, w_high, gram_w, _, square = tiles.attend(s, high, low, looked_at, smooth, 0, None)
-            root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
-            inverse = 1 / (root + EPSILON)
-            # What sees nothing has no direction.
-            d_square = tl.where(square > LEAST_SQUARE, -0.5 * tl.sum(pull * w, axis=0) * inverse * inverse / root, 0.0)
-            d_gram = tl.dot(tiles.half(w * d_square[None, :]), tl.trans(w_high), d_gram)
-            d_w = pull * inverse[None, :] + gram_w * (2 * d_square)[None, :]
-            d_logits = w * (d_w - tl.sum(w * d_w, axis=0)[None, :])
-            along = tl.sum(d_logits * active, axis=1) / ((norm + EPSILON) * tl.maximum(norm, EPSILON))
-            d_s = (d_logits - active * along[:, None]) * (smooth / (norm + EPSILON))[:, None]
-            tl.store(grad_dots + start + at, tiles.half(tl.where(s > 0, d_s, SLOPE * d_s)), mask=inside)
-    k, other = tl.arange(0, REGIONS)[:, None], tl.arange(0, REGIONS)[None, :]
-    to = grad_gram + tl.program_id(0).to(tl.int64) * regions * regions + k * regions + other
-    tl.store(to, d_gram, mask=(k < regions) & (other < regions))
 
 
 @triton.jit
@@ -241,17 +182,13 @@ class ComparedNodes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, region_mask: Tensor, smooth: float, dtype: torch.dtype, *given: Tensor) -> Tensor:
         images, texts, gram, image_whole, text_whole, local, local_bias, whole, whole_bias = given
-        num_regions, num_words = images.shape[1], texts.shape[1]
+        num_words = texts.shape[1]
         regions, words = images.half().contiguous(), texts.half().contiguous().flatten(0, 1)
         # The kernels read eight words at a time.
         padded = pad(words.view_as(texts), (0, 0, 0, -num_words % 8))
         dots = wide_product(regions.flatten(0, 1), padded.flatten(0, 1).T)
         dots = dots.view(*images.shape[:2], *padded.shape[:2])
-        weights = words.new_empty(len(images), len(words), num_regions + -num_regions % 8)
-        _weights[(len(images) * triton.cdiv(len(texts), TEXTS),)](
-            dots, gram, region_mask, weights, *_pair_sizes(dots, num_words, smooth, TEXTS),
-            **tiles.tile_options(dots, 3),
-        )  # fmt: skip
+        weights = unit_weights(dots, gram, region_mask, num_words, smooth)
         image_whole, text_whole = image_whole.half().contiguous()[:, None], text_whole.half().contiguous()
         vectors = torch.empty(len(images), len(texts), 1 + num_words, len(local), dtype=dtype, device=images.device)
         inverse = dots.new_empty(vectors.shape[:3])
@@ -279,18 +216,13 @@ class ComparedNodes(torch.autograd.Function):
                 grad, weights, regions, words, local, nodes
             )
             scale = LARGEST_PULL / grad_weights.abs().amax().clamp(min=1e-30)
-            parts = triton.cdiv(len(padded), TEXTS_BACK)
-            grad_dots = torch.zeros_like(dots, dtype=torch.float16)
-            grad_gram = gram.new_empty(len(gram), parts, *gram.shape[1:])
-            _weights_backward[(len(gram) * parts,)](
-                grad_weights, scale, dots, gram, region_mask, grad_dots, grad_gram,
-                *_pair_sizes(dots, num_words, ctx.smooth, TEXTS_BACK), **tiles.tile_options(dots, 2),
-            )  # fmt: skip
+            given = dots, gram, region_mask, num_words, ctx.smooth
+            grad_dots, grad_gram = unit_weights_backward(grad_weights, scale, *given)
             matrix = grad_dots.flatten(2).flatten(0, 1)
             grad_regions += wide_product(matrix, padded.flatten(0, 1)).div_(scale).view_as(grad_regions)
             grad_texts = wide_product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
             grad_texts += grad_words.view_as(grad_texts)
-        grads = grad_regions, grad_texts, grad_gram.sum(1).div_(scale), grad_image_whole.squeeze(1), grad_text_whole
+        grads = grad_regions, grad_texts, grad_gram.div_(scale), grad_image_whole.squeeze(1), grad_text_whole
         return None, None, None, *grads, *grad_local, *grad_whole
 
 
@@ -305,7 +237,7 @@ def _projected(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, 
 def _projected_backward(
     grad: Tensor, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, nodes: Nodes
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of weights, regions, words, matrix and bias, in float32; `grad` and the nodes have one precision."""
+    """Gradients of weights, regions, words, matrix and bias in float32; `grad` is as precise as the nodes."""
     images, (num_words, dim), vectors = len(regions), words.shape, nodes.vectors
     projected = vectors.new_empty(images, num_words, vectors.shape[3])
     differences, squares = (vectors.new_empty(images, num_words, dim) for _ in range(2))
@@ -321,13 +253,6 @@ def _projected_backward(
     rows = projected.flatten(0, 1)
     grad_matrix = wide_product(rows.T, squares.flatten(0, 1)).div_(SQUARED_SCALE)
     return grad_weights, grad_regions, grad_words, grad_matrix, rows.sum(0, dtype=torch.float32)
-
-
-def _pair_sizes(dots: Tensor, words: int, smooth: float, texts: int) -> tuple[int | float, ...]:
-    """What both kernels of attention take after their tensors."""
-    _, regions, num_texts, padded = dots.shape
-    sizes = num_texts, regions, padded // 8, words, (regions + 7) // 8, float(smooth)
-    return *sizes, texts, tiles.side(regions), tiles.side(padded)
 
 
 def _row_grid(regions: Tensor, words: Tensor, rows: int) -> tuple[int]:

@@ -1,4 +1,4 @@
-"""What the kernels ask of a GPU: Triton, half precision with products in float32, two pieces of work at once."""
+"""What kernels ask of a GPU: Triton, half precision with float32 products, two pieces of work at once."""
 
 import importlib.util
 import threading
@@ -25,6 +25,11 @@ def fusable(*tensors: Tensor) -> bool:
     return all(tensor.is_cuda for tensor in tensors) and _has_triton()
 
 
+def takes_float32(*tensors: Tensor) -> bool:
+    """Whether Triton kernels that take float32 can work on these tensors: none is empty."""
+    return fusable(*tensors) and all(tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors)
+
+
 def half_precision(device: torch.device) -> torch.dtype | None:
     """That of autocast; or float16, where no gradient is asked for; None where float32 must stay."""
     if torch.is_autocast_enabled(device.type):
@@ -33,7 +38,7 @@ def half_precision(device: torch.device) -> torch.dtype | None:
 
 
 def in_half_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Products in float16 on a GPU where no gradient is asked for, rounded as TF32 would; else as they are."""
+    """Products in float16 on a GPU where no gradient is asked for, rounded as TF32 would; else unchanged."""
     half = half_precision(device) if device.type == "cuda" else None
     return nullcontext() if half is None else torch.autocast(device.type, half)
 

@@ -1,8 +1,8 @@
 """The memory of IMRAM for all pairs on a GPU: what is between a query and what it remembers is not stored.
 
 Chen et al., CVPR 2020. A query q that looks at contexts v with the weights p remembers g q + (1 - g) tanh(o),
-where o and the logit of g are W_q q + b + sum_k p_k W_x v_k. `selhn.models.imram` has the equations, and is the
-way without a GPU.
+where o and the logit of g are W_q q + b + sum_k p_k W_x v_k. `selhn.models.imram` has the equations, and is
+the way without a GPU.
 
 One kernel makes that sum and the new memory of it, tile by tile, in half precision with sums in float32. The
 backward pass makes the sum again; it writes the gradients of the two logits, from which matrix products make
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from selhn.kernels.cross_scores import MOST_REGIONS
-from selhn.kernels.gpu import fusable, half_precision, wide_product
+from selhn.kernels.gpu import half_precision, takes_float32, wide_product
 
 CHANNELS = 64
 """Per program; the width of a memory is a multiple."""
@@ -27,10 +27,7 @@ def memory_precision(contexts: Float[Tensor, "C M d"], queries: Float[Tensor, "Q
     """In which precision `remembered` would keep memories; None if it cannot be used."""
     dim = contexts.shape[2]
     if (
-        not fusable(contexts, queries)
-        or contexts.dtype != torch.float32
-        or contexts.numel() == 0
-        or queries.numel() == 0
+        not takes_float32(contexts, queries)
         or contexts.shape[1] > MOST_REGIONS
         or dim % CHANNELS
         # The kernels count in 32 bits from the first query of a context.
@@ -46,7 +43,7 @@ def remembered(
     weights: Float[Tensor, "C M W"],
     seen: Float[Tensor, "C M e"],
 ) -> Float[Tensor, "C W d"]:
-    """`g q + (1 - g) tanh(o)` of W queries, from W_q q + b and the W_x v of what may be seen, o first (e = 2 d).
+    """`g q + (1 - g) tanh(o)` of W queries, from W_q q + b and the W_x v of what is seen, o first (e = 2 d).
 
     All but the weights are in half precision; c is C, or 1 if all contexts meet the same queries.
     """

@@ -21,35 +21,28 @@ ANY_SIZE = {"do_not_specialize": ["queries", "fragments", "shared"]}
 
 
 @triton.jit
-def _tile(queries, dim, shared, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """The context of a program, its queries and which of them there are, its channels, the row that known begins."""
-    columns, parts = dim // CHANNELS, tl.cdiv(queries, ROWS)
-    context = (tl.program_id(0) // (columns * parts)).to(tl.int64)
-    row = tl.program_id(0) // columns % parts * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(0) % columns * CHANNELS + tl.arange(0, CHANNELS)
-    # Queries that all contexts meet are there once.
-    first = tl.where(shared != 0, 0, context * queries)
-    return context, row, row < queries, channel, first
-
-
-@triton.jit
-def _logits(
-    known, weights, seen, context, row, inside, channel, first, queries, fragments,
-    DIM: tl.constexpr, K: tl.constexpr,
+def _tile(
+    memory, known, weights, seen, queries, fragments, shared,
+    DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """tanh(o) and g of a tile."""
-    k = tl.arange(0, K)
-    at = (context * fragments + k[:, None]) * queries + row[None, :]
-    p = tl.load(weights + at, mask=(k[:, None] < fragments) & inside[None, :], other=0.0)
+    """Of a program: the rows of its queries, which there are, its channels, and there q, tanh(o) and g."""
+    columns, parts = DIM // CHANNELS, tl.cdiv(queries, ROWS)
+    context = (tl.program_id(0) // (columns * parts)).to(tl.int64)
+    query = tl.program_id(0) // columns % parts * ROWS + tl.arange(0, ROWS)
+    channel = (tl.program_id(0) % columns * CHANNELS + tl.arange(0, CHANNELS))[None, :]
+    inside, fragment = (query < queries)[:, None], context * fragments + tl.arange(0, K)[:, None]
+    there = tl.arange(0, K)[:, None] < fragments
+    p = tl.load(weights + fragment * queries + query[None, :], mask=there & (query < queries)[None, :], other=0.0)
     p = tl.trans(p).to(seen.dtype.element_ty)
-    of_seen = seen + (context * fragments + k[:, None]) * (2 * DIM) + channel[None, :]
-    of_known = known + (first + row[:, None]) * (2 * DIM) + channel[None, :]
-    there = k[:, None] < fragments
-    output = tl.load(of_known, mask=inside[:, None], other=0.0).to(tl.float32)
+    # Queries that all contexts meet are there once.
+    row = tl.where(shared != 0, 0, context * queries) + query[:, None]
+    of_seen, of_known = seen + fragment * (2 * DIM) + channel, known + row * (2 * DIM) + channel
+    output = tl.load(of_known, mask=inside, other=0.0).to(tl.float32)
     output = tl.dot(p, tl.load(of_seen, mask=there, other=0.0), output)
-    gate = tl.load(of_known + DIM, mask=inside[:, None], other=0.0).to(tl.float32)
+    gate = tl.load(of_known + DIM, mask=inside, other=0.0).to(tl.float32)
     gate = tl.dot(p, tl.load(of_seen + DIM, mask=there, other=0.0), gate)
-    return 2 * tl.sigmoid(2 * output) - 1, tl.sigmoid(gate)
+    q = tl.load(memory + row * DIM + channel, mask=inside, other=0.0).to(tl.float32)
+    return context * queries + query[:, None], inside, channel, q, 2 * tl.sigmoid(2 * output) - 1, tl.sigmoid(gate)
 
 
 @triton.jit(**ANY_SIZE)
@@ -57,14 +50,11 @@ def _remember(
     memory, known, weights, seen, out, queries, fragments, shared,
     DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    context, row, inside, channel, first = _tile(queries, DIM, shared, ROWS, CHANNELS)
-    output, gate = _logits(
-        known, weights, seen, context, row, inside, channel, first, queries, fragments, DIM, K
-    )  # fmt: skip
-    q = tl.load(memory + (first + row[:, None]) * DIM + channel[None, :], mask=inside[:, None], other=0.0)
-    to = out + (context * queries + row[:, None]) * DIM + channel[None, :]
-    new = output + gate * (q.to(tl.float32) - output)
-    tl.store(to, new.to(out.dtype.element_ty), mask=inside[:, None])
+    row, inside, channel, q, output, gate = _tile(
+        memory, known, weights, seen, queries, fragments, shared, DIM, K, ROWS, CHANNELS
+    )
+    new = output + gate * (q - output)
+    tl.store(out + row * DIM + channel, new.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(**ANY_SIZE)
@@ -72,20 +62,17 @@ def _remember_backward(
     grad, memory, known, weights, seen, grad_memory, grad_logits, queries, fragments, shared,
     DIM: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    context, row, inside, channel, first = _tile(queries, DIM, shared, ROWS, CHANNELS)
-    output, gate = _logits(
-        known, weights, seen, context, row, inside, channel, first, queries, fragments, DIM, K
-    )  # fmt: skip
+    row, inside, channel, q, output, gate = _tile(
+        memory, known, weights, seen, queries, fragments, shared, DIM, K, ROWS, CHANNELS
+    )
     half = grad_memory.dtype.element_ty
-    q = tl.load(memory + (first + row[:, None]) * DIM + channel[None, :], mask=inside[:, None], other=0.0)
-    here = context * queries + row[:, None]
-    pull = tl.load(grad + here * DIM + channel[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    tl.store(grad_memory + here * DIM + channel[None, :], (pull * gate).to(half), mask=inside[:, None])
+    pull = tl.load(grad + row * DIM + channel, mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad_memory + row * DIM + channel, (pull * gate).to(half), mask=inside)
     of_output = pull * (1 - gate) * (1 - output * output)
-    of_gate = pull * (q.to(tl.float32) - output) * gate * (1 - gate)
-    to = grad_logits + here * (2 * DIM) + channel[None, :]
-    tl.store(to, of_output.to(half), mask=inside[:, None])
-    tl.store(to + DIM, of_gate.to(half), mask=inside[:, None])
+    of_gate = pull * (q - output) * gate * (1 - gate)
+    to = grad_logits + row * (2 * DIM) + channel
+    tl.store(to, of_output.to(half), mask=inside)
+    tl.store(to + DIM, of_gate.to(half), mask=inside)
 
 
 class Remembered(torch.autograd.Function):

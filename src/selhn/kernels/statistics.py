@@ -28,6 +28,8 @@ class Terms:
     """Coefficients of the `penalty` of a mined negative, the constant first."""
     one_way: bool = True
     """Whether that penalty counts only where it rises."""
+    distances: tuple[float, float, float] = (2.0, 1.0, -1.0)
+    """Of `log_weight`: the dimension, from which cosine on all weigh the same, and up to which none does."""
     mask_same_image: bool = True
     """Whether other pairs of an anchor's image are left out of its candidates."""
     scale: Float[Tensor, ""] | None = None
@@ -103,12 +105,13 @@ class Statistic:
         """The value of a sum or log-sum-exp over all candidates, from those over two parts of them."""
         return first + second if self.reduction == "sum" else torch.logaddexp(first, second)
 
-    def level(self, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B"]:
-        """What `derivative` must know of an anchor: its positive, or the value of a log-sum-exp."""
+    def level(self, positive: Float[Tensor, " B"], value: Float[Tensor, "2 B"]) -> Float[Tensor, "2 B *L"]:
+        """What `derivative` must know of an anchor: its positive, the value of a log-sum-exp, or both."""
         if self.reduction == "sum":
             return positive.expand(2, -1)
         # Without negatives there is no gradient: exp(-inf - inf) is 0, where exp(-inf + inf) would be NaN.
-        return value.masked_fill(value == -torch.inf, torch.inf)
+        value = value.masked_fill(value == -torch.inf, torch.inf)
+        return torch.stack([positive.expand(2, -1), value], dim=-1) if self.has_positive else value
 
 
 def is_mined(negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float) -> Bool[Tensor, "*#K"]:
@@ -168,6 +171,30 @@ def _log_miss_derivative(negatives: Tensor, positive: Tensor, terms: Terms) -> T
     return (NEAREST / (1 - negatives)).masked_fill(outside, 0.0)
 
 
+def log_weight(negatives: Tensor, terms: Terms) -> Tensor:
+    """-log of how often two random unit vectors have this cosine: in many dimensions nearly all have one of about 0."""
+    dim, nearest, farthest = terms.distances
+    cosine = negatives.detach().clamp(farthest, nearest)
+    weight = (1 - dim / 2) * (1 - cosine).log() + (1.5 - dim / 2) * (1 + cosine).log()
+    return weight.masked_fill(negatives <= farthest, -torch.inf)
+
+
+def _log_weighted_hinge(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
+    violation = negatives - positive + terms.margin
+    none = (violation <= 0) | (negatives <= terms.distances[2])
+    return (log_weight(negatives, terms) + violation.masked_fill(none, 1.0).log()).masked_fill(none, -torch.inf)
+
+
+SMALLEST_HINGE = 1e-3
+"""Half-precision gradients of a weighted hinge are exact from here on."""
+
+
+def _weighted_hinge_derivative(negatives: Tensor, level: Tensor, terms: Terms) -> Tensor:
+    positive, value = level.unbind(-1)
+    share = SMALLEST_HINGE * (log_weight(negatives, terms) - value).exp()
+    return share.masked_fill(negatives - positive + terms.margin <= 0, 0.0)
+
+
 # n: scores of the negatives, p: of the positive, t: the terms. Comparisons are written so that a NaN stays in
 # and shows in the loss, rather than being dropped by a comparison that is always false.
 STATISTICS: Mapping[str, Statistic] = {
@@ -201,6 +228,16 @@ STATISTICS: Mapping[str, Statistic] = {
     # How many negatives score above s_p - margin, without a gradient, and the sum of their `penalty`.
     "mined_count": Statistic("sum", lambda n, p, t: is_mined(n, p, t.margin).to(n.dtype), fused=False),
     "mined_sum": Statistic("sum", _mined_penalty, _mined_derivative, _mined_steepness, fused=False),
+    # log sum w_n, without a gradient, and log sum w_n [s_n - s_p + margin]+, in which w_n has none
+    "log_weight": Statistic("logsumexp", lambda n, p, t: log_weight(n, t), fused=False),
+    "log_weighted_hinge": Statistic(
+        "logsumexp",
+        term=_log_weighted_hinge,
+        derivative=_weighted_hinge_derivative,
+        steepness=lambda t: 1 / SMALLEST_HINGE,
+        has_positive=True,
+        fused=False,
+    ),
 }
 """All statistics over negatives. One is over positives: "positive_mean", the mean score over all pairs of the
 anchor's image, its own included."""
@@ -215,6 +252,7 @@ def label_images(
     if image_ids is None:
         return torch.arange(batch, dtype=torch.int32, device=device), torch.full((batch,), batch - 1, device=device)
     # Where its id stands among the sorted ids: unlike `unique`, this never waits for the device.
+    image_ids = image_ids.contiguous()
     in_order = image_ids.sort().values
     labels = torch.searchsorted(in_order, image_ids, out_int32=True)
     return labels, batch - torch.searchsorted(in_order, image_ids, right=True) + labels

@@ -25,7 +25,7 @@ class Side:
 
     emb: Float[Tensor, "A d"]
     label: Int[Tensor, " A"]
-    level: Float[Tensor, " A"]
+    level: Float[Tensor, "A *L"]
 
     def __getitem__(self, part: slice | Tensor) -> "Side":
         return Side(self.emb[part], self.label[part], self.level[part])

@@ -1,4 +1,4 @@
-"""The tiles as one operator, so that `torch.compile` need not look inside: what is visited depends on the values."""
+"""The tiles as one operator of `torch.compile`: what they visit depends on the values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from selhn.kernels.statistics import MAXIMA, Terms
-from selhn.kernels.tiles import TiledStatistics
+from selhn.kernels.tile_traversal import TiledStatistics
 
 SETTINGS = "str needs, float[] terms, int? tile, ScalarType dtype"
 
@@ -31,8 +31,8 @@ class Kept:
 def traced_tiles(
     needs: tuple[str, ...], terms: Terms, tile: int | None, dtype: torch.dtype, labels: Tensor, *embs: Tensor
 ) -> list[Tensor]:
-    """What `TiledStatistics.apply` returns, as a node of a graph. Learnt terms are in the embeddings by now."""
-    numbers = [terms.margin, terms.temperature, terms.bias, float(terms.one_way), *terms.polynomial]
+    """What `TiledStatistics.apply` returns, as a node of a graph; embeddings have learnt terms by now."""
+    numbers = [terms.margin, terms.temperature, terms.bias, float(terms.one_way), *terms.distances, *terms.polynomial]
     return _forward(",".join(needs), numbers, tile, dtype, labels, *embs)[: 1 + len(needs)]
 
 
@@ -103,5 +103,5 @@ def _names(needs: str) -> tuple[str, ...]:
 
 
 def _terms(numbers: Sequence[float]) -> Terms:
-    margin, temperature, bias, one_way, *polynomial = numbers
-    return Terms(margin, temperature, bias, tuple(polynomial), bool(one_way))
+    margin, temperature, bias, one_way, dim, nearest, farthest, *polynomial = numbers
+    return Terms(margin, temperature, bias, tuple(polynomial), bool(one_way), (dim, nearest, farthest))

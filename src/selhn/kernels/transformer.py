@@ -111,7 +111,7 @@ def _random_bits(count: int, device: torch.device) -> Int16[Tensor, " n"]:
 
 @torch.no_grad()
 def _halves(layers: Sequence[LayerWeights], half: torch.dtype) -> list[tuple[Tensor, ...]]:
-    """Per layer in half precision: query, key and value as one matrix and one bias, then the other matrices."""
+    """Per layer in half precision: query, key and value as one matrix and bias, then the other matrices."""
     copies, targets, sources = [], [], []
     for w in layers:
         qkv = w.query.new_empty(3 * len(w.query), w.query.shape[1], dtype=half)
@@ -182,7 +182,7 @@ class _FusedLayer(torch.autograd.Function):
 
 
 def _dropouts(bits: Sequence[Tensor], settings: LayerSettings) -> list[tuple[Tensor, int, float]]:
-    """Of the first norm, the last norm and the attention: random bits, the least that keeps, and the scale."""
+    """Of the first and last norm and the attention: random bits, the least that keeps, and the scale."""
     chances = (settings.dropout, settings.dropout, settings.attention_dropout)
     drawn = [(own, round(chance * 2**16)) for own, chance in zip(bits, chances)]
     return [(own, dropped - 2**15, 2**16 / max(1, 2**16 - dropped)) for own, dropped in drawn]

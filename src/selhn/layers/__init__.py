@@ -23,16 +23,9 @@ from selhn.layers.gpo import GPO
 from selhn.layers.gru import BiGRU, WordGRU, last_states, look_up, word_embedding
 from selhn.layers.mlp import MLP, MLPOrder
 
-__all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU", "attended_cosines"]
-__all__ += [
-    "attended_squares",
-    "attention_weights",
-    "bert_tokenizer",
-    "bert_weights",
-    "block_cosines",
-    "chunks",
-    "fragment_mean",
-]
-__all__ += ["is_ragged", "joined", "last_states", "log_mask", "look_up", "masked_batch_norm", "mean_of", "products"]
-__all__ += ["projected_differences", "remembering_nothing", "score_in_blocks", "softmax_attention", "synced", "turned"]
-__all__ += ["unit", "unit_attention", "weighted_cosines", "word_embedding"]
+__all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU"]
+__all__ += ["attended_cosines", "attended_squares", "attention_weights", "bert_tokenizer", "bert_weights"]
+__all__ += ["block_cosines", "chunks", "fragment_mean", "is_ragged", "joined", "last_states", "log_mask"]
+__all__ += ["look_up", "masked_batch_norm", "mean_of", "products", "projected_differences"]
+__all__ += ["remembering_nothing", "score_in_blocks", "softmax_attention", "synced", "turned", "unit"]
+__all__ += ["unit_attention", "weighted_cosines", "word_embedding"]

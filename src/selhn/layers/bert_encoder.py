@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
@@ -56,8 +56,8 @@ class BertConfig:
                 raise SelhnError(f"{field.name} of a BERT is {getattr(self, field.name)}: choose 0 to 1")
         if self.hidden_size % self.num_attention_heads:
             raise SelhnError(
-                f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} heads: "
-                "choose num_attention_heads so that it divides hidden_size"
+                f"hidden_size {self.hidden_size} of a BERT cannot be shared by {self.num_attention_heads} "
+                "heads: choose num_attention_heads so that it divides hidden_size"
             )
 
     @classmethod
@@ -73,16 +73,19 @@ class BertConfig:
 
 
 class BertEncoder(nn.Module):
-    """Tokens to hidden states. New weights are normal with `initializer_range`; biases and padding are zero."""
+    """Tokens to hidden states. New weights are normal with `initializer_range`; biases and padding are zero.
 
-    def __init__(self, config: BertConfig):
+    `embeddings` may be a module of your own that takes something else than tokens.
+    """
+
+    def __init__(self, config: BertConfig, embeddings: nn.Module | None = None):
         super().__init__()
         self.config = config
-        self.embeddings = _Embeddings(config)
+        self.embeddings = _Embeddings(config) if embeddings is None else embeddings
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
         self.apply(self._initialise)
 
-    def forward(self, tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
+    def forward(self, tokens: Shaped[Tensor, "T N *F"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
         config, training = self.config, self.training
         settings = LayerSettings(
             heads=config.num_attention_heads,

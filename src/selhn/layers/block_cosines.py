@@ -1,4 +1,4 @@
-"""Cosines of a query fragment with what it attends to, block by block of their numbers: the node level of GSMN.
+"""The nodes of GSMN: cosines of a query fragment with what it attends to, in blocks of their numbers.
 
 The attended vectors of all pairs of image and text, d numbers per fragment, are made for a few contexts at a
 time, reduced to two numbers per block, and made again in the backward pass; or on the chip, by a kernel.

@@ -21,7 +21,7 @@ CHUNK_BYTES = 2**22
 def projected_differences(
     weights: Float[Tensor, "I W K"], regions: Float[Tensor, "I K d"], words: Float[Tensor, "i W d"], layer: nn.Linear
 ) -> Float[Tensor, "I W s"]:
-    """`layer` of the squared differences, for the W words of all texts (i = 1) or of each image's own (i = I)."""
+    """`layer` of the squared differences, for words of all texts (i = 1) or of each image's own (i = I)."""
     if is_ragged(weights):
         return _Projected.apply(weights, regions, words, layer.weight, layer.bias)
     difference = torch.baddbmm(words, weights, regions, beta=-1)

@@ -37,8 +37,9 @@ def products(
 ) -> Float[Tensor, "C K L q"]:
     """Every context fragment with every query fragment, as one matrix product.
 
-    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1. Where no gradient is
-    asked for, a GPU takes each number as the sum of two in half precision, which its tensor cores multiply.
+    If they are `aligned`, only with the fragments of the one query that looks at it, and q is 1. Where no
+    gradient is asked for, a GPU takes each number as the sum of two in half precision, which its tensor cores
+    multiply.
     """
     if aligned:
         return (contexts @ queries.transpose(1, 2)).unsqueeze(3)
@@ -75,7 +76,7 @@ def attended_cosines(
     context q alone, and c is 1.
     """
     dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots
-    dot, square = _Attended.apply(dots, contexts.with_gram().gram, log_mask(contexts.mask), smooth, focus)
+    dot, square = _Attended.apply(dots, contexts.products(), log_mask(contexts.mask), smooth, focus)
     return _cosines(dot, square, queries, aligned)
 
 
@@ -93,10 +94,8 @@ def weighted_cosines(
 
 def attended_squares(contexts: Fragments, weights: Float[Tensor, "C K L q"]) -> Float[Tensor, "C L q"]:
     """The squared length of what each query fragment attends to, `w' G w`; at least 1e-30."""
-    gram = contexts.with_gram().gram
-    assert gram is not None
     # Clamped for whoever takes the root: at padding that of zero would have an infinite slope.
-    return (_times_gram(gram, weights) * weights).sum(1).clamp(min=1e-30)
+    return (_times_gram(contexts.products(), weights) * weights).sum(1).clamp(min=1e-30)
 
 
 def fragment_mean(values: Float[Tensor, "C L Q"], mask: Bool[Tensor, "Q L"]) -> Float[Tensor, "C Q"]:

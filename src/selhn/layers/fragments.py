@@ -111,12 +111,16 @@ class Fragments:
     def to(self, device: torch.device | str) -> "Fragments":
         return self.each(lambda rows: rows.to(device))
 
-    def with_gram(self) -> "Fragments":
-        """The same with `gram`, never in half precision, for whoever looks at these items more than once."""
+    def products(self) -> Float[Tensor, "n K K"]:
+        """`gram`, which is made if need be, never in half precision."""
         if self.gram is not None:
-            return self
+            return self.gram
         with torch.autocast(self.vectors.device.type, enabled=False):
-            return replace(self, gram=self.vectors @ self.vectors.transpose(1, 2))
+            return self.vectors @ self.vectors.transpose(1, 2)
+
+    def with_gram(self) -> "Fragments":
+        """The same with `gram`, for whoever looks at these items more than once."""
+        return self if self.gram is not None else replace(self, gram=self.products())
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
         """The items with every tensor changed."""

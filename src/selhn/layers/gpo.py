@@ -34,7 +34,7 @@ class GPO(nn.Module):
     def pool(
         self, make_features: Callable[[], Float[Tensor, "B M d"]], mask: Bool[Tensor, "B M"]
     ) -> Float[Tensor, "B d"]:
-        """The same for features yet to be computed: the weights do not depend on them, so both run at once."""
+        """The same for features yet to be made: the weights do not depend on them, so both run at once."""
         features, weights = side_by_side(make_features, lambda: self.weights(mask.sum(1), mask.shape[1]))
         return pool_sorted(features, mask, weights)
 

@@ -87,7 +87,7 @@ def word_embedding(vocab_size: int, word_dim: int) -> nn.Embedding:
 
 
 def mirror_positions(lengths: Int[Tensor, " B"], size: int) -> Int[Tensor, "B N"]:
-    """Indices that reverse the first `length` of `size` positions and leave the padding; their own inverse."""
+    """Indices that reverse the first `length` of `size` positions and not the padding; their own inverse."""
     position = torch.arange(size, device=lengths.device)
     mirrored = lengths[:, None] - 1 - position
     return torch.where(mirrored >= 0, mirrored, position)

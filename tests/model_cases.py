@@ -22,6 +22,7 @@ BERT = {
     "intermediate_size": 16,
     "max_position_embeddings": 32,
 }
+VIT = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 GRAPH = ConceptGraph(
     tuple((f"word{i}", f"word{i + 20}") for i in range(6)),
     torch.tensor([9.0, 8, 7, 6, 5, 4]),
@@ -41,6 +42,8 @@ CASES = {
     "devise": _COMMON,
     "vsrn": {**_COMMON, "word_dim": 8, "graph_layers": 2, "caption_dim": 6},
     "cvse": {**_COMMON, "word_dim": 8, "num_regions": 5, "concept_graph": GRAPH},
+    "clip": {**_COMMON, "bert": BERT, "num_regions": 5, "vision": VIT},
+    "vit_bert": {**_COMMON, "bert": BERT, "num_regions": 5, "vision": VIT},
     "scan_t2i_avg": {**_COMMON, "word_dim": 8},
     "scan_t2i_lse": {**_COMMON, "word_dim": 8},
     "scan_i2t_avg": {**_COMMON, "word_dim": 8},
@@ -60,8 +63,8 @@ CASES |= {
     name: {**_COMMON, "word_dim": 8, "blocks": 4, "hidden": 8, "kernels": 2} for name in ("gsmn_dense", "gsmn_sparse")
 }
 CASES["cmcan"] = CASES["sgr"]
-FIXED_REGIONS = {"sgr", "saf", "cvse", "cmcan"}
-"""Models with a batch norm over the places of regions: their images have so many regions and no other number."""
+FIXED_REGIONS = {"sgr", "saf", "cvse", "cmcan", "clip", "vit_bert"}
+"""Models with weights or a batch norm for the places of regions: their images have so many and no other number."""
 
 
 def make_model(name, **settings):
@@ -75,6 +78,13 @@ def make_model(name, **settings):
             if not module.weight.any():  # as a layer of VSRN is made, so that it changes nothing
                 torch.nn.init.uniform_(module.weight, 0.5, 1.5)
     return model.eval()
+
+
+def make_from_pixels(name="vit_bert", vision=VIT, **settings):
+    """A model for pictures of 32 x 32 in patches of 8 x 8."""
+    torch.manual_seed(0)
+    known = {"feature_dim": 192, "num_regions": 17, "dim": 16, "bert": BERT, "tokenizer": WORDS, "vision": vision}
+    return create_model(name, **{**known, **settings}).eval()
 
 
 def make_batch(pairs=6, regions=5, tokens=7, seed=0, dtype=torch.float32):

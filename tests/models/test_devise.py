@@ -3,6 +3,7 @@ import torch
 from model_cases import WORDS, make_batch, make_model
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.word_vectors import read_word_vectors
 from selhn.models import create_model, load_model
 
 
@@ -46,6 +47,13 @@ def test_word_vectors_of_a_file(tmp_path):
     vectors.unlink()
     model.save(tmp_path / "model")
     assert torch.equal(load_model(tmp_path / "model").words, model.words)
+
+
+def test_a_first_line_of_two_numbers_is_no_word(tmp_path):
+    (tmp_path / "word2vec.txt").write_text("2 3\n2 1 2 2\n")
+    vectors, found = read_word_vectors(tmp_path / "word2vec.txt", ["2"], 3)
+    assert vectors.tolist() == [[1, 2, 2]]
+    assert found.all()
 
 
 @pytest.mark.parametrize(

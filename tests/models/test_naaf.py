@@ -6,7 +6,7 @@ from model_cases import make_batch, make_model
 
 from selhn.base.errors import SelhnError
 from selhn.layers import Fragments, unit
-from selhn.models import create_model, reference
+from selhn.models import create_model
 
 SIZES = {"vocab_size": 1, "feature_dim": 1, "word_dim": 1}
 
@@ -28,7 +28,7 @@ def test_the_threshold_of_every_text_is_that_of_the_equations():
     by_text = copy.deepcopy(model)
     scores = model.score(images, texts)
     own = [words[mask] for words, mask in zip(texts.vectors, texts.mask, strict=True)]
-    naive = reference.scores(by_text, list(images.vectors), own)
+    naive = by_text.reference(list(images.vectors), own)
     torch.testing.assert_close(scores, naive, rtol=0, atol=1e-10)
     threshold, safe = model.head.thresholds.both().tolist()
     assert 0 < safe < 1

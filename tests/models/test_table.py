@@ -275,7 +275,7 @@ def test_did_you_mean():
     with pytest.raises(ValueError, match="unknown model 'rvs': did you mean 'rvse'"):
         create_model("rvs")
     with pytest.raises(ValueError, match="there are vse_fc, vse_mlp"):
-        create_model("clip")
+        create_model("zzz")
     with pytest.raises(ValueError, match="rvse has no setting 'feature_dims': did you mean 'feature_dim'"):
         create_model("rvse", vocab_size=9, feature_dims=3)
     with pytest.raises(ValueError, match="has no setting 'zzz': there are vocab_size, tokenizer"):

@@ -12,8 +12,25 @@ import torch
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
 from selhn.base.tensor_files import read_tensors, require_fit
-from selhn.models import bfan, camp, cmcan, cvse, devise, gsmn, imram, naaf, scan, sgraf, vse, vse_infty, vsepp, vsrn
+from selhn.models import (
+    bfan,
+    camp,
+    cmcan,
+    cvse,
+    devise,
+    gsmn,
+    imram,
+    naaf,
+    pixels,
+    scan,
+    sgraf,
+    vse,
+    vse_infty,
+    vsepp,
+    vsrn,
+)
 from selhn.models.cross_attention import CrossAttention
+from selhn.models.foreign import adapt
 from selhn.models.matcher import AbstractMatcher, encode_batch, in_eval_mode
 from selhn.models.saved import WEIGHTS_FILE, find_folder, read_config
 from selhn.models.twins import Twins
@@ -22,7 +39,7 @@ from selhn.models.vsepp import VSEpp
 from selhn.text import has_tokenizer, load_tokenizer
 
 __all__ = ["MODELS", "VSE", "AbstractMatcher", "CrossAttention", "ModelEntry", "Twins", "VSEpp"]
-__all__ += ["create_model", "encode_batch", "in_eval_mode", "list_models", "load_model", "register_model"]
+__all__ += ["adapt", "create_model", "encode_batch", "in_eval_mode", "list_models", "load_model", "register_model"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,8 @@ _NAAF = (
 )
 _CMCAN = ("Zhang et al., AAAI 2022", "https://github.com/CrossmodalGroup/CMCAN")
 _GSMN = ("Liu et al., CVPR 2020", "https://arxiv.org/abs/2004.00277")
+_CLIP = ("Radford et al., ICML 2021", "https://arxiv.org/abs/2103.00020")
+_LAPS = ("after Fu et al. (LAPS), CVPR 2024", "https://github.com/CrossmodalGroup/LAPS")
 _SGRAF = ("Diao et al., AAAI 2021", "https://arxiv.org/abs/2101.01368")
 
 MODELS: dict[str, ModelEntry] = {
@@ -67,6 +86,8 @@ MODELS: dict[str, ModelEntry] = {
     "devise": ModelEntry(devise.devise, "embedding", *_DEVISE),
     "vsrn": ModelEntry(vsrn.vsrn, "embedding", *_VSRN),
     "cvse": ModelEntry(cvse.cvse, "embedding", *_CVSE),
+    "clip": ModelEntry(pixels.clip, "embedding", *_CLIP),
+    "vit_bert": ModelEntry(pixels.vit_bert, "embedding", *_LAPS, brings_tokenizer=True),
     "scan_t2i_avg": ModelEntry(scan.scan_t2i_avg, "cross-attention", *_SCAN),
     "scan_t2i_lse": ModelEntry(scan.scan_t2i_lse, "cross-attention", *_SCAN),
     "scan_i2t_avg": ModelEntry(scan.scan_i2t_avg, "cross-attention", *_SCAN),
@@ -137,7 +158,7 @@ def create_model(name: str, *, networks: int = 1, **settings: Any) -> AbstractMa
 
 
 def load_model_named_in_file(name: object) -> AbstractMatcher | None:
-    """The model that a file names, if it is on this machine: nothing is downloaded. None if it is not such a name."""
+    """The model that a file names, if it is on this machine, without a download; None for other names."""
     return _load_named(name, local_only=True) if isinstance(name, str) else None
 
 

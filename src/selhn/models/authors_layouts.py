@@ -1,4 +1,4 @@
-"""How the authors' programs name the parts of a model, its options and its files: one row of `LAYOUTS` per model."""
+"""How the authors' programs name a model's parts, options and files: one row of `LAYOUTS` each."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +164,7 @@ class AuthorsLayout:
     """How the authors name and order the parts of a model."""
 
     names: Names
-    """Their names to ours: patterns and replacements, all applied in this order; without a name it is left out."""
+    """Their names to ours: patterns and replacements, applied in this order; no name leaves it out."""
     fixed: Mapping[str, Any]
     """Options of their programs that the model has only with one value."""
     options: Options = field(default_factory=dict)

@@ -5,8 +5,9 @@ side receives then look at each other. What regions receive, with every softmax 
 
     U = B W,  B = softmax((A W Q') (A W K')' / sqrt(d)) A,  A = softmax((V Q_V') (W K_W')' / sqrt(d))
 
-Words receive Z = C V in the same way. The first stage scores the cosine of the mean of U and the mean of Z. The later
-stages weigh every region v and its message u = unit(U_v) with a gate, and sum up the regions of the pair:
+Words receive Z = C V in the same way. The first stage scores the cosine of the mean of U and the mean of Z.
+The later stages weigh every region v and its message u = unit(U_v) with a gate, and sum up the regions of the
+pair:
 
     c = ReLU(F g [v; u]) + v,  g = sigmoid(v . u)
     x = unit(sum of p c),      p = softmax over regions of H ReLU(G c), the mean of several heads
@@ -28,14 +29,22 @@ from torch.nn.functional import pad
 from selhn.kernels import in_half_precision
 from selhn.layers import Fragments, chunks, score_in_blocks, unit
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
+from selhn.models.cross_attention import (
+    CrossAttention,
+    RegionEncoder,
+    Scores,
+    Side,
+    Unpadded,
+    WordEncoder,
+    pair_by_pair,
+)
 
 # Fragments of so many bytes are fused at a time, so that the passes over them stay near a CPU's core.
 CHUNK_BYTES = 2**22
 EPSILON = 1e-8
 
-# Of S items that send s fragments each, and R that receive r: the weights of all pairs. If aligned, item s sends
-# to item s alone, and R is 1.
+# Of S items that send s fragments each, and R that receive r: the weights of all pairs. If aligned, item s
+# sends to item s alone, and R is 1.
 Weights = Float[Tensor, "S R r s"]
 ToRegions = Float[Tensor, "T i M N"]
 ToWords = Float[Tensor, "I t n M"]
@@ -54,7 +63,7 @@ class Messages(nn.Module):
             self.summary[2].bias.requires_grad_(False)  # it adds the same to all logits
 
     def of_senders(self) -> list[Float[Tensor, "d e"]]:
-        """Matrices for what sends: to what receivers are multiplied with, and to the middle; F_2 if there is one."""
+        """Matrices for what sends: to what receivers are multiplied with, to the middle, and F_2 if any."""
         scale = self.key.out_features**-0.5
         first, middle = self.key.weight.T @ self.query.weight, self.own_query.weight.T @ self.own_key.weight
         return [scale * first, scale * middle, *self.of_fused()[1:]]
@@ -62,6 +71,23 @@ class Messages(nn.Module):
     def of_fused(self) -> list[Float[Tensor, "d e"]]:
         """F_1 and F_2."""
         return [half.T for half in self.fuse.weight.chunk(2, 1)] if hasattr(self, "fuse") else []
+
+    def reference(
+        self, senders: Float[Tensor, "s d"], receivers: Float[Tensor, "r d"], real: int | None = None
+    ) -> Float[Tensor, "r d"]:
+        """The messages of all that send, and what these see of each other; only the first `real` are seen."""
+        scale = senders.shape[1] ** -0.5
+        first = (scale * self.query(receivers) @ self.key(senders).T).softmax(1) @ senders
+        return (scale * self.own_query(first) @ self.own_key(first[:real]).T).softmax(1) @ first[:real]
+
+    def fused_reference(
+        self, own: Float[Tensor, "r d"], received: Float[Tensor, "r d"]
+    ) -> Float[Tensor, " d"]:  # fmt: skip
+        """`c = ReLU(F g [v; u]) + v`, summed up with `softmax(H ReLU(G c))`, the mean of its heads."""
+        message = unit(received)
+        gate = (own * message).sum(1, keepdim=True).sigmoid()
+        both = self.fuse(gate * torch.cat([own, message], 1)).relu() + own
+        return unit(self.summary(both).softmax(0).mean(1) @ both)
 
     def forward(
         self,
@@ -124,6 +150,21 @@ class MessagePassing(nn.Module):
         texts = _prepared(texts, self.to_regions, self.to_words)
         (_, of_regions), (_, of_words), _ = self._weights(images, texts, False)
         return {"of_words": of_words[0, 0], "of_regions": of_regions[0, 0].T}
+
+    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
+        """An MLP of both sides; in the first stage the cosine of their means, over padding of words too."""
+
+        def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
+            of_regions = self.to_regions.reference(words, regions)
+            if self.gated:
+                of_words = self.to_words.reference(regions, words)
+                regions = self.to_regions.fused_reference(regions, of_regions)
+                return self.out(torch.cat([regions, self.to_words.fused_reference(words, of_words)]))[0]
+            padded = pad(words, (0, 0, 0, max(0, self.padded_length - len(words))))
+            of_words = self.to_words.reference(regions, padded, len(words))
+            return unit(of_regions.mean(0)) @ unit(of_words.mean(0))
+
+        return pair_by_pair(score, images, texts)
 
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """Some images at a time; with `aligned`, i = 1: each with its own text."""
@@ -188,7 +229,7 @@ class MessagePassing(nn.Module):
 
 
 def _prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragments:
-    """All products of fragments with weights, behind the fragments, so that each is made once for all pairs."""
+    """Fragments and all their products with weights, so that each is made once for all pairs."""
     matrices = torch.cat([*sends.of_senders(), *receives.of_fused()[:1]], 1)
     return replace(items, vectors=torch.cat([items.vectors, items.vectors @ matrices], 2), gram=None)
 

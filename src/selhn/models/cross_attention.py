@@ -1,10 +1,12 @@
 """Matchers that compare regions with words: two encoders of fragments, and a head that scores all pairs."""
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from selhn.base.errors import SelhnError
 from selhn.base.types import Attention
@@ -13,9 +15,15 @@ from selhn.models.builders import WordSettings, xavier
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
 from selhn.text import Tokenizer
 
+Unpadded: TypeAlias = Sequence[Float[Tensor, "_ d"]]
+"""The vectors of images or texts, of each as many as it has."""
+Scores: TypeAlias = Float[Tensor, "I T"]
+Side: TypeAlias = Mapping[str, Sequence[Tensor]]
+"""Side inputs by name, one for each image or text, without padding."""
+
 
 class RegionEncoder(nn.Module):
-    """Region features to vectors, `unit(FC(x))` if `normed`; with `pool`, also to one vector for the image."""
+    """Region features to vectors, `unit(FC(x))` if `normed`; with `pool`, also to one for the image."""
 
     def __init__(self, feature_dim: int, dim: int, pool: nn.Module | None = None, normed: bool = True):
         super().__init__()
@@ -29,7 +37,7 @@ class RegionEncoder(nn.Module):
 
 
 class WordEncoder(nn.Module):
-    """Words to vectors, `unit(BiGRU(dropout(words)))` if `normed`; with `pool`, also to one vector for the text."""
+    """Words to vectors, `unit(BiGRU(dropout(words)))` if `normed`; with `pool`, also to one for the text."""
 
     def __init__(
         self, vocab_size: int, word_dim: int, dim: int, dropout: float = 0.0, pool: nn.Module | None = None,
@@ -51,13 +59,67 @@ def _fragments(vectors: Float[Tensor, "n K d"], mask: Bool[Tensor, "n K"], norme
     return Fragments.of(unit(wide) if normed else wide, mask)
 
 
+class SelfAttentionPool(nn.Module):
+    """One vector for all fragments: unit(sum of p_k x_k), p = softmax of W (f(x_k) * g(mean of x)).
+
+    With `unit_mean` the mean has length 1 (CVSE's texts).
+
+    f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a
+    channel for every region's place, so that the number of regions is a size of the model.
+    """
+
+    def __init__(self, dim: int, dropout: float, num_regions: int | None = None, unit_mean: bool = False):
+        super().__init__()
+        self.num_regions, self.unit_mean = num_regions, unit_mean
+
+        def branch(channels: int | None) -> nn.Sequential:
+            norm = [] if channels is None else [nn.BatchNorm1d(channels)]
+            return nn.Sequential(xavier(dim, dim), *norm, nn.Tanh(), nn.Dropout(dropout))
+
+        self.local = branch(num_regions)
+        self.mean = branch(None if num_regions is None else dim)
+        self.common = xavier(dim, 1)
+        # It adds the same to all logits of a softmax; published weights have it.
+        self.common.bias.requires_grad_(False)
+
+    def reference(self, items: Unpadded) -> list[Float[Tensor, " d"]]:
+        """The vector of each item; images, which all have as many regions, share a batch norm."""
+        batches = [item[None] for item in items] if self.num_regions is None else [torch.stack(list(items))]
+        logits = [self.common(self.local(batch) * self.mean(batch.mean(1))[:, None]) for batch in batches]
+        return [whole for p, x in zip(logits, batches) for whole in unit((p.softmax(1) * x).sum(1))]
+
+    def forward(self, fragments: Fragments) -> Fragments:
+        whole = unit(self.pooled(fragments.vectors, self.logits(fragments)))
+        return Fragments(fragments.vectors, fragments.mask, whole)
+
+    def pooled(self, vectors: Float[Tensor, "n K d"], logits: Float[Tensor, "n K"]) -> Float[Tensor, "n d"]:
+        # Not a matrix product, which autocast would round.
+        return (logits.softmax(1)[:, :, None] * vectors).sum(1)
+
+    def logits(self, fragments: Fragments) -> Float[Tensor, "n K"]:
+        """Of the softmax over fragments; -inf for padding."""
+        vectors, mask = fragments.vectors, fragments.mask
+        missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
+        if missing < 0:
+            raise SelhnError(
+                f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: make "
+                f"one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
+            )
+        mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+        mean = unit(mean) if self.unit_mean else mean
+        # Images of a split may all have fewer regions than others; the places they lack are padding.
+        places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
+        logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
+        return logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
+
+
 class CrossAttention(AbstractMatcher):
     """Fragments of images and texts, and a head that makes a number of every pair.
 
     Args:
         head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
             (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
-            pair, by name; `head.pairs_apart` is that of the matcher.
+            pair, by name; `head.pairs_apart` is that of the matcher, and so is `head.reference`.
         sigmoid: whether a score is the sigmoid of the head's number.
     """
 
@@ -98,6 +160,14 @@ class CrossAttention(AbstractMatcher):
         """Whether a pair scores the same without the others, in training too: no statistics over pairs."""
         return bool(getattr(self.head, "pairs_apart", False))
 
+    def reference(self, images: Unpadded, texts: Unpadded, side: Side | None = None) -> Scores:
+        """What `score` gives, as the paper writes it, pair by pair: to be read, and to test the fast form."""
+        head: Any = self.head
+        if not hasattr(head, "reference"):
+            name = type(head).__name__
+            raise SelhnError(f"there is no reference for the scores of {name}: write its equations")
+        return self.activation(head.reference(self, images, texts, side or {}))
+
     def attention(self, images: Fragments, texts: Fragments) -> Attention:
         """Which word of one text looks at which region of one image, or vice versa, without padding.
 
@@ -116,6 +186,13 @@ class CrossAttention(AbstractMatcher):
         present = {name: w[words][:, regions] if w.ndim == 2 else w[words] for name, w in weights.items()}
         numbers = tuple(str(number) for number in range(int(words.sum())))
         return Attention(score, **present, words=numbers, is_word=(True,) * len(numbers))
+
+
+def pair_by_pair(
+    score: Callable[[Float[Tensor, "M d"], Float[Tensor, "N d"]], Tensor], images: Unpadded, texts: Unpadded
+) -> Scores:
+    """The scores of all pairs, each from the regions of its image and the words of its text."""
+    return torch.stack([torch.stack([score(regions, words) for words in texts]) for regions in images])
 
 
 def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:

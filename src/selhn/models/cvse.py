@@ -27,9 +27,8 @@ from selhn.base.word_vectors import read_word_vectors
 from selhn.kernels import side_by_side
 from selhn.layers import unit
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import RegionEncoder, WordEncoder
+from selhn.models.cross_attention import RegionEncoder, SelfAttentionPool, WordEncoder
 from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask, Tokens, all_real, taken_side
-from selhn.models.sgraf import SelfAttentionPool
 from selhn.models.vse import dot_scores
 
 CONSENSUS_SHARE = 0.05
@@ -195,7 +194,7 @@ class CVSE(AbstractMatcher):
         return Levels(instance, unit(weights @ concepts), weights)
 
     def _joined(self, levels: Levels) -> Float[Tensor, "n d2"]:
-        """One unit vector; its parts are as long as the roots of their shares, so that a score is a product."""
+        """One unit vector, whose parts are as long as the roots of their shares: a score is a product."""
         shares = (1 - CONSENSUS_SHARE, levels.fused(self.fuse_alpha)), (CONSENSUS_SHARE, levels.consensus)
         return torch.cat([math.sqrt(share) * part for share, part in shares], 1)
 

@@ -10,9 +10,9 @@ query remembers what it has seen:
 Regions look at words in the same way, with weights of their own. A score is the sum over the steps, and over
 both directions in the full model.
 
-What is computed here is the same with a fifth of the work: W [q; x] = W_q q + W_x x, where W_x x is
-sum_k p_k W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. The cosine needs no x,
-as in `attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
+What is computed here is the same with a fifth of the work: W [q; x] = W_q q + W_x x, where W_x x is sum_k p_k
+W_x v_k, with W_x v_k made once per region, and the first W_q q once per word. The cosine needs no x, as in
+`attended_cosines`. The authors' program also makes the update after the last step, which nothing reads.
 """
 
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from contextlib import nullcontext
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import cosine_similarity, linear
 
 from selhn.kernels import memory_precision, memory_products, remembered
 from selhn.layers import (
@@ -35,33 +35,33 @@ from selhn.layers import (
     weighted_cosines,
 )
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, with_head
-from selhn.models.scan import Direction
+from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, pair_by_pair, with_head
+from selhn.models.scan import Direction, attended
 
 # Memories of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
 CHUNK_BYTES = 2**24
 
 
 class Memory(nn.Module):
-    """Queries that look at contexts again and again."""
+    """Queries that look at contexts again and again; with `normed` one that remembers has length 1."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, smooth: float, steps: int, normed: bool):
         super().__init__()
+        self.smooth, self.steps, self.normed = smooth, steps, normed
         self.output = nn.Linear(2 * dim, dim)
         self.gate = nn.Linear(2 * dim, dim)
 
     def forward(
-        self, contexts: Fragments, queries: Fragments, smooth: float, steps: int, normed: bool, aligned: bool = False
+        self, contexts: Fragments, queries: Fragments, aligned: bool = False
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
-        """The scores of all K steps, and how the queries look in the last; if `aligned`, c is 1, else q is Q."""
+        """The scores of all K steps, and how queries look in the last; if `aligned`, c is 1, else q is Q."""
         half = memory_precision(contexts.vectors, queries.vectors)
         with nullcontext() if half is None else torch.autocast(contexts.vectors.device.type, half):
-            return self._looks(contexts, queries, smooth, steps, normed, aligned, half)
+            return self._looks(contexts, queries, aligned, half)
 
     def _looks(
-        self, contexts: Fragments, queries: Fragments, smooth: float, steps: int, normed: bool, aligned: bool,
-        half: torch.dtype | None,
-    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:  # fmt: skip
+        self, contexts: Fragments, queries: Fragments, aligned: bool, half: torch.dtype | None
+    ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """`half` is the precision of the kernels, None for the way without them."""
         dim, device = self.output.out_features, contexts.vectors.device
         both, bias = torch.cat([self.output.weight, self.gate.weight]), torch.cat([self.output.bias, self.gate.bias])
@@ -82,22 +82,23 @@ class Memory(nn.Module):
             own = some if aligned else slice(None)
             part, looking, memory, gates, now = contexts[some], queries[own], first[own], known[own], dots[some]
             by_step = []
-            for step in range(steps):
+            for step in range(self.steps):
                 with torch.autocast(device.type, enabled=False):
-                    weights = softmax_attention(now, part.mask, smooth)
+                    weights = softmax_attention(now, part.mask, self.smooth)
                     cosines = weighted_cosines(weights, dots[some], part, looking, aligned)
                     by_step.append(fragment_mean(cosines, looking.mask))
-                if step + 1 == steps:
+                if step + 1 == self.steps:
                     break
                 flat = weights.flatten(2)
                 memory = update(memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some])
-                memory = (unit(memory) if normed else memory).to(first.dtype)
+                memory = (unit(memory) if self.normed else memory).to(first.dtype)
                 with torch.autocast(device.type, enabled=False):
                     now = look(part.vectors, memory)
                     now = now if rows is None else torch.zeros_like(flat).index_copy(2, rows, now)
-                    # A query of padding is not zero once it remembers, and must not count in the norm over queries.
+                    # A query of padding is not zero once it remembers, and must not count in the norm over
+                    # queries.
                     now = now.view_as(weights).masked_fill(~(present[own] if aligned else present), 0)
-                if step + 2 < steps:
+                if step + 2 < self.steps:
                     gates = linear(memory, of_query, bias)
             scores.append(torch.stack(by_step))
             looks.append(weights)
@@ -121,19 +122,20 @@ def _remembered(
 
 
 class RecurrentAttention(nn.Module):
-    """The scores of IMRAM; with `memory_norm` a query that remembers has length 1."""
+    """The scores of IMRAM: a memory for each direction."""
 
     pairs_apart = True
 
     def __init__(self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool):
         super().__init__()
-        self.smooth, self.steps, self.memory_norm = smooth, steps, memory_norm
-        self.memories = nn.ModuleDict({direction: Memory(dim) for direction in directions})
+        self.steps = steps
+        self.memories = nn.ModuleDict({way: Memory(dim, smooth, steps, memory_norm) for way in directions})
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
         if aligned:
             return self._by_step(images, texts, aligned).sum(0)[0]
-        # Products and weights of every step, and the memories, which are several times as wide with gradients.
+        # Products and weights of every step, and the memories, which are several times as wide with
+        # gradients.
         dim, looking = images.vectors.shape[2], [texts if d == "t2i" else images for d in self.memories]
         fragments = sum(own.mask.shape[1] for own in looking)
         copies = 12 * self.steps if torch.is_grad_enabled() else 6
@@ -150,6 +152,26 @@ class RecurrentAttention(nn.Module):
             weights.update({"of_words": look.T} if direction == "t2i" else {"of_regions": look})
         return weights
 
+    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
+        """What a query has seen is remembered, `q <- g q + (1 - g) o`; cosines are with the first query."""
+
+        def score(regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"]) -> Float[Tensor, ""]:
+            total = regions.new_zeros(())
+            for direction, memory in self.memories.items():
+                assert isinstance(memory, Memory)
+                looking, seen = (words, regions) if direction == "t2i" else (regions, words)
+                query = looking
+                for _ in range(self.steps):
+                    found = attended(seen, query, memory.smooth)
+                    total = total + cosine_similarity(looking, found, dim=1).mean()
+                    both = torch.cat([query, found], 1)
+                    gate = memory.gate(both).sigmoid()
+                    query = gate * query + (1 - gate) * memory.output(both).tanh()
+                    query = unit(query) if memory.normed else query
+            return total
+
+        return pair_by_pair(score, images, texts)
+
     def _by_step(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "K i T"]:
         """The scores of every step, summed over the directions; with `aligned`, i = 1."""
         scores = []
@@ -162,7 +184,7 @@ class RecurrentAttention(nn.Module):
         self, direction: str, images: Fragments, texts: Fragments, aligned: bool
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         seen, looking = (images, texts) if direction == "t2i" else (texts, images)
-        return self.memories[direction](seen, looking, self.smooth, self.steps, self.memory_norm, aligned)
+        return self.memories[direction](seen, looking, aligned)
 
 
 def _imram(

@@ -46,7 +46,7 @@ class AbstractMatcher(nn.Module, ABC):
         self.name: str | None = None
         """The line of `MODELS` it was made from; None for a model of your own."""
         self.source: str | None = None
-        """By which name `load_model` opens a model of another library; an index then names it and has no copy."""
+        """The name by which `load_model` opens a model of another library; an index has no copy of it."""
         self.settings: dict[str, Any] = {}
         """What `create_model` needs to build the same model again; a subclass enters what only it knows."""
         self.watched: dict[str, nn.Module] = {}
@@ -65,7 +65,7 @@ class AbstractMatcher(nn.Module, ABC):
         """Every image against every text."""
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
-        """What pairs are ranked by, (I, T): the scores, or if these saturate, the numbers before `activation`.
+        """What pairs are ranked by, (I, T): the scores, or if these saturate, what `activation` takes.
 
         With `aligned`, (P,): only image p with text p, for models that can score a pair without the others.
         """
@@ -149,13 +149,13 @@ class AbstractMatcher(nn.Module, ABC):
 def taken_side(
     model: AbstractMatcher, given: Mapping[str, Tensor], of: Literal["images", "texts"] | None = None
 ) -> dict[str, Tensor]:
-    """Of the given side inputs, those of images, of texts or of both that a model takes; it must get what it needs."""
+    """The side inputs of images, texts or both that a model takes; what it needs must be given."""
     own = [name for name in model.side if of in (None, SIDE_INPUTS[name].of)]
     missing = next((name for name in own if model.side[name] and name not in given), None)
     if missing is not None:
         raise SelhnError(
-            f"{model.name or type(model).__name__} needs the {missing} of {SIDE_INPUTS[missing].of}, which are not "
-            f"given here: {SIDE_INPUTS[missing].words}"
+            f"{model.name or type(model).__name__} needs the {missing} of {SIDE_INPUTS[missing].of}, which "
+            f"are not given here: {SIDE_INPUTS[missing].words}"
         )
     return {name: given[name] for name in own if name in given}
 

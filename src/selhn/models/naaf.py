@@ -10,10 +10,10 @@ mismatching words, a word counts
 
 and the score of a pair is the mean over its words. As in SCAN, x_l is never made: see `attended_squares`.
 
-The threshold is learnt from the words of a batch. The largest products of words that match (a text and its own
-image, if that scores highest) and of words that do not (the text and the image that scores lowest) are taken for
-two normal distributions, and t is where their densities cross, one of them scaled by alpha. Scores of training
-thus depend on which pairs are positive; in evaluation a pair scores the same by itself.
+The threshold is learnt from the words of a batch. The largest products of words that match (a text and its
+own image, if that scores highest) and of words that do not (the text and the image that scores lowest) are
+taken for two normal distributions, and t is where their densities cross, one of them scaled by alpha. Scores
+of training thus depend on which pairs are positive; in evaluation a pair scores the same by itself.
 """
 
 from dataclasses import replace
@@ -36,7 +36,8 @@ from selhn.layers import (
     softmax_attention,
 )
 from selhn.models.builders import WordSettings, builder
-from selhn.models.cross_attention import CrossAttention, with_head
+from selhn.models.cross_attention import CrossAttention, Scores, Side, Unpadded, with_head
+from selhn.models.scan import attended
 
 # The products of so many bytes are worked on at a time, so that the passes over them stay near a CPU's core.
 CHUNK_BYTES = 2**20
@@ -71,8 +72,8 @@ class Thresholds(nn.Module):
     def learnt(self, both: Float[Tensor, "2"], sums: Float[Tensor, "5"], mined: Bool[Tensor, ""]) -> Float[Tensor, "2"]:
         """The thresholds after words were collected.
 
-        `sums`: their number, then sum and sum of squares of those that match, and of those that do not; `mined`
-        is whether the last text added to them.
+        `sums`: their number, then sum and sum of squares of those that match, and of those that do not;
+        `mined` is whether the last text added to them.
         """
         number = sums[0]
         mean, square = sums[1::2] / number, sums[2::2] / number
@@ -94,8 +95,9 @@ class Thresholds(nn.Module):
 class NegativeAwareAttention(nn.Module):
     """The scores of NAAF: see the equations above.
 
-    In evaluation a word is mismatched where the mean of m over the words that are like it is below 0, weighted with
-    the softmax of `intra_lambda` times the products of words; with None, every word is judged alone.
+    In evaluation a word is mismatched where the mean of m over the words that are like it is below 0,
+    weighted with the softmax of `intra_lambda` times the products of words; with None, every word is judged
+    alone.
     """
 
     pairs_apart = False
@@ -126,6 +128,47 @@ class NegativeAwareAttention(nn.Module):
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "N M"]]:
         """The weights of r; f looks at nothing where all regions mismatch."""
         return {"of_words": attention_weights(images, texts, self.smooth)[0, :, :, 0].T}
+
+    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
+        """Text by text, the longest first: in training the words of each change the next threshold."""
+        limits, columns = self.thresholds, {}
+        threshold, safe = limits.both().tolist()
+        matching, others = texts[0].new_zeros(0), texts[0].new_zeros(0)
+        for t in sorted(range(len(texts)), key=lambda t: -len(texts[t])):
+            at = threshold if self.training else safe
+            columns[t] = torch.stack([self._of_pair(own, texts[t], at) for own in images])
+            if not self.training:
+                continue
+            mined = int(columns[t].argmax()) == t
+            if mined:
+                lowest = images[int(columns[t].argmin())]
+                matching = torch.cat([matching, (images[t] @ texts[t].T).amax(0).detach()])
+                others = torch.cat([others, (lowest @ texts[t].T).amax(0).detach()])
+            if mined and len(matching) > limits.min_words:
+                met = crossing(matching, others, limits.alpha)
+                new = (threshold, safe) if met is None else (met, float(matching.mean() - 3 * matching.std()))
+                threshold, safe = (
+                    0.7 * (value if 0 <= value <= 1 else 0.0) + 0.3 * old
+                    for value, old in zip(new, (threshold, safe), strict=True)
+                )
+            if len(matching) < limits.min_words:
+                threshold = safe = 0.0
+        limits.store(limits.both().new_tensor([threshold, safe]))
+        return torch.stack([columns[t] for t in range(len(texts))], 1)
+
+    def _of_pair(
+        self, regions: Float[Tensor, "M d"], words: Float[Tensor, "N d"], threshold: float
+    ) -> Float[Tensor, ""]:  # fmt: skip
+        """The mean of `n + f + r` over words."""
+        over = regions @ words.T - threshold
+        best = over.amax(0)
+        judged = best
+        if not self.training and self.intra_lambda is not None:
+            judged = (self.intra_lambda * words @ words.T).softmax(1) @ best
+        seen = ((self.smooth * over).exp() * (over > 0)).T @ regions
+        features = (words * seen).sum(1) / seen.norm(dim=1).clamp(min=1e-8)
+        matched = (words * attended(regions, words, self.smooth)).sum(1)
+        return (best * (judged < 0) + features + matched).mean()
 
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         assert texts.whole is not None
@@ -163,8 +206,7 @@ class NegativeAwareAttention(nn.Module):
         judged = over
         if not self.training and self.intra_lambda is not None:
             # Official: in evaluation alone, words that are like each other are judged together.
-            gram = texts.with_gram().gram
-            assert gram is not None
+            gram = texts.products()
             absent = log_mask(texts.mask)[:, None, :, 0, 0]
             alike = (self.intra_lambda * gram + absent.to(gram.dtype)).softmax(2)
             judged = (alike @ over.permute(2, 1, 0)).permute(2, 1, 0)
@@ -172,7 +214,7 @@ class NegativeAwareAttention(nn.Module):
 
     @torch.no_grad()
     def mine(self, images: Fragments, texts: Fragments) -> Float[Tensor, " T"]:
-        """The threshold that each text of a batch of pairs is trained with; those of the next batch are stored."""
+        """The threshold that each text of a batch is trained with; those of the next batch are stored."""
         # Official: batches are sorted by length, the longest text first.
         order = texts.mask.sum(1).argsort(descending=True, stable=True)
         images, texts = images[order].with_gram(), texts[order]
@@ -206,6 +248,17 @@ class NegativeAwareAttention(nn.Module):
                 both = self.thresholds.learnt(both, sums, counts)
         self.thresholds.store(both)
         return torch.stack(used)[order.argsort()]
+
+
+def crossing(matching: Float[Tensor, " n"], others: Float[Tensor, " n"], alpha: float) -> float | None:
+    """Where two normal densities meet, one of them scaled by alpha; None if nowhere."""
+    (mean, other_mean), (std, other_std) = (matching.mean(), others.mean()), (matching.std(), others.std())
+    a = std**2 - other_std**2
+    b = 2 * (mean * other_std**2 - other_mean * std**2)
+    c = (other_mean * std) ** 2 - (mean * other_std) ** 2
+    c = c + 2 * (std * other_std) ** 2 * (other_std / (alpha * std) + 1e-8).log()
+    inside = b**2 - 4 * a * c
+    return float((-b + inside.sqrt()) / (2 * a + 1e-10)) if inside > 0 else None
 
 
 @builder

@@ -1,4 +1,4 @@
-"""Checkpoints written by the authors' public code, read into our models; `authors_layouts.py` has a row per model.
+"""Checkpoints of the authors' public code, read into our models; `authors_layouts.py` has a row each.
 
 A file is opened by `read_checkpoint`, which runs no code out of it.
 """
@@ -134,7 +134,7 @@ def _flat(state: Mapping[str, Any]) -> State:
 
 
 def _sizes(name: str, state: State) -> Settings:
-    """Settings of the model from the shapes; a weight that is not there is reported later, with all others."""
+    """Settings of the model from the shapes; missing weights are reported later, all together."""
     config = _lengths(state, BERT_AXES)
     layers = {key.split(".")[4] for key in state if key.startswith("txt_enc.bert.encoder.layer.")}
     config["num_hidden_layers"] = len(layers)

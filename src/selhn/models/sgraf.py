@@ -8,6 +8,7 @@ A pair of image and text becomes a set of nodes, one for the whole and one for e
 SGR lets the nodes reason over a graph, SAF weighs them; the score is sigmoid(W x) of what comes out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,7 +31,16 @@ from selhn.layers import (
     unit_attention,
 )
 from selhn.models.builders import WordSettings, builder, xavier
-from selhn.models.cross_attention import CrossAttention, RegionEncoder, WordEncoder
+from selhn.models.cross_attention import (
+    CrossAttention,
+    RegionEncoder,
+    Scores,
+    SelfAttentionPool,
+    Side,
+    Unpadded,
+    WordEncoder,
+)
+from selhn.models.scan import attended
 
 Nodes = Float[Tensor, "I T X s"]
 NodeMask = Bool[Tensor, "T X"]
@@ -39,54 +49,6 @@ Statistics = Float[Tensor, "r T"]
 
 # Nodes of so many bytes are reasoned about at a time, so that the passes over them stay near a CPU's core.
 CPU_CHUNK_BYTES = 2**23
-
-
-class SelfAttentionPool(nn.Module):
-    """One vector for all fragments: unit(sum of p_k x_k), p = softmax of W (f(x_k) * g(mean of x)).
-
-    With `unit_mean` the mean has length 1 (CVSE's texts).
-
-    f and g are FC, tanh and dropout; for images there is a batch norm before tanh, and that of f has a
-    channel for every region's place, so that the number of regions is a size of the model.
-    """
-
-    def __init__(self, dim: int, dropout: float, num_regions: int | None = None, unit_mean: bool = False):
-        super().__init__()
-        self.num_regions, self.unit_mean = num_regions, unit_mean
-
-        def branch(channels: int | None) -> nn.Sequential:
-            norm = [] if channels is None else [nn.BatchNorm1d(channels)]
-            return nn.Sequential(xavier(dim, dim), *norm, nn.Tanh(), nn.Dropout(dropout))
-
-        self.local = branch(num_regions)
-        self.mean = branch(None if num_regions is None else dim)
-        self.common = xavier(dim, 1)
-        # It adds the same to all logits of a softmax; published weights have it.
-        self.common.bias.requires_grad_(False)
-
-    def forward(self, fragments: Fragments) -> Fragments:
-        whole = unit(self.pooled(fragments.vectors, self.logits(fragments)))
-        return Fragments(fragments.vectors, fragments.mask, whole)
-
-    def pooled(self, vectors: Float[Tensor, "n K d"], logits: Float[Tensor, "n K"]) -> Float[Tensor, "n d"]:
-        # Not a matrix product, which autocast would round.
-        return (logits.softmax(1)[:, :, None] * vectors).sum(1)
-
-    def logits(self, fragments: Fragments) -> Float[Tensor, "n K"]:
-        """Of the softmax over fragments; -inf for padding."""
-        vectors, mask = fragments.vectors, fragments.mask
-        missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
-        if missing < 0:
-            raise SelhnError(
-                f"this model was made for images of {self.num_regions} regions and got {mask.shape[1]}: "
-                f"make one with num_regions={mask.shape[1]}, or give it features of {self.num_regions} regions"
-            )
-        mean = vectors.sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
-        mean = unit(mean) if self.unit_mean else mean
-        # Images of a split may all have fewer regions than others; the places they lack are padding.
-        places = pad(vectors, (0, 0, 0, missing)) if missing else vectors
-        logits = self.common(self.local(places) * self.mean(mean)[:, None]).squeeze(2)[:, : mask.shape[1]]
-        return logits.to(vectors.dtype).masked_fill(~(mask | ~mask.any(1, keepdim=True)), -torch.inf)
 
 
 class GraphStep(nn.Module):
@@ -113,6 +75,17 @@ class GraphReasoning(nn.Module):
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(sim_dim) for _ in range(steps))
 
+    def reference(self, pairs: Sequence[Float[Tensor, "X s"]]) -> list[Float[Tensor, " s"]]:
+        """Of each pair: `X <- ReLU(W_v softmax((W_q X) (W_k X)') X)`, a few times; the node of the whole."""
+        found = []
+        for pair in pairs:
+            for step in self.steps:
+                assert isinstance(step, GraphStep)
+                edges = (step.query(pair) @ step.key(pair).T).softmax(1)
+                pair = step.value(edges @ pair).relu()
+            found.append(pair[0])
+        return found
+
     def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
         for step in self.steps:
             nodes = step(nodes, mask, 1 if step is self.steps[-1] else len(mask.T))
@@ -126,6 +99,12 @@ class AttentionFiltration(nn.Module):
         super().__init__()
         self.attention = xavier(sim_dim, 1)
         self.norm = nn.BatchNorm1d(1)
+
+    def reference(self, pairs: Sequence[Float[Tensor, "X s"]]) -> list[Float[Tensor, " s"]]:
+        """Of a text with all images: `unit(sum_n b_n x_n)`, `b = sigmoid(BN(W x_n))` divided by its sum."""
+        gates = self.norm(self.attention(torch.cat(list(pairs)))).sigmoid()[:, 0]
+        by_pair = zip(gates.split([len(pair) for pair in pairs]), pairs, strict=True)
+        return [unit(gate / (gate.sum() + 1e-8) @ pair) for gate, pair in by_pair]
 
     def forward(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T s"], Statistics]:
         """One vector per pair, and in training the statistics for `remember`."""
@@ -208,6 +187,24 @@ class SimilarityHead(nn.Module):
             mask = pad(texts.mask, (1, 0), value=True)
             weights["kept"] = self.reasoning.weigh(nodes, mask)[0][0, 0, 1:]
         return weights
+
+    def reference(self, model: CrossAttention, images: Unpadded, texts: Unpadded, side: Side) -> Scores:
+        """`W x`, text by text, the longest first, as in the authors' sorted batches.
+
+        Nodes are `unit(W_g (v - t)^2)` of the pooled vectors, `unit(W_l (a_n - w_n)^2)` of words.
+        """
+        image_pool, text_pool, columns = model.image.pool, model.text.pool, {}
+        assert isinstance(image_pool, SelfAttentionPool)
+        assert isinstance(text_pool, SelfAttentionPool)
+        of_images, of_texts = image_pool.reference(images), text_pool.reference(texts)
+        for t in sorted(range(len(texts)), key=lambda t: -len(texts[t])):
+            pairs = []
+            for regions, image in zip(images, of_images):
+                seen = unit(attended(regions, texts[t], self.smooth))
+                of_words = self.local((seen - texts[t]).square())
+                pairs.append(unit(torch.cat([self.whole((image - of_texts[t]).square())[None], of_words])))
+            columns[t] = self.last(torch.stack(self.reasoning.reference(pairs)))[:, 0]
+        return torch.stack([columns[t] for t in range(len(texts))], 1)
 
     def _logits(
         self, images: Fragments, texts: Fragments, aligned: bool = False

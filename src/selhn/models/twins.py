@@ -1,4 +1,4 @@
-"""Two networks of one architecture as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
+"""Two networks as one matcher: what co-teaching trains (Huang et al., NCR, NeurIPS 2021)."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from selhn.models.vse import dot_scores
 
 
 class Twins(AbstractMatcher):
-    """Two matchers that differ in their weights only: a batch gets (2, B, B) scores, all else the mean of both.
+    """Two matchers that differ in their weights: a batch gets (2, B, B) scores, all else the mean of both.
 
     `create_model(name, networks=2)` makes them. What they encode is one vector or one set of fragments that
     is twice as wide, one network's beside the other's: evaluation, saving and search know nothing of it.
@@ -49,7 +49,7 @@ class Twins(AbstractMatcher):
         return self.activation(self.logits(images, texts))
 
     def logits(self, images: Any, texts: Any, aligned: bool = False) -> Float[Tensor, "..."]:
-        """The mean of both; if scores are sigmoids, the logit of their mean, which still differs where they tie."""
+        """The mean of both; of sigmoids the logit of their mean, which still differs where they tie."""
         if aligned:
             return super().logits(images, texts, aligned)
         if self.is_embedding:

@@ -63,11 +63,11 @@ class VSE(AbstractMatcher):
 
     is_embedding = True
 
-    def __init__(self, image: ImageEncoder, text: TextEncoder, tokenizer: Tokenizer | None = None):
+    def __init__(self, image: nn.Module, text: TextEncoder, tokenizer: Tokenizer | None = None):
         super().__init__(tokenizer)
         self.image = image
         self.text = text
-        self.watched = {"image": image, "text": text, "image_fc": image.fc}
+        self.watched = {"image": image, "text": text, "image_fc": image.get_submodule("fc")}
         if isinstance(text.words, Bert):
             self.watched["text_last"] = text.fc
             self.settings = {"bert": text.words.config}  # so that loading needs no other folder
@@ -98,13 +98,19 @@ def with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: M
     return VSE(image, TextEncoder(words, common.dim), common.tokenizer)
 
 
-def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
-    """A VSE that reads word pieces with a BERT, by default with the BERT's own tokenizer."""
+def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
+    """A BERT and what makes its tokens: by default its own tokenizer."""
     words = Bert(common.bert, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
         raise SelhnError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
+    return words, tokenizer
+
+
+def with_bert(body: Body, common: BertSettings, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+    """A VSE that reads word pieces with a BERT."""
+    words, tokenizer = with_words(common)
     image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
     return VSE(image, TextEncoder(words, common.dim), tokenizer)
 

@@ -1,4 +1,4 @@
-"""VSE++ on precomputed features: Faghri et al., BMVC 2018; its order scores are those of Vendrov et al., ICLR 2016.
+"""VSE++ on precomputed features: Faghri et al., BMVC 2018; order scores: Vendrov et al., ICLR 2016.
 
 Differs from the public code: unit vectors divide by the norm plus 1e-8, so that zeros give no NaN; images may
 have several regions, whose projections are averaged.

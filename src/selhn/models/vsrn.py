@@ -105,7 +105,7 @@ class VSRN(AbstractMatcher):
         return Match(self.score(images, texts), aux)
 
     def auxiliary(self, batch: Batch, images: Tensor, texts: Tensor) -> dict[str, Tensor]:
-        """The captioner's loss for those who encode a batch themselves; the regions are reasoned about again."""
+        """The captioner's loss, if a batch was encoded elsewhere; the regions are reasoned about again."""
         return self._captions(batch, *self._reason(batch.regions, batch.region_mask))
 
     def _images_and_captions(self, batch: Batch) -> tuple[Float[Tensor, "B d"], dict[str, Tensor]]:
@@ -146,8 +146,8 @@ def vsrn(
 ) -> VSRN:
     """VSRN as for Flickr30K; `final_bn=False` as for COCO. `captioning` weighs the captioner's loss, 0: none.
 
-    The authors' `dim` is 2048. Their programs differ: that for Flickr30K has a batch norm at the end, that for
-    COCO has none, and normalises after the FC.
+    The authors' `dim` is 2048. Their programs differ: that for Flickr30K has a batch norm at the end, that
+    for COCO has none, and normalises after the FC.
     """
     # Official: the norm of regions runs over the regions; the paper means, and the authors agree, the features.
     reasoning = RegionReasoning(common.feature_dim, common.dim, graph_layers, not final_bn, norm_over)

@@ -1,7 +1,8 @@
 """Ten best images among many: the same index in a folder, in Milvus and in PostgreSQL, beside plain torch, in one run.
 
     python benchmarks/stores.py                                  10,000 x 512, what can be started here
-    unshare --net sh -c 'ip link set lo up && exec taskset -c 0 python benchmarks/stores.py --sizes 100000'
+    unshare --net sh -c 'ip link set lo up && exec taskset -c 0 python benchmarks/stores.py --sizes 10000 100000'
+    ... --sizes 1000000 --stores Milvus --kinds exact --timeout 600 --out stores-cpu-million
 
 Servers are started and ended as tests do (`tests/servers.py`); that of Milvus only where there is nothing but
 loopback. The vectors are those of `search.py`. Plain torch is `(images @ query).topk(10)` in memory, measured in turn
@@ -9,6 +10,7 @@ with each; it also says which ten are right. A query is an item (`like=`), whose
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -26,6 +28,7 @@ from servers import Milvus, Postgres, servers_of
 
 from selhn.models import create_model
 from selhn.search import Index, Item, Query
+from selhn.search.stores import milvus_rows
 from selhn.text import Vocabulary
 
 WIDTH, K, BATCH, REPEATS = 512, 10, 64, 5
@@ -60,8 +63,8 @@ def disk(folder: Path) -> float:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
-def measure(store: str, path: str, folder: Path, processes, vectors: torch.Tensor, model) -> list[list[str]]:
-    """Rows of the table for one store: exact, and by a graph."""
+def measure(store: str, path: str, folder: Path, processes, vectors: torch.Tensor, model, kinds) -> list[list[str]]:
+    """Rows of the table for one store, one for each kind of search."""
     size, rows, before = len(vectors), torch.randperm(len(vectors))[:BATCH].tolist(), memory(processes())
     start = time.perf_counter()
     index = Index.create(model, path)
@@ -72,7 +75,8 @@ def measure(store: str, path: str, folder: Path, processes, vectors: torch.Tenso
     truth = (asked @ vectors.T).topk(K + 1).indices.tolist()
     right = [{str(other) for other in own if other != row} for row, own in zip(rows, truth)]
     half, few = ({"row": {"<": size // part}} for part in (2, 100))
-    for kind in ("exact", "hnsw"):
+    print(f"{store}: {size:,} written in {written:.0f} s", flush=True)
+    for kind in kinds:
         start = time.perf_counter()
         index.approximate(kind)
         built = time.perf_counter() - start
@@ -107,13 +111,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000])
     parser.add_argument("--stores", nargs="+", default=["folder", "Milvus Lite", "PostgreSQL", "Milvus"])
+    parser.add_argument("--out", default="stores-cpu", help="name of the file below results/, after the date")
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, help="seconds for an answer of Milvus, on a busy machine"
+    )
+    parser.add_argument("--kinds", nargs="+", default=["exact", "hnsw"])
     args = parser.parse_args()
+    milvus_rows.TIMEOUT = args.timeout
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH).eval()
     text, path = f"# The same index at several places: ten best of many, d = {WIDTH}\n\n{environment()}\n", None
     for size in args.sizes:
-        rows, vectors = [], normalize(search.clustered(size)[:, :WIDTH], dim=1)
+        rows, told, vectors = [], "", normalize(search.clustered(size)[:, :WIDTH], dim=1)
         for store in args.stores:
             if store == "Milvus Lite" and size > MOST_OF_LITE:
                 continue
@@ -124,9 +134,11 @@ def main() -> None:
                 except pytest.skip.Exception as missing:
                     print(f"{store}: {missing}")
                     continue
-                rows += measure(store, place, folder, processes, vectors, model)
-            path = save("stores-cpu", f"{text}\n## {size:,} images\n\n{table(HEAD, rows)}\n")
-        text += f"\n## {size:,} images\n\n{table(HEAD, rows)}\n"
+                rows += measure(store, place, folder, processes, vectors, model, args.kinds)
+            load = f"At the end {os.getloadavg()[2]:.0f} processes wanted to run (load average of 15 minutes)."
+            told = f"\n## {size:,} images\n\n{load}\n\n{table(HEAD, rows)}\n"
+            path = save(args.out, text + told)
+        text += told
     print(f"\n{text}\nwritten to {path}")
 
 

@@ -55,6 +55,16 @@ def test_a_burst_is_less_alike_but_within_seconds(vectors):
     assert near_duplicates(index_of(vectors[:4], facts)) == []
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kind"), [((0, 3), "burst"), ((0, 0, 1), "burst"), ((0, 0), "copies"), ((0, 5, 10**8), "copies")]
+)
+def test_only_what_was_taken_within_seconds_is_a_burst(vectors, seconds, kind):
+    start = datetime(2024, 3, 1, 12)
+    facts = [{"taken": str(start + timedelta(seconds=own))} for own in seconds]
+    (group,) = near_duplicates(index_of(vectors[:1].expand(len(seconds), -1), facts))
+    assert (group.kind, len(group.ids)) == (kind, len(seconds))
+
+
 def test_the_same_as_comparing_all_pairs(vectors):
     """Short vectors only leave out pairs whose whole vectors cannot be near."""
     cosines = [

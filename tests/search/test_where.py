@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selhn.base.errors import NotFound, SelhnError
+from selhn.search.filters import Comparison, Not, Several, require_fields
 from selhn.search.items import Record
-from selhn.search.where import Comparison, Not, Several, read_filter, require_fields
+from selhn.search.where import read_filter
 
 RECORD = Record(
     "trip/a.jpg",

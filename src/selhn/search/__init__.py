@@ -8,17 +8,5 @@ from selhn.search.query import Query
 from selhn.search.rerank import Reranker, rerank_split
 from selhn.search.stores import is_milvus, is_uri
 
-__all__ = [
-    "Fit",
-    "Hit",
-    "Index",
-    "Item",
-    "Kind",
-    "Query",
-    "Record",
-    "Reranker",
-    "calibrate",
-    "is_milvus",
-    "is_uri",
-    "rerank_split",
-]
+__all__ = ["Fit", "Hit", "Index", "Item", "Kind", "Query", "Record", "Reranker", "calibrate", "is_milvus"]
+__all__ += ["is_uri", "rerank_split"]

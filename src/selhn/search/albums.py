@@ -7,10 +7,10 @@ from pathlib import Path
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.files import writing
+from selhn.search.filters import OPERATORS, Comparison, Filter, Not, OneOf, Several
 from selhn.search.items import Record, date_of, whole
 from selhn.search.stores.checked_files import read_checked_json, write_checked_json
 from selhn.search.stores.store import Store
-from selhn.search.where import OPERATORS, Comparison, Filter, Not, OneOf, Several
 
 ALBUMS = "albums"
 FAVOURITES = "Favourites"

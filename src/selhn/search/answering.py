@@ -6,11 +6,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.models import AbstractMatcher, in_eval_mode
+from selhn.search.filters import Filter
 from selhn.search.fit import Fit
 from selhn.search.items import Hit, whole
 from selhn.search.query import Query, encode_queries
 from selhn.search.stores.store import Store
-from selhn.search.where import Filter, Where
+from selhn.search.where import Where
 
 AT_ONCE, MOST_ROWS = 256, 4_000
 """Queries encoded together; and answers asked for, beyond which moments of videos may leave fewer than k."""

@@ -16,6 +16,7 @@ from selhn.data.batches import image_blocks
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import digest_of
 from selhn.search.fit import FEATURES, LEAST_SLOPE, Fit, text_features, words_of
+from selhn.text import FUNCTION_WORDS
 
 PRECISION = 0.5
 """By the words of captions, which name half of what a picture shows: by eye it is more, see docs/pictures.md."""
@@ -28,13 +29,7 @@ RARE, FAMILIAR = 3, 100
 frequent dogs are in a data set says little about a library."""
 FAR = 11
 """One in so many of the pairs with low scores is used, with that weight."""
-_PLAIN = re.compile(
-    r"a|an|the|of|in|on|at|by|with|and|or|is|are|was|were|be|being|been|to|from|into|onto|over|under|"
-    r"through|along|across|up|down|out|off|near|next|beside|behind|front|back|side|as|it|its|his|her|"
-    r"their|he|she|they|them|him|who|which|that|this|there|while|for|very|some|other|another|each|one|"
-    r"two|three|four|five|several|many|group|has|have|had|having|top|background|foreground|s|look|looks|"
-    r"looking|like|something|someone|both|around|against|between|above|below|towards|toward|away|about"
-)
+_PLAIN = FUNCTION_WORDS | {"background", "five", "foreground", "four", "group", "look", "looking", "looks", "top"}
 _SAME = {
     "men": "man", "guy": "man", "guys": "man", "male": "man", "women": "woman", "lady": "woman", "ladies": "woman",
     "female": "woman", "children": "child", "kid": "child", "kids": "child", "toddler": "child", "people": "person",
@@ -64,7 +59,7 @@ def content_words(text: str) -> list[str]:
 
 
 def _tells(word: str) -> bool:
-    return len(word) > 1 and not _PLAIN.fullmatch(word)
+    return len(word) > 1 and word not in _PLAIN
 
 
 def _stem(word: str) -> str:

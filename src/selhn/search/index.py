@@ -19,13 +19,14 @@ from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model_named_in_file
 from selhn.search.albums import Albums
 from selhn.search.answering import answer
+from selhn.search.filters import Filter, found_or_explained, without_moments
 from selhn.search.fit import Fit, find_fit
 from selhn.search.hits import Hits
 from selhn.search.items import Hit, Item, Kind, Order, Record, moment_ids, split_items
 from selhn.search.query import Asked, Picture, Query
 from selhn.search.stores import SegmentStore, is_uri, store_for
 from selhn.search.stores.store import ENCODED_AT_ONCE, ApproximateKind, Identity, OnExisting, Store, Stored
-from selhn.search.where import Filter, Where, found_or_explained, read_filter, without_moments
+from selhn.search.where import Where, read_filter
 
 
 class Index:
@@ -202,8 +203,8 @@ class Index:
         With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
         arguments; k is 5 unless given here or in the query. A list of queries is what `search_many` takes.
         """
-        parts = {"text": text, "image": image, "like": like, "weights": weights}
-        given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
+        given: dict[str, Any] = {"text": text, "image": image, "like": like, "weights": weights}
+        given = {name: value for name, value in given.items() if value is not None}
         if query is not None and given:
             raise SelhnError("the query is given twice: by position, or by text=, image= and like=, not both")
         if isinstance(query, list):
@@ -340,9 +341,8 @@ class Index:
 
     def _known(self, names: Sequence[str], vectors: bool = False) -> list[Stored]:
         found = self.store.get(names, vectors)
-        for name in names:
-            if name not in found:
-                raise NotFound(f"there is no item {name[:80]!r} in the index: `index.ids()` lists all")
+        if missing := [name for name in names if name not in found]:
+            raise NotFound(f"there is no item {missing[0][:80]!r} in the index: `index.ids()` lists all")
         return [found[name] for name in names]
 
     def _vectors(self, names: list[str]) -> Float[Tensor, "n d"]:

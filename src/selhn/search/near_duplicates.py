@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -133,5 +134,6 @@ def _root(groups: list[int], row: int) -> int:
 
 
 def _kind(group: list[_Picture]) -> Literal["copies", "burst"]:
-    times = {one.taken for one in group}
-    return "burst" if None not in times and len(times) == len(group) else "copies"
+    times = sorted(one.taken for one in group if one.taken is not None)
+    in_turn = len(times) == len(group) and times[0] < times[-1]
+    return "burst" if in_turn and all(b - a <= BURST_SECONDS for a, b in pairwise(times)) else "copies"

@@ -111,6 +111,14 @@ def test_by_a_graph_and_a_filter_that_leaves_little(made, exact, same_answers, m
         wide.approximate("hnsw")
 
 
+def test_metadata_are_kept_beside_their_vector(database, make_item):
+    """PostgreSQL puts what makes a row longer than 2 KB elsewhere, and a filter reads it of every row."""
+    index = Index.create(make_model("rvse", dim=600), database)
+    index.add([make_item(1, metadata={"long": secrets.token_hex(500)})])
+    elsewhere = "SELECT pg_relation_size(reltoastrelid) FROM pg_class WHERE oid = to_regclass(%(name)s)"
+    assert index.store._ask(elsewhere, {"name": f"{index.store.name}.images"}) == [(0,)]
+
+
 def test_a_batch_is_written_whole_or_not_at_all(made, make_item, monkeypatch):
     def stopped(vector):
         raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 """An index answers as that in memory does, wherever it is and whatever is done to both."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,8 +9,11 @@ from model_cases import make_model
 from store_cases import HOSTILE, SERVERS
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.search import Index, Item
+from selhn.search import Index, Item, Record
+from selhn.search.embedded import EmbeddedRow
+from selhn.search.shards import Shards, index_embeddings
 from selhn.search.stores.postgres import is_postgres
+from selhn.search.stores.store import Identity
 
 on_servers = pytest.mark.parametrize("place", SERVERS, indirect=True)
 
@@ -316,3 +320,41 @@ def test_types_are_told_apart_as_in_memory(place, same_answers):
     same_answers(stored, exact, like="asked", k=50, where={"v": [1, "x"]})
     for words in ("v.a = 1", "not v = 1", "not v.a = 1", "not (v > 0 or v = x)", "v = 1 and not v = true"):
         same_answers(stored, exact, like="asked", k=50, where=words)
+
+
+def test_shards_of_embeddings(place, model, tmp_path, same_answers):
+    """What `selhn embed` writes, also if it is stopped, or a shard is cut off, in the middle."""
+    pytest.importorskip("pyarrow", reason="shards need the extra export")
+    names = [[f"a/{number}.jpg" for number in range(first, first + 5)] for first in (0, 5, 10)]
+    entries = [[{"path": name} for name in own] for own in names]
+    shards = Shards.plan(tmp_path / "shards", Identity.of(model, "float32", {"features": "x"}), {}, entries)
+    for shard, own in enumerate(names):
+        vectors = torch.randn(5, 16, generator=torch.Generator().manual_seed(shard)).numpy()
+        facts = [{"year": 2000 + shard, "taken": None if place else "2019-06-14 15:03:22"} for place in range(5)]
+        captions = ["word3 word8", "word2", "", "word1 word9", "é"]
+        rows = zip((Record(name, (), fact) for name, fact in zip(own, facts)), vectors, captions, vectors)
+        shards.write(shard, [EmbeddedRow(*row) for row in rows], [])
+    cut = shards.folder / "img_emb" / "img_emb_1.npy"
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-20])
+    with pytest.raises(Damaged, match="img_emb_1.npy is missing, cut off or not what was written"):
+        index_embeddings(shards.folder, place, model, quiet=True)
+    assert len(Index.load(place, model)) == 5, "the first shard is there"
+    cut.write_bytes(whole)
+    for _ in range(2):
+        stored = index_embeddings(shards.folder, place, model, quiet=True)
+    exact = Index.create(model)
+    exact.add(shards.items())
+    assert (len(stored), stored.num_texts) == (len(exact), exact.num_texts) == (15, 12)
+    for find in ("image", "text"):
+        assert same_answers(stored, exact, "word3 word8", 15, find)
+        assert len(same_answers(stored, exact, like="a/7.jpg", k=15, find=find, where="year = 2001")) == 4
+    assert [record.id for record in stored.records("taken = 2019-06", "oldest")] == ["a/0.jpg", "a/10.jpg", "a/5.jpg"]
+    with pytest.raises(SelhnError, match="was made with other features"):
+        index_embeddings(replaced_features(shards), place, model, quiet=True)
+
+
+def replaced_features(shards):
+    """The same shards, as if another vision model had made them."""
+    about = replace(shards.identity, about={"features": "y"})
+    return Shards.plan(shards.folder.parent / "others", about, {}, [[{"path": "a"}]]).folder

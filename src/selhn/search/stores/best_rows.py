@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged
+from selhn.search.filters import Filter
 from selhn.search.items import Kind
 from selhn.search.query import QueryVectors
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.vectors import Vectors
-from selhn.search.where import Filter
 
 Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
 """The scores of all queries with some vectors, which are gone when the next are scored."""

@@ -7,7 +7,7 @@ a filter that it understands (`milvus_expression.py`), and what comes back is fi
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from selhn.search.filters import Filter
 from selhn.search.items import PLURAL, Kind, Order, Record, by_date, date_of
 from selhn.search.query import QueryVectors
 from selhn.search.stores.milvus_expression import milvus_expression
 from selhn.search.stores.milvus_rows import IDENTITY, MOST_HITS, MilvusRows, Row, is_server
 from selhn.search.stores.server import Searching, ServerStore, key_of, split_uri
 from selhn.search.stores.store import Answers, Batches, Stored
-from selhn.search.where import Filter
 
 SORTED_AT_ONCE = 200
 
@@ -107,9 +107,15 @@ class MilvusStore(ServerStore):
         return (stored.record for part in parts for stored in part.values())
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
-        """Number of images or captions; a filter reads the records, because Milvus filters only roughly."""
+        """Number of images or captions; a filter reads the records, because Milvus filters only roughly.
+
+        Captions are counted at their images: texts may be there whose writer was stopped.
+        """
+        if filter is None and kind == "image":
+            return self.rows.count("images")
         if filter is None:
-            return self.rows.count(PLURAL[kind])
+            having = (self.rows.count("images", f'record["captions"][{place}] > ""') for place in count())
+            return sum(takewhile(bool, having))
         return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from selhn.search.dates import read_date
-from selhn.search.where import Comparison, Filter, Not, OneOf
+from selhn.search.filters import Comparison, Filter, Not, OneOf
 
 NOTHING = 'key == ""'
 MOST_VALUES = 500

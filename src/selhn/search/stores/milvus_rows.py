@@ -7,7 +7,7 @@ an expression. `content` distinguishes versions of an item: a text counts only i
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,13 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from selhn.base.errors import MissingExtra, SelhnError, pip_install
+from selhn.base.errors import MissingExtra, NotFound, SelhnError, pip_install
 from selhn.search.items import Record
-from selhn.search.stores.server import Searching, split_uri
+from selhn.search.stores.server import REMOVED, REPEAT, TIMEOUT, Searching, reason, split_uri
+from selhn.search.stores.store import ENCODED_AT_ONCE
 
 IDENTITY = "identity"
-TIMEOUT = 30.0
-"""Seconds until a server that does not answer is given up."""
 BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
 """Of rows that are written together; a server takes 64 MiB in one request."""
 MOST_HITS = 16_384
@@ -34,11 +33,24 @@ SCANNED_AT_ONCE = 1000
 KEY_LENGTH = 80
 OWN = "Session"
 """A read sees what this process has written; waiting for what others write at the moment takes 200 ms each time."""
+UNTIL_DONE = None
+"""The timeout of what takes as long as there are rows; a server that has gone is given up after four minutes."""
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 _FIELDS = ["key", "owner", "content", "added", "record"]
 _SERVER = re.compile(r"(?:https?|tcp)://|unix:")
-_UNLOADED = re.compile(r"not loaded|call load\(\)")
+_MISSING, _UNLOADED = 100, 101  # collections, in the codes of Milvus
+_ERRORS: Mapping[str, tuple[type[Exception], str]] = {
+    "UNAUTHENTICATED": (SelhnError, "check the token in MILVUS_TOKEN, USER:PASSWORD"),
+    "PERMISSION_DENIED": (SelhnError, "the user in MILVUS_TOKEN may not do this, ask whoever runs the server"),
+    rf"{_MISSING}\b": (NotFound, REMOVED),
+    ".*([Nn]o space left|quota exceeded)": (
+        ConnectionError,
+        f"Milvus has no room left. {REPEAT.format('make room on its disk, start it again')}",
+    ),
+    "": (ConnectionError, f"Milvus is not responding. {REPEAT.format('check that it is running')}"),
+}
+"""By the code and what Milvus says, the first that fits."""
 
 
 def is_milvus(path: object) -> bool:
@@ -95,9 +107,9 @@ class MilvusRows:
             self._client = pymilvus.MilvusClient(address, token=token, timeout=TIMEOUT)
         except self._errors as wrong:
             if is_server(address):
-                raise ConnectionError(self._unreachable(wrong)) from None
+                raise self._explained(wrong) from None
             raise ConnectionError(
-                f"{address} cannot be opened ({_reason(wrong)}): close other processes that have it open, "
+                f"{address} cannot be opened ({reason(wrong.message)}): close other processes that have it open, "
                 "and check that it is a Milvus Lite file"
             ) from None
         except ImportError:  # a file, and no Milvus Lite
@@ -114,7 +126,8 @@ class MilvusRows:
 
     def about(self) -> dict[str, Any] | None:
         """What an index says of itself, which is written last; None if there is no index."""
-        found = self.get("about", [IDENTITY]) if self._call("has_collection", "about") else {}
+        is_there = self._call("has_collection", "about") and self._width("about")
+        found = self.get("about", [IDENTITY]) if is_there else {}
         return found[IDENTITY].record if found else None
 
     def create(self, width: int) -> None:
@@ -133,12 +146,19 @@ class MilvusRows:
             self._call("load_collection", which, _async=True)
         for which in get_args(Which):
             self._call("load_collection", which)
-        fields = self._call("describe_collection", "images")["fields"]
-        found = next(field["params"]["dim"] for field in fields if field["name"] == "vector")
-        if int(found) != width:
+        if (found := self._width("images")) != width:
             raise SelhnError(
                 f"the vectors at {self.uri} have {found} numbers, this model has {width}: choose another #NAME"
             )
+
+    def _width(self, which: Which) -> int:
+        """Numbers of a vector, in a collection that has our fields."""
+        fields = {field["name"]: field["params"] for field in self._call("describe_collection", which)["fields"]}
+        if fields.keys() != {*_FIELDS, "vector"}:
+            raise SelhnError(
+                f"{self.uri}: the collection {self.name}_{which} has something else in it, choose another #NAME"
+            )
+        return int(fields["vector"]["dim"])
 
     def searching(self) -> Searching:
         kind = self._call("describe_index", "images", index_name="vector")["index_type"]
@@ -146,11 +166,11 @@ class MilvusRows:
 
     def search_by(self, searching: Searching) -> None:
         for which in ("images", "texts"):
-            self._call("flush", which)
+            self._call("flush", which, timeout=UNTIL_DONE)
             self._call("release_collection", which)
             self._call("drop_index", which, index_name="vector")
-            self._call("create_index", which, index_params=self._index(searching))
-            self._call("load_collection", which)
+            self._call("create_index", which, index_params=self._index(searching), timeout=UNTIL_DONE)
+            self._call("load_collection", which, timeout=UNTIL_DONE)
 
     def put(self, which: Which, rows: Iterable[Row]) -> None:
         """Write rows, over those of the same keys."""
@@ -198,11 +218,10 @@ class MilvusRows:
             yield from map(_row, batch)
             last = max(row["key"] for row in batch)
 
-    def count(self, which: Which, others: bool = False) -> int:
+    def count(self, which: Which, expression: str = "", others: bool = False) -> int:
         """Number of rows; with all that `others` have written by now, if asked."""
-        level = "Strong" if others else OWN
-        (found,) = self._call("query", which, filter="", output_fields=["count(*)"], consistency_level=level)
-        return int(found["count(*)"])
+        asked = {"output_fields": ["count(*)"], "consistency_level": "Strong" if others else OWN}
+        return int(self._call("query", which, filter=expression, **asked)[0]["count(*)"])
 
     def nearest(
         self, which: Which, queries: Float[Tensor, "Q d"], limit: int, expression: str, searching: Searching
@@ -230,34 +249,33 @@ class MilvusRows:
 
     def _call(self, method: str, which: str, *given: Any, **named: Any) -> Any:
         """Call a method of the client that takes the name of a collection first."""
-        ask = partial(getattr(self._client, method), f"{self.name}_{which}", *given, **named, timeout=TIMEOUT)
+        named = {"timeout": TIMEOUT, **named}
+        ask = partial(getattr(self._client, method), f"{self.name}_{which}", *given, **named)
         with self._errors_explained():
             try:
                 return ask()
             except self._errors as wrong:
-                if not _UNLOADED.search(str(wrong)):
+                if getattr(wrong, "code", None) != _UNLOADED:
                     raise
             for one in get_args(Which):  # a server that was started again
-                self._client.load_collection(f"{self.name}_{one}", timeout=TIMEOUT)
+                self._client.load_collection(f"{self.name}_{one}", timeout=UNTIL_DONE)
             return ask()
 
     @contextmanager
     def _errors_explained(self) -> Iterator[None]:
-        """Errors of Milvus as an OSError that says what to do: the caller's arguments are not to blame."""
         try:
             yield
         except self._errors as wrong:
-            raise ConnectionError(self._unreachable(wrong)) from None
+            raise self._explained(wrong) from None
 
-    def _unreachable(self, wrong: BaseException) -> str:
-        return (
-            f"Milvus at {self.uri} is not responding ({_reason(wrong)}). No data was lost: check that it is "
-            "running, and repeat the command"
-        )
-
-
-def _reason(wrong: BaseException) -> str:
-    return str(getattr(wrong, "message", "") or wrong).strip().split("\n")[0][:200] or type(wrong).__name__
+    def _explained(self, wrong: Any) -> Exception:
+        """An error of Milvus in our words."""
+        if wrong.__cause__ is not None and hasattr(wrong.__cause__, "details"):
+            wrong = wrong.__cause__  # what a server said, which the client does not repeat when it connects
+        said = reason(wrong.details() if hasattr(wrong, "details") else wrong.message)
+        code = wrong.code().name if callable(wrong.code) else wrong.code
+        kind, sentence = next(known for sign, known in _ERRORS.items() if re.match(sign, f"{code} {said}"))
+        return kind(f"{self.uri} ({said}): {sentence}")
 
 
 def _row(found: Any, score: float = 0.0) -> Row:
@@ -266,7 +284,7 @@ def _row(found: Any, score: float = 0.0) -> Row:
     return Row(**{name: found[name] for name in _FIELDS}, vector=own, score=score)
 
 
-def _chunks(keys: Iterable[str], size: int = 500) -> Iterator[list[str]]:
+def _chunks(keys: Iterable[str], size: int = ENCODED_AT_ONCE) -> Iterator[list[str]]:
     walk = iter(dict.fromkeys(keys))
     while some := list(islice(walk, size)):
         yield some

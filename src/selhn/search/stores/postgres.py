@@ -17,18 +17,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError, pip_install
+from selhn.search.filters import Filter
 from selhn.search.items import PLURAL, Kind, Order, Record, date_of
 from selhn.search.query import QueryVectors
 from selhn.search.stores.postgres_filter import Condition
-from selhn.search.stores.server import Searching, ServerStore, key_of, split_uri
+from selhn.search.stores.server import REMOVED, REPEAT, TIMEOUT, Searching, ServerStore, key_of, reason, split_uri
 from selhn.search.stores.store import Answers, Batches, Stored
-from selhn.search.where import Filter
 
-TIMEOUT = 30
-"""Seconds until a server that does not answer is given up."""
 WIDEST_INLINE, WIDEST_HNSW = 1900, 2000
 """Numbers of a vector that fit into a page beside its record, and into a graph of pgvector."""
-SCANNED_AT_ONCE = 1000
 MOST_MEMORY = 2048
 """MB that the server may use while it makes a graph."""
 _TABLES = """
@@ -40,7 +37,8 @@ CREATE TABLE {schema}.images (number bigserial PRIMARY KEY, key text COLLATE "C"
     metadata jsonb NOT NULL, vector vector({width}) NOT NULL);
 CREATE TABLE {schema}.texts (key text COLLATE "C" REFERENCES {schema}.images (key) ON DELETE CASCADE,
     place integer, vector vector({width}) NOT NULL, PRIMARY KEY (key, place));
-ALTER TABLE {schema}.images ALTER vector SET STORAGE {storage};
+ALTER TABLE {schema}.images ALTER vector SET STORAGE {storage}, SET (toast_tuple_target = 8160); -- a page: a filter
+-- reads the metadata of every row, which takes ten times as long if they are kept elsewhere
 ALTER TABLE {schema}.texts ALTER vector SET STORAGE {storage};
 """
 _COPY = {
@@ -49,31 +47,29 @@ _COPY = {
 }
 _DELETE = "DELETE FROM {schema}.images WHERE key = ANY(%(keys)s)"
 _NEAREST: Mapping[Kind, str] = {
-    "image": """SELECT id, captions, metadata, -(found.vector <#> %(vector)s::vector), NULL
-        FROM {schema}.images AS found WHERE {where}
-        ORDER BY found.vector <#> %(vector)s::vector, number LIMIT %(limit)s""",
-    "text": """SELECT id, captions, metadata, -(found.vector <#> %(vector)s::vector), captions[place + 1]
+    "image": """SELECT id, captions, metadata, found.vector <#> %(vector)s::vector AS distance, NULL
+        FROM {schema}.images AS found WHERE {where} ORDER BY distance, number LIMIT %(limit)s""",
+    "text": """SELECT id, captions, metadata, found.vector <#> %(vector)s::vector AS distance, captions[place + 1]
         FROM {schema}.texts AS found JOIN {schema}.images USING (key) WHERE {where}
-        ORDER BY found.vector <#> %(vector)s::vector, number, place LIMIT %(limit)s""",
+        ORDER BY distance, number, place LIMIT %(limit)s""",
 }
 _ORDERS: Mapping[Order | None, str] = {
     None: "number",
     "oldest": "date = '', date, id",
     "newest": "date = '', date DESC, CASE WHEN date = '' THEN id END, id DESC",
 }
-_REPEAT = "No data was lost: check {}, and repeat the command"
 _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     "UniqueViolation DeadlockDetected": (Locked, "another process is writing the same items, repeat the command"),
     "InsufficientPrivilege": (SelhnError, "the user may not do this, ask whoever runs the server"),
     "FeatureNotSupported UndefinedFile": (SelhnError, "the server has no pgvector, ask whoever runs it"),
     "DuplicateSchema": (SelhnError, "the schema of this name has something else in it, choose another #NAME"),
-    "UndefinedTable InvalidSchemaName": (NotFound, "the index was removed, make it again"),
+    "UndefinedTable InvalidSchemaName": (NotFound, REMOVED),
     "UntranslatableCharacter CharacterNotInRepertoire": (
         SelhnError,
         "the database cannot keep a text, use one in UTF8",
     ),
-    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no room left. {_REPEAT.format('its disk')}"),
-    "OperationalError": (ConnectionError, f"PostgreSQL cannot be reached. {_REPEAT.format('that it is running')}"),
+    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no room left. {REPEAT.format('check its disk')}"),
+    "OperationalError": (ConnectionError, f"PostgreSQL cannot be reached. {REPEAT.format('check that it is running')}"),
 }
 
 
@@ -100,7 +96,7 @@ class PostgresStore(ServerStore):
         try:
             named = psycopg.conninfo.conninfo_to_dict(self._address)
         except psycopg.ProgrammingError as wrong:
-            raise SelhnError(f"{uri} is no address ({_reason(wrong)}): use postgresql://USER@HOST/DATABASE") from None
+            raise SelhnError(f"{uri} is no address ({reason(wrong)}): use postgresql://USER@HOST/DATABASE") from None
         if "password" in named:
             raise SelhnError("others can see a password in an address: put it into PGPASSWORD or ~/.pgpass instead")
         weakref.finalize(self, _close, self._idle)
@@ -170,16 +166,13 @@ class PostgresStore(ServerStore):
         if order not in _ORDERS:
             raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
         condition = Condition(filter)
-        every = self._scan(condition, order, first if condition.exact else 0)
-        records = (record for record in every if filter is None or filter(record))
-        return islice(records, 0 if condition.exact else first, None)
-
-    def _scan(self, condition: Condition, order: Order | None, first: int) -> Iterator[Record]:
+        skipped = 0 if condition.exact else first
         sql = "SELECT id, captions, metadata FROM {schema}.images WHERE {where} ORDER BY {order} OFFSET %(first)s"
         with self._connected() as connection, connection.cursor("records") as cursor:
-            cursor.itersize = SCANNED_AT_ONCE
+            cursor.itersize = 1000
             sql = self._sql(sql, where=condition.sql, order=_ORDERS[order])
-            yield from map(_record, cursor.execute(sql, {**condition.values, "first": first}))
+            every = map(_record, cursor.execute(sql, {**condition.values, "first": first - skipped}))
+            yield from islice((record for record in every if filter is None or filter(record)), skipped, None)
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         condition = Condition(filter)
@@ -206,7 +199,7 @@ class PostgresStore(ServerStore):
                     break
                 # A graph gives up at some point, and then all rows are compared.
                 limit, exactly = (limit, True) if len(rows) < limit else (4 * limit, exactly)
-            yield (record.hit(score, caption) for record, score, caption in hits[:k])
+            yield (record.hit(-distance, caption) for record, distance, caption in hits[:k])
 
     def _nearest(self, kind: Kind, vector: str, limit: int, condition: Condition, exactly: bool) -> list[Any]:
         settings = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(min(1000, max(64, 2 * limit)))}
@@ -252,10 +245,10 @@ class PostgresStore(ServerStore):
         except self._psycopg.Error as wrong:
             if wrong.pgconn is not None and wrong.pgconn.used_password:
                 sentence = "check the user, and the password in PGPASSWORD or ~/.pgpass"
-                raise SelhnError(f"{self.path} ({_reason(wrong)}): {sentence}") from None
+                raise SelhnError(f"{self.path} ({reason(wrong)}): {sentence}") from None
             for names, (kind, sentence) in _ERRORS.items():
                 if isinstance(wrong, tuple(getattr(self._psycopg.errors, name) for name in names.split())):
-                    raise kind(f"{self.path} ({_reason(wrong)}): {sentence}") from None
+                    raise kind(f"{self.path} ({reason(wrong)}): {sentence}") from None
             raise
 
 
@@ -275,7 +268,3 @@ def _unpacked(sent: bytes) -> Float[Tensor, " d"]:
 
 def _record(row: Sequence[Any]) -> Record:
     return Record(row[0], tuple(row[1]), row[2])
-
-
-def _reason(wrong: BaseException) -> str:
-    return str(wrong).strip().split("\n")[0][:200]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from selhn.search.dates import as_time, read_date
-from selhn.search.where import Comparison, Filter, Not, OneOf
+from selhn.search.filters import Comparison, Filter, Not, OneOf
 
 MOST_VALUES = 500
 """Of an `in`: longer lists are looked at here."""

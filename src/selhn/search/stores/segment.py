@@ -20,11 +20,11 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged
 from selhn.base.types import StoredPrecision
+from selhn.search.filters import Filter, OneOf
 from selhn.search.items import PLURAL, Kind, Record, date_of, whole
 from selhn.search.stores.checked_files import check_content, check_length, open_rows, write_file, write_rows
 from selhn.search.stores.store import Encoded, Identity
 from selhn.search.stores.vectors import Vectors
-from selhn.search.where import Filter, OneOf
 
 LINES_FILE = "items.jsonl"
 CHECKED_AT_ONCE = 16 * 2**20
@@ -67,6 +67,21 @@ class Lines:
     def dates(self) -> list[str]:
         """Of each record, see `date_of`."""
         return self._heads[1]
+
+    def find(self, names: Sequence[str], digests: Int[np.ndarray, " n"]) -> Iterator[tuple[str, int]]:
+        """The ids that are here, with their rows; `digests` has the hash of each."""
+        known, rows = self._by_digest
+        first, last = np.searchsorted(known, digests), np.searchsorted(known, digests, "right")
+        for at in np.flatnonzero(first < last).tolist():
+            same = (row for row in rows[first[at] : last[at]].tolist() if self[row].id == names[at])
+            yield from ((names[at], row) for row in same)
+
+    @cached_property
+    def _by_digest(self) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Hashes of all ids in order, and the row of each: of many items less memory than the ids take."""
+        digests = np.fromiter((hash(self[row].id) for row in range(len(self))), np.int64, len(self))
+        order = digests.argsort().astype(np.int32)
+        return digests[order], order
 
     @cached_property
     def _heads(self) -> tuple[list[str], list[str]]:
@@ -153,6 +168,10 @@ class Segment:
             return None
         chosen = self.alive if filter is None else self.alive & self.chosen(filter)
         return chosen if kind == "image" else chosen[self.item_of_text]
+
+    def ids(self) -> list[str]:
+        """Of the items that are there."""
+        return [self.lines.ids[row] for row in self.rows()]
 
     def rows(self, filter: Filter | None = None) -> list[int]:
         """The items that are there and match a filter."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.data import Split
 from selhn.models import AbstractMatcher, load_model
+from selhn.search.filters import Filter
 from selhn.search.items import Item, Kind, Order, Record, digest_of_split, split_items
 from selhn.search.query import QueryVectors
 from selhn.search.stores.best_rows import best_rows
@@ -21,7 +22,6 @@ from selhn.search.stores.segment import Segment, merged
 from selhn.search.stores.segment_folder import IndexFolder, is_index
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import Answers, ApproximateKind, Batches, Encoded, Identity, Store, Stored
-from selhn.search.where import Filter
 
 SEGMENT_ITEMS = 4096
 """Items that are written together: what a kill can cost."""
@@ -114,13 +114,11 @@ class SegmentStore(Store):
         return load_model(self.folder.path / "models" / self.identity.model)
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
-        snapshot, found = self.snapshot, {}
-        for name in ids:
-            if name in snapshot.row_of_id:
-                number, row = snapshot.row_of_id[name]
-                segment = snapshot.segments[number]
-                vector = segment.vectors["image"].take(slice(row, row + 1))[0] if vectors else None
-                found[name] = Stored(segment.lines[row], vector=vector)
+        segments, names, found = self.snapshot.segments, list(ids), {}
+        places = self.snapshot.find(names)
+        for name, (number, row) in ((name, places[name]) for name in names if name in places):
+            vector = segments[number].vectors["image"].take(slice(row, row + 1))[0] if vectors else None
+            found[name] = Stored(segments[number].lines[row], vector=vector)
         return found
 
     def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
@@ -132,7 +130,7 @@ class SegmentStore(Store):
         return (snapshot.segments[number].lines[row] for number, row in islice(places, first, None))
 
     def ids(self) -> list[str]:
-        return list(self.snapshot.row_of_id)
+        return [name for segment in self.snapshot.segments for name in segment.ids()]
 
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         masked = [(segment.vectors[kind], segment.mask(kind, filter)) for segment in self.snapshot.segments]

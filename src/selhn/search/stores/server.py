@@ -17,6 +17,10 @@ IDENTITY_FIELDS = ("model", "model_name", "width", "about")
 DEFAULT_NAME = "selhn"
 SMALL = 50_000
 """Up to so many images `approximate("auto")` leaves search exact."""
+TIMEOUT = 30
+"""Seconds until a server that does not answer is given up."""
+REPEAT = "No data was lost: {}, and repeat the command"
+REMOVED = "the index was removed, make it again"
 Searching = Literal["exact", "hnsw"]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}\Z", re.ASCII)
 
@@ -113,3 +117,8 @@ def split_uri(uri: str) -> tuple[str, str]:
 def key_of(name: str) -> str:
     """The key of an item: letters and digits, whatever its id is."""
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+
+
+def reason(wrong: object) -> str:
+    """The first line of what a server says."""
+    return str(wrong).strip().split("\n")[0][:200]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
@@ -103,18 +104,20 @@ class Snapshot:
     def __len__(self) -> int:
         return sum(map(len, self.segments))
 
-    @cached_property
-    def row_of_id(self) -> dict[str, tuple[int, int]]:
-        """Number of the segment, and row in it, of every item that is there."""
+    def find(self, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Number of the segment, and row in it, of the items that are there."""
+        asked = list(names)
+        digests = np.fromiter(map(hash, asked), np.int64, len(asked))
         found = {}
         for number, segment in enumerate(self.segments):
-            ids = segment.lines.ids
-            found.update({ids[row]: (number, row) for row in segment.rows()})
+            for name, row in segment.lines.find(asked, digests):
+                if segment.alive[row]:
+                    found[name] = number, row
         return found
 
     @cached_property
     def has_moments(self) -> bool:
-        return any(whole(name) != name for name in self.row_of_id)
+        return any(whole(name) != name for segment in self.segments for name in segment.ids())
 
     def places(self, order: Order | None = None) -> list[tuple[int, int]]:
         """Number of the segment, and row in it, of every item that is there, in an order or in that of adding."""
@@ -136,7 +139,7 @@ class Snapshot:
         """The segments without the items of these ids, as far as there are such."""
         segments = list(self.segments)
         gone: dict[int, list[int]] = {}
-        for number, row in (self.row_of_id[name] for name in ids if name in self.row_of_id):
+        for number, row in self.find(ids).values():
             gone.setdefault(number, []).append(row)
         for number, rows in gone.items():
             deleted = torch.cat([segments[number].deleted, torch.tensor(rows)]).sort().values

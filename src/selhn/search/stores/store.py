@@ -18,9 +18,9 @@ from selhn.base.names import NAMED_MODELS
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.search.encoding import digest_of, encode_items, width_of
+from selhn.search.filters import IS_MOMENT, Filter
 from selhn.search.items import Hit, Item, Kind, Order, Record
 from selhn.search.query import QueryVectors
-from selhn.search.where import IS_MOMENT, Filter
 
 ENCODED_AT_ONCE = 512
 ApproximateKind = Literal["auto", "exact", "hnsw", "ivf", "ivf_int8"]

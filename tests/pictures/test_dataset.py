@@ -4,8 +4,9 @@ import pytest
 import torch
 from picture_cases import TinyBackbone, encoded, photo
 
+from selhn.base.errors import NotFound, SelhnError
 from selhn.data import check, load_data
-from selhn.pictures import Extractor, import_pictures, picture_split
+from selhn.pictures import Extractor, import_pictures, import_rows, picture_split
 
 
 @pytest.fixture
@@ -110,3 +111,24 @@ def test_a_long_report_is_cut(photos, tmp_path):
     assert lines[0] == "12 pictures used (12 computed now), 32 files left out"
     assert lines[-1] == "  and 12 more in pictures.json"
     assert len(lines) == 22
+
+
+def test_rows_of_pictures_and_captions(photos, tmp_path):
+    """As bytes, as paths and as pictures; two rows of one picture are one image."""
+    paths = sorted(photos.rglob("*.png"))
+    kinds = [lambda path: {"bytes": path.read_bytes(), "path": None}, str, lambda path: photo(99)]
+    rows = [{"picture": kinds[n % 3](path), "words": [f"picture {n}"]} for n, path in enumerate(paths[:6])]
+    splits = {"train": [*rows, {**rows[0], "words": "again"}], "validation": rows[:1], "test": rows[1:2]}
+    splits["validation"] = [{"picture": str(paths[7]), "words": ["seven"]}]
+    splits["test"] = [{"picture": str(paths[8]), "words": ["eight"]}]
+    how = {"image": "picture", "text": "words", "cache": tmp_path / "c", "quiet": True}
+    import_rows(splits, tmp_path / "rows", Extractor(TinyBackbone()), **how)
+    data = load_data(tmp_path / "rows")
+    assert data.name == "rows"
+    assert (data.train.num_images, data.train.num_texts) == (5, 7), "the two pictures of Pillow are one"
+    assert (list(data.dev.captions), list(data.test.captions)) == (["seven"], ["eight"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "photos", "rows"], "nothing is left behind"
+    with pytest.raises(NotFound, match="row 0 has no 'image' and 'words': it has picture, words"):
+        import_rows(rows, tmp_path / "d", Extractor(TinyBackbone()), **{**how, "image": "image"})
+    with pytest.raises(SelhnError, match="row 0 has a int for a picture"):
+        import_rows([{"image": 3, "caption": "x"}], tmp_path / "d", Extractor(TinyBackbone()))

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -174,15 +175,26 @@ def test_a_decoder_ends_with_its_parent(content):
         parent.stdin.write(content)
         parent.stdin.close()
         child = int(parent.stdout.readline())
-        time.sleep(0.3)
+        wait_until_it_ignores(child, signal.SIGTERM)
         os.kill(child, signal.SIGTERM)  # to a whole group: the parent decides
         time.sleep(0.1)
         assert is_running(child)
         parent.kill()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not is_running(child)
+
+
+def wait_until_it_ignores(number, wanted):
+    """A program that was just started has not come as far as that."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ignored = re.search(r"SigIgn:\s*(\w+)", Path(f"/proc/{number}/status").read_text())[1]
+        if int(ignored, 16) >> wanted - 1 & 1:
+            return
+        time.sleep(0.02)
+    raise AssertionError("it never ignores the signal")
 
 
 def is_running(number):

@@ -134,7 +134,7 @@ def test_bad_files_are_listed_and_never_fatal(ready, folder):
 
 
 def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 2)
+    monkeypatch.setattr("selhn.pictures.applying.PICTURES_AT_ONCE", 2)
     step = Progress.step
 
     def stop(self, *args):
@@ -152,7 +152,7 @@ def test_it_goes_on_after_a_stop(ready, folder, monkeypatch, tmp_path):
 
 
 def test_two_at_once(ready, folder, monkeypatch):
-    monkeypatch.setattr(library_module, "PATIENCE", 0.0)
+    monkeypatch.setattr("selhn.pictures.applying.PATIENCE", 0.0)
     index = index_pictures(folder, quiet=True).index
     (folder / "new.png").write_bytes(encoded(photo(70), "PNG"))
     told = []
@@ -247,7 +247,7 @@ def test_the_cache_is_opened_once_and_asked_by_key(ready, folder, monkeypatch):
         return opened[-1]
 
     monkeypatch.setattr(sqlite3, "connect", traced)
-    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 2)
+    monkeypatch.setattr("selhn.pictures.applying.PICTURES_AT_ONCE", 2)
     index_pictures(folder, quiet=True)
     assert len(opened) == 1
     assert not [text for text in asked if text.startswith("SELECT") and "WHERE key =" not in text]
@@ -302,6 +302,17 @@ def test_places_without_pictures(ready, folder, tmp_path):
     with pytest.raises(SelhnError, match="holds no pictures"):
         index_pictures(folder)
     assert len(Index.load(default_index())) == 6, "a disk that is not there takes nothing away"
+
+
+def test_an_index_in_memory_writes_no_file(ready, folder, tmp_path, monkeypatch):
+    (folder / "bad.png").write_bytes(b"not a picture")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    library = Library.create(None)
+    done = library.apply(library.plan(library.scan(folder)), cache=tmp_path / "cache", quiet=True)
+    assert (done.added, done.report_file, len(library.index)) == (6, None, 6)
+    assert "left out: bad.png" in str(done)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "cache"])
 
 
 def test_asking_in_python_with_a_file_a_path_or_a_picture(ready, folder, tmp_path, monkeypatch):
@@ -457,8 +468,8 @@ INDEXING = """
 import sys
 import torch
 torch.set_num_threads(1)
-from selhn.pictures import library
-library.PICTURES_AT_ONCE = 8
+from selhn.pictures import applying
+applying.PICTURES_AT_ONCE = 8
 from selhn.cli import main
 print("begin", flush=True)
 main()

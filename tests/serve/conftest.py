@@ -3,14 +3,16 @@
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import Program
 
 pytest.importorskip("fastapi", reason="needs selhn[serve]")
 HERE = Path(__file__).parent
+# A view is shown when its listeners are there: before, what a test types or chooses is lost.
+STARTED = "#search-view:not([hidden]), #runs-view:not([hidden]), #routes, #login[open]"
 sys.path.append(str(HERE))
 
 
@@ -49,13 +51,15 @@ class Server:
 
     def __init__(self, folder, **settings):
         paths = os.pathsep.join([str(HERE), str(HERE.parent), str(HERE.parents[1] / "src")])
-        command = [sys.executable, str(HERE / "tiny.py"), str(folder), *(f"{k}={v}" for k, v in settings.items())]
         self.folder = folder
-        self.errors = (folder / "errors.txt").open("w+")
-        env = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.errors, text=True, env=env)
+        self.process = Program(
+            HERE / "tiny.py",
+            folder,
+            *(f"{k}={v}" for k, v in settings.items()),
+            env={**os.environ, "PYTHONPATH": paths},
+        )
         line = self.process.stdout.readline()
-        assert line, (folder / "errors.txt").read_text()
+        assert line, self.process.said()
         self.port = int(line)
         self.address = f"http://127.0.0.1:{self.port}"
 
@@ -65,15 +69,12 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def said(self):
-        return (self.folder / "errors.txt").read_text()
+        return self.process.said()
 
     def stop(self):
-        if self.process.poll() is None:
+        with self.process:
             self.process.send_signal(signal.SIGINT)
-        code = self.process.wait(timeout=30)
-        self.process.stdout.close()
-        self.errors.close()
-        return code
+            return self.process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,7 @@ def open_page(browser):
         if not expect_errors:
             page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
         page.goto(address)
+        page.wait_for_selector(STARTED, state="attached")
         return page
 
     yield open_one

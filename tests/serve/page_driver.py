@@ -50,15 +50,16 @@ def drop(page, content, kind="image/png"):
     )
 
 
-def touch(page, *moves):
-    """Fingers that go down at the first places, move along the others, and leave."""
+def touch(page, *moves, times=1):
+    """Fingers that go down at the first places, move along the others, and leave; several times, quickly."""
     session = page.context.new_cdp_session(page)
 
     def send(kind, points):
         session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
 
-    send("touchStart", moves[0])
-    for points in moves[1:]:
-        send("touchMove", points)
-    send("touchEnd", [])
+    for _ in range(times):
+        send("touchStart", moves[0])
+        for points in moves[1:]:
+            send("touchMove", points)
+        send("touchEnd", [])
     session.detach()

@@ -15,10 +15,8 @@ from tiny import NUMBER, WORDS
 
 from selhn.base.errors import Locked
 from selhn.pictures import Library
-from selhn.pictures import library as library_module
 from selhn.search import Index, Item
-from selhn.serve import api
-from selhn.serve.api import while_connected
+from selhn.serve.item_routes import while_connected
 from selhn.serve.limits import Limits
 from selhn.serve.service import Service
 
@@ -333,7 +331,7 @@ def test_a_service_that_only_reads(collection, client_of):
 def test_while_another_process_writes(client, collection, monkeypatch):
     from selhn.search.stores.segment_folder import IndexFolder
 
-    monkeypatch.setattr(api, "PATIENCE", 0.0)
+    monkeypatch.setattr("selhn.serve.item_routes.PATIENCE", 0.0)
     with IndexFolder(collection.index.path).writing():
         answer = client.delete("/api/v1/item", params={"id": collection.index.ids()[0]})
         assert "is being written by" in reason(answer, 409)
@@ -345,7 +343,7 @@ def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
     folder, other = collection.folders[0], Index.load(collection.index.path, collection.index.model)
     for number in range(3):
         (folder / f"new{number}.png").write_bytes(encoded(photo(80 + number), "PNG"))
-    monkeypatch.setattr(library_module, "PICTURES_AT_ONCE", 1)
+    monkeypatch.setattr("selhn.pictures.applying.PICTURES_AT_ONCE", 1)
     at_work, uploaded, add = threading.Event(), threading.Event(), Index.add
 
     def slow(index, items, existing="refuse"):

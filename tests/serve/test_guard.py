@@ -1,11 +1,14 @@
+import time
 from random import Random
 
 import anyio
 import pytest
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
 from selhn.serve.guard import SECURITY_HEADERS, Guard, host_name, is_loopback
+from selhn.serve.media_cookie import MediaCookie
+from selhn.serve.service import Service
 
 TOKEN = "a secret that nobody knows"
 
@@ -94,6 +97,65 @@ def test_the_token_is_compared_in_constant_time(monkeypatch):
     monkeypatch.setattr(secrets, "compare_digest", lambda a, b: seen.append((a, b)) or real(a, b))
     client(token=TOKEN).get("/metrics", headers={"authorization": "Bearer schlüssel".encode()})
     assert seen[0][1] == TOKEN.encode()
+
+
+def given_cookie(secret=TOKEN, secure=False):
+    """As a browser sends it back."""
+    answer = Response()
+    MediaCookie(secret).give(answer, secure)
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def by_cookie(cookie, path="/api/v1/original", method="GET", **headers):
+    return client(token=TOKEN).request(method, path, headers={"cookie": cookie, **headers}).status_code
+
+
+def test_a_cookie_opens_pictures_and_originals_only():
+    cookie = given_cookie()
+    assert by_cookie(cookie) == by_cookie(f"other=1; {cookie}; last=2") == by_cookie(cookie, method="HEAD") == 200
+    assert by_cookie(cookie, "/api/v1/picture") == by_cookie(cookie, **{"sec-fetch-site": "same-origin"}) == 200
+    for path in ("/api/v1/items", "/api/v1/original/", "/api/v1/cookie", "/metrics", "/api/v1/about"):
+        assert by_cookie(cookie, path) == 401
+    assert by_cookie(cookie, method="DELETE") == by_cookie(cookie, **{"sec-fetch-site": "same-site"}) == 401
+    assert by_cookie(cookie, **{"sec-fetch-site": "cross-site"}) == 403
+    assert TOKEN not in cookie
+
+
+@pytest.mark.parametrize("change", ["later", "longer", "shorter", "name", "other token", "not ASCII"])
+def test_a_cookie_that_was_changed_opens_nothing(change):
+    name, _, value = given_cookie().partition("=")
+    end, _, signed = value.partition(".")
+    made = {
+        "later": f"{name}={int(end) + 1}.{signed}",
+        "longer": f"{name}={value}0",
+        "shorter": f"{name}={end}.",
+        "name": f"{name}=name.{MediaCookie(TOKEN).name[-16:]}",
+        "other token": f"{name}={given_cookie('another secret').partition('=')[2]}",
+        "not ASCII": f"{name}={end}.\xe9".encode("latin-1"),
+    }
+    assert by_cookie(made[change]) == 401
+
+
+def test_a_cookie_ends_after_an_hour(monkeypatch):
+    cookie, now = given_cookie(), time.time()
+    monkeypatch.setattr("selhn.serve.media_cookie.time.time", lambda: now + 3590)
+    assert by_cookie(cookie) == 200
+    monkeypatch.setattr("selhn.serve.media_cookie.time.time", lambda: now + 3601)
+    assert by_cookie(cookie) == 401
+
+
+def test_the_service_gives_a_cookie_for_its_token(client_of, collection):
+    service = client_of(Service(collection), token=TOKEN)
+    assert service.post("/api/v1/cookie").status_code == 401
+    known = {"authorization": f"Bearer {TOKEN}"}
+    plain = service.post("/api/v1/cookie", headers=known)
+    assert plain.status_code == 204
+    limits = {part.strip().lower() for part in plain.headers["set-cookie"].split(";")[1:]}
+    assert limits == {"httponly", "max-age=3600", "path=/api/v1", "samesite=strict"}
+    assert service.get("/api/v1/picture", params={"id": collection.index.ids()[0]}).status_code == 200
+    assert service.get("/api/v1/items").status_code == 401
+    behind = service.post("/api/v1/cookie", headers={**known, "origin": "https://localhost"})
+    assert behind.headers["set-cookie"].endswith("; Secure")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])

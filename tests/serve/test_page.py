@@ -333,7 +333,7 @@ def test_a_run_as_it_goes(open_page, server):
 
 def test_the_page_of_the_api(open_page, server):
     page = open_page(f"{server.address}/docs")
-    playwright.expect(page.locator("article")).to_have_count(22)
+    playwright.expect(page.locator("article")).to_have_count(23)
     playwright.expect(page.locator("article").first).to_contain_text("curl")
 
 
@@ -348,7 +348,7 @@ def test_a_service_with_a_token(open_page, start_server):
     page.press("#token", "Enter")
     playwright.expect(page.locator(".open")).to_have_count(NUMBER)
     until(page, "document.querySelector('.frame img')?.naturalWidth > 0")
-    assert page.locator(".frame img").first.get_attribute("src").startswith("blob:")
+    assert page.locator(".frame img").first.get_attribute("src").startswith("/api/v1/picture?")
     handed = open_page(f"{server.address}/#token=a-long-secret")
     playwright.expect(handed.locator(".open")).to_have_count(NUMBER)
     assert "secret" not in handed.url

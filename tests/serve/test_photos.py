@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from picture_cases import TinyBackbone, encoded, photo
+from programs import Program
 from tiny import small_model
 
 from selhn.base.errors import Locked, MissingExtra, NotFound, SelhnError
@@ -36,12 +36,9 @@ class Photos:
         own |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "share"), "HOME": str(folder)}
         own |= {"BROWSER": f"{sys.executable} {folder / 'browser.py'} %s"}
         (folder / "browser.py").write_text("import sys; open(__file__ + '.asked', 'a').write(sys.argv[1] + '\\n')")
-        command = [sys.executable, str(HERE / "tiny_photos.py"), "photos", *words]
-        self.child = subprocess.Popen(
-            command, env={**os.environ, **own, **settings}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self.child = Program(HERE / "tiny_photos.py", "photos", *words, env={**os.environ, **own, **settings})
         line = self.child.stdout.readline()
-        assert "http://" in line, self.child.stderr.read()
+        assert "http://" in line, self.child.said()
         self.address = next(word for word in line.split() if word.startswith("http"))
 
     def get(self, path, **parameters):
@@ -75,8 +72,8 @@ def start(tmp_path):
 
     yield start
     for one in started:
-        one.child.kill()
-        one.child.communicate()
+        with one.child:
+            pass
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ OPERATIONS = (
     "GET /search", "POST /search", "GET /items", "GET /timeline", "GET /duplicates", "GET /item", "GET /picture",
     "GET /original", "GET /albums", "PATCH /album", "DELETE /album", "GET /look", "GET /about", "GET /progress",
     "GET /models", "GET /health", "POST /items", "PATCH /item", "DELETE /item", "GET /runs", "GET /runs/log",
-    "GET /runs/verdict",
+    "GET /runs/verdict", "POST /cookie",
 )  # fmt: skip
 
 

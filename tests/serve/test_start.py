@@ -4,18 +4,14 @@ import importlib.util
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
+from programs import Program
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.serve.start import listen, serve
-
-SOURCE = Path(__file__).parents[2] / "src"
 
 
 def test_without_the_packages(monkeypatch):
@@ -53,16 +49,13 @@ def test_other_kinds_of_addresses():
 def started(tmp_path):
     """`selhn serve --runs`, which needs no model; gives the process and its address."""
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-m", "selhn", "serve", "--runs", "runs", "--port", "0"]
-    env = {**os.environ, "PYTHONPATH": str(SOURCE), "SELHN_TOKEN": "a long secret"}
-    child = subprocess.Popen(command, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    line = child.stdout.readline()
-    assert "Training runs: http://127.0.0.1:" in line, child.stderr.read()
-    assert "asks for the token" in line
-    assert "a long secret" not in line
-    yield child, line.split()[2]
-    child.kill()
-    child.communicate()
+    command = ["-m", "selhn", "serve", "--runs", "runs", "--port", "0"]
+    with Program(*command, cwd=tmp_path, env={**os.environ, "SELHN_TOKEN": "a long secret"}) as child:
+        line = child.stdout.readline()
+        assert "Training runs: http://127.0.0.1:" in line, child.said()
+        assert "asks for the token" in line
+        assert "a long secret" not in line
+        yield child, line.split()[2]
 
 
 def test_ctrl_c_stops_it_quietly(started):

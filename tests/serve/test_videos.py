@@ -75,6 +75,8 @@ def test_a_range_without_an_end_is_bounded(client, collection, monkeypatch):
     asked = {"id": str(collection.folders[0] / "clip.webm")}
     part = client.get("/api/v1/original", params=asked, headers={"Range": "bytes=50-"})
     assert len(part.content) == 1000
+    rest = client.get("/api/v1/original", params={**asked, "download": True}, headers={"Range": "bytes=50-"})
+    assert rest.content == (collection.folders[0] / "clip.webm").read_bytes()[50:], "a download that is continued"
 
 
 def open_scene(page, scene):
@@ -136,6 +138,16 @@ def test_a_video_on_a_phone(open_page, server):
 @needs_chromium
 @pytest.mark.slow
 def test_a_video_behind_a_token(open_page, start_server):
+    """It is streamed, and opened and downloaded, by the cookie."""
     page = open_page(f"{start_server(videos=1, token='a-long-token').address}/#token=a-long-token")
+    page.on("response", lambda answer: "/original" in answer.url and statuses.add(answer.status))
+    statuses = set()
     open_scene(page, 1)
     until(page, f"{TIME} === 4")
+    assert statuses == {206}
+    with page.expect_popup() as opened:
+        page.locator("#detail-open").click()
+    until(opened.value, "document.querySelector('video')?.readyState > 1")
+    with page.expect_download() as saved:
+        page.locator("#detail-download").click()
+    assert saved.value.suggested_filename == "clip.webm"

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from selhn.base.errors import NotFound, SelhnError
-from selhn.serve.messages import VerdictMessage
-from selhn.serve.watched_runs import MOST_ROWS, WatchedRuns
+from selhn.serve.watched_runs import MOST_ROWS, VerdictMessage, WatchedRuns
 
 
 def row(step, **values):

@@ -5,6 +5,7 @@ A picture is resized to the square that the model was trained on, so that a cell
 
 import importlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -84,6 +85,21 @@ class EfficientNetLite:
             return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
         assert self._network is not None
         return self._network.extract_features(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
+
+
+class Pixels:
+    """No vision model: the pixels themselves, from -1 to 1, as a map of patches, for models that see pixels."""
+
+    MOST = 1024
+
+    def __init__(self, side: int, patch: int):
+        if not 1 <= patch <= side <= self.MOST or side % patch:
+            raise SelhnError(f"pixels_{side}_{patch}: give a side of up to {self.MOST}, and a patch that divides it")
+        self.name, self.width, self.patch, self.cells = f"pixels_{side}_{patch}", 3 * patch**2, patch, side // patch
+        self.prepare = Preprocessing((side, side), (127.5,) * 3, (127.5,) * 3)
+
+    def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
+        return nn.functional.pixel_unshuffle(pixels, self.patch)
 
 
 class Timm:
@@ -194,7 +210,9 @@ def open_clip_name(model: str) -> tuple[str, str | None]:
 
 
 def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
-    """By name: efficientnet_lite0 to 2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS."""
+    """By name: efficientnet_lite2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS, pixels_224_16."""
+    if sizes := re.fullmatch(r"pixels_(\d{1,4})_(\d{1,4})", name):
+        return Pixels(int(sizes[1]), int(sizes[2]))
     kind, _, model = name.partition(":")
     builder: Any = {"timm": Timm, "transformers": Transformers, "open_clip": OpenClip}.get(kind)
     if model and builder is not None:
@@ -207,7 +225,7 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
             return EfficientNetLite(number, device)
     raise NotFound(
         f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, "
-        "transformers:MODEL or open_clip:MODEL/WEIGHTS"
+        "transformers:MODEL, open_clip:MODEL/WEIGHTS or pixels_SIDE_PATCH"
     )
 
 

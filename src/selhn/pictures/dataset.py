@@ -1,6 +1,11 @@
 """A folder of pictures, or of their features, as a data set: joined with captions, in our own format."""
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import importlib
+import io
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, SelhnError
@@ -23,6 +29,7 @@ from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
 from selhn.pictures.picture_files import Found, find_pictures, missing_packages, read_bytes, why_other, writable
 
+PNG = b"\x89PNG"
 ARRAYS = ("features", "x", "feat")
 """Names under which a `.npz` file may hold its features."""
 
@@ -82,6 +89,59 @@ def import_pictures(
     write_native(Data(root.resolve().name, train, dev, test), out, precision=precision)
     extracted.report.write(root, out)
     return extracted.report
+
+
+def import_rows(
+    rows: Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Mapping[str, Any]]],
+    out: Path | str,
+    extractor: Extractor,
+    *,
+    image: str = "image",
+    text: str = "caption",
+    **how: Any,
+) -> PictureReport:
+    """Write rows of pictures and captions as a data set, such as a `Dataset` of Hugging Face, or a dict of its splits.
+
+    Args:
+        image: the column of the picture: {"bytes": ...}, a path, or a picture of Pillow.
+        text: the column of its caption, or list of captions. Rows with the same picture are one image.
+        how: all other arguments of `import_pictures`.
+    """
+    splits = rows if isinstance(rows, Mapping) else {"": rows}
+    Path(out).absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=Path(out).absolute().parent) as beside:
+        folder = Path(beside) / Path(out).name  # which names the data set
+        folder.mkdir()
+        with open(folder / "captions.jsonl", "w", encoding="utf-8") as lines:
+            for split, own in splits.items():
+                for number, row in enumerate(_undecoded(own, image)):
+                    if image not in row or text not in row:
+                        raise NotFound(f"row {number} has no {image!r} and {text!r}: it has {', '.join(map(str, row))}")
+                    content = _content(row[image], f"{split} row {number}".strip())
+                    name = f"{hashlib.sha256(content).hexdigest()[:32]}{'.png' if content[:4] == PNG else '.jpg'}"
+                    (folder / name).write_bytes(content)
+                    lines.write(json.dumps({"image": name, "captions": row[text], "split": split or None}) + "\n")
+        return import_pictures(folder, out, extractor, folder / "captions.jsonl", **how)
+
+
+def _undecoded(rows: Iterable[Mapping[str, Any]], image: str) -> Iterable[Mapping[str, Any]]:
+    """The rows with pictures as bytes, if the library can leave them so: selhn decodes in a process of its own."""
+    if not hasattr(rows, "cast_column"):
+        return rows
+    return rows.cast_column(image, importlib.import_module("datasets").Image(decode=False))
+
+
+def _content(picture: Any, place: str) -> bytes:
+    if isinstance(picture, Image.Image):
+        written = io.BytesIO()
+        picture.convert("RGB").save(written, "PNG")
+        return written.getvalue()
+    known = picture if isinstance(picture, Mapping) else {"path": picture}
+    if isinstance(known.get("bytes"), bytes):
+        return known["bytes"]
+    if isinstance(known.get("path"), str | Path):
+        return read_bytes(Path(known["path"]))
+    raise SelhnError(f"{place} has a {type(picture).__name__} for a picture: give bytes, a path or a picture of Pillow")
 
 
 def _read_folder(

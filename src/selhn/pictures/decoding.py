@@ -104,9 +104,11 @@ def _decoded(content: bytes | Moment, name: str, request: dict[str, Any]) -> lis
         request, content = {"video": str(content.path), "only": first, **request}, b""
     said, pixels = _ask(content, name, request)
     (width, height), facts = said["size"], checked_facts(said["facts"])
-    size, times = 3 * width * height, said.get("at", [None])
-    images = (Image.frombytes("RGB", (width, height), pixels[row * size :][:size]) for row in range(len(times)))
-    return [Picture(image, tuple(said["notes"]), said["format"], facts, at) for image, at in zip(images, times)]
+    size, notes, found = 3 * width * height, tuple(said["notes"]), []
+    for row, at in enumerate(said.get("at", [None])):
+        image = Image.frombytes("RGB", (width, height), pixels[row * size : (row + 1) * size])
+        found.append(Picture(image, notes, said["format"], facts, at))
+    return found
 
 
 def header_facts(content: bytes, name: str) -> dict[str, Any]:

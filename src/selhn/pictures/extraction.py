@@ -60,10 +60,13 @@ class PictureReport:
 
     __str__ = describe
 
-    def write(self, pictures: Path, out: Path) -> Path:
-        """Write the report on a folder of pictures into the folder `out`; returns the new file."""
+    def write(self, pictures: Path, out: Path | None) -> Path | None:
+        """Write the report on a folder of pictures into the folder `out`, if there is one; returns the new file."""
+        if out is None:
+            return None
         about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
         text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
+        out.mkdir(parents=True, exist_ok=True)
         write_whole(out / REPORT_FILE, text + "\n")
         return out / REPORT_FILE
 

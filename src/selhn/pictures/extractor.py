@@ -144,7 +144,8 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
     if name.startswith(EMBEDDING):
         return named_object(NAMED_LIBRARIES["transformers"])(name.removeprefix(EMBEDDING)).to(device).extractor
     if name != READY:
-        return Extractor(create_backbone(name, device), cells)
+        backbone = create_backbone(name, device)
+        return Extractor(backbone, getattr(backbone, "cells", cells))
     if cells != 3:
         raise SelhnError(f"cells is {cells}: the ready model takes 3 x 3; name another vision model")
     return Extractor(create_backbone("efficientnet_lite2", device), 3, "full", load_ready_projection())

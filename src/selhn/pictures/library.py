@@ -1,8 +1,6 @@
 """A library of pictures: index, extractor and folders together."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,33 +12,25 @@ from PIL import Image
 from torch import Tensor
 
 from selhn.base.errors import NotFound, Outdated, SelhnError
-from selhn.base.files import writing
-from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.models import AbstractMatcher
 from selhn.pictures import ready
+from selhn.pictures.applying import carry_out
 from selhn.pictures.backbones import is_foreign
-from selhn.pictures.cache import FeatureCache, default_cache
 from selhn.pictures.decoding import MOST_PIXELS, Picture
-from selhn.pictures.extraction import Extraction, PictureRegions, in_blocks
 from selhn.pictures.extractor import Extractor, Prepared, load_extractor
 from selhn.pictures.facts import FACTS
-from selhn.pictures.how_far import HowFarFile
-from selhn.pictures.picture_files import Found, find_pictures, is_there, picture_source, read_facts
-from selhn.pictures.picture_folders import default_index, indexed_folders, locate, picture_id
+from selhn.pictures.picture_files import Found, find_pictures, picture_source
+from selhn.pictures.picture_folders import indexed_folders, locate, picture_id
 from selhn.pictures.plans import OF_VIDEO, WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
-from selhn.search import Hit, Index, Item, Query, Record, is_uri
+from selhn.search import Hit, Index, Item, Query, Record
 from selhn.search.items import moment_ids, whole
 
 TEXT_WEIGHT = 2.0
 """Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
-PICTURES_AT_ONCE = 512
-"""Pictures that are written to the index together, at most; then they can be searched."""
-INDEXING_LOCK, PATIENCE = "indexing.lock", 60.0
-"""Held by who indexes, while others may make small changes between the blocks; seconds to wait for such a change."""
 
 
 class Library:
@@ -174,56 +164,9 @@ class Library:
         workers: int | None = None,
         quiet: bool = False,
     ) -> Indexed:
-        """Carry out a plan, see also `extract_pictures`. What is done before an interruption is kept."""
+        """Carry out a plan, see `carry_out` and `extract_pictures`. What is done before an interruption is kept."""
         extractor = self._require_extractor("give another path for the index")
-        fresh = {item.id: item for item in (*plan.add, *plan.replace)}
-        store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width)
-        reading = Extraction(list(map(Path, fresh)), extractor, store, batch_size, workers, plan.folder, quiet)
-        report, used = reading.report, set[str]()
-        report.refused += plan.refused
-        folder = default_index().parent if is_uri(self.index.path) else Path(self.index.location)
-        folder.mkdir(parents=True, exist_ok=True)
-        how_far = HowFarFile(self.index.path, plan.unchanged, len(fresh))
-        with self._indexing(), closing(store), closing(iter(reading)) as pictures, how_far:
-            try:
-                for block in in_blocks(pictures, PICTURES_AT_ONCE, lambda: how_far.tell(reading)):
-                    with self.index.writing(PATIENCE):
-                        self.index.add([_item(fresh[str(one.path)], one) for one in block], existing="replace")
-                    used.update(one.id for one in block)
-                    report.write(plan.folder, folder)
-                described = self._describe(plan.describe, reading.workers, quiet)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
-            former = [*(item.id for item in plan.replace), *plan.moments]
-            gone = [*plan.delete, *(name for name in former if name not in used)]
-            if gone and (fresh or plan.unchanged) and not is_there(plan.folder):  # unplugged meanwhile
-                gone = []
-            with self.index.writing(PATIENCE):
-                gone = [name for name in gone if name in self.index]
-                self.index.delete(gone)
-        file = report.write(plan.folder, folder)
-        new, changed = (sum(item.id in used for item in some) for some in (plan.add, plan.replace))
-        removed = sum(whole(name) == name for name in gone)
-        return Indexed(self.index, plan, new, changed, removed, report, file, described)
-
-    def _indexing(self) -> AbstractContextManager[None]:
-        """One process indexes at a time; others may add, change and remove items meanwhile."""
-        path, others = self.index.path, "; searching works meanwhile"
-        return writing(path, others, name=INDEXING_LOCK) if isinstance(path, Path) else nullcontext()
-
-    def _describe(self, items: Sequence[Item], workers: int | None, quiet: bool) -> int:
-        """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
-        told, progress = 0, Progress(max(1, len(items)), quiet=quiet)
-        with ThreadPoolExecutor(workers) as pool:
-            for first in range(0, len(items), PICTURES_AT_ONCE):
-                block = items[first : first + PICTURES_AT_ONCE]
-                facts = pool.map(lambda item: read_facts(Path(item.id)), block)
-                known = [_described(item, own) for item, own in zip(block, facts) if own]
-                with self.index.writing(PATIENCE):
-                    told += self.index.update([item for item in known if item.id in self.index])
-                progress.step("dates and places", len(block))
-        progress.clear()
-        return told
+        return carry_out(plan, self.index, extractor, cache, batch_size, workers, quiet)
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
         """A question by a sentence, by a picture, or by both.
@@ -334,17 +277,3 @@ class Library:
         if self.extractor is None:
             raise SelhnError(f"{self.index.location} was not made from pictures: {remedy}")
         return self.extractor
-
-
-def _item(planned: Item, one: PictureRegions) -> Item:
-    """A picture or video of a plan, or a moment of it, as it is written to the index."""
-    known = {name: value for name, value in planned.metadata.items() if name not in OF_VIDEO}
-    item = _described(replace(planned, metadata=known), one.facts, one.regions)
-    if one.moment is None:
-        return item
-    return replace(item, id=one.id, captions=(), metadata={**item.metadata, "moment": one.moment})
-
-
-def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
-    """With what its file says; metadata that it already has are kept."""
-    return replace(item, regions=regions, metadata={**facts, **item.metadata})

@@ -93,7 +93,8 @@ class Indexed:
     removed: int
     report: PictureReport
     """On the files that were read, that is, all but the unchanged ones."""
-    report_file: Path
+    report_file: Path | None
+    """None for an index in memory."""
     described: int = 0
     """Unchanged pictures that got metadata from their files, see `Plan.describe`."""
 
@@ -102,7 +103,7 @@ class Indexed:
         head += f"{self.plan.unchanged:,} unchanged; {len(self.report.refused):,} left out"
         if self.described:
             head += f"\n  date, camera, size and place were read for {self.described:,} of the unchanged"
-        told = replace(self.report, notes=[]).describe(self.report_file).split("\n")[1:]
+        told = replace(self.report, notes=[]).describe(self.report_file or "").split("\n")[1:]
         return "\n".join([head, *told, *self.plan.beside()])
 
 

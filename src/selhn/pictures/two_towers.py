@@ -6,14 +6,14 @@ index, the feature cache, the service and the evaluation work with these models 
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -23,51 +23,16 @@ from selhn.base.device import device_of
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.untrusted import read_text
 from selhn.models import AbstractMatcher
+from selhn.models.foreign import MOST_TOKENS, LibraryTokenizer, vectors_of
 from selhn.models.matcher import RegionMask, Regions, TokenMask, Tokens, all_real
 from selhn.pictures.backbones import import_library, open_clip_name
 from selhn.pictures.extractor import EMBEDDING, Extractor
 from selhn.pictures.preparation import Cropping, Preprocessing, preparation, preparation_of_open_clip
 from selhn.pictures.ready import READY
 from selhn.search.encoding import digest_of
-from selhn.text import TokenKinds, check_texts
 
 LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, AttributeError, TypeError, ImportError)
 """What the libraries raise for a name or for files that they cannot open."""
-MOST_TOKENS = 256
-"""Longer texts are cut, even if a model has more positions."""
-
-
-class TowerTokenizer:
-    """The tokenizer of another library, as selhn's models use one.
-
-    Args:
-        encode: texts to ids and mask.
-        words: the token of each id.
-        special: ids that are not words.
-    """
-
-    mask_id: int | None = None
-
-    def __init__(
-        self,
-        encode: Callable[[list[str]], tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]],
-        size: int,
-        special: Sequence[int],
-        spell: Callable[[list[int]], list[str]],
-        pad_id: int = 0,
-    ):
-        self._encode, self.spell, self.size, self.pad_id = encode, spell, size, pad_id
-        is_special = torch.zeros(size, dtype=torch.bool)
-        is_special[[i for i in special if i < size]] = True
-        self.kinds = TokenKinds(is_special, torch.zeros(size, dtype=torch.bool), (~is_special).nonzero()[:, 0])
-
-    def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
-        check_texts(texts)
-        # Half a character, which JSON files may contain, is none to the libraries.
-        return self._encode([text.encode("utf-8", "replace").decode("utf-8") for text in texts])
-
-    def save(self, folder: Path) -> None:
-        raise SelhnError("the tokenizer of another library is not saved: an index names the model instead")
 
 
 class Towers(nn.Module, ABC):
@@ -76,7 +41,7 @@ class Towers(nn.Module, ABC):
     kind: str
     """Library and family, such as transformers:clip; the same wherever its files are."""
     prepare: Preprocessing | Cropping
-    tokenizer: TowerTokenizer
+    tokenizer: LibraryTokenizer
 
     @abstractmethod
     def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
@@ -106,36 +71,17 @@ class TransformersTowers(Towers):
         self.prepare = preparation(settings, config.vision_config.image_size)
         words = library.AutoTokenizer.from_pretrained(model, use_fast=True, **safe)
         text = config.text_config
-        longest = min(MOST_TOKENS, words.model_max_length, getattr(text, "max_position_embeddings", MOST_TOKENS))
+        longest = getattr(text, "max_position_embeddings", MOST_TOKENS)
         # SigLIP has learnt with texts that are all of one length, and without a mask.
         self.whole = config.model_type.startswith("siglip")
-        self.tokenizer = TowerTokenizer(
-            partial(_encode, words, longest, self.whole),
-            max(len(words), text.vocab_size),
-            words.all_special_ids,
-            words.convert_ids_to_tokens,
-            words.pad_token_id or 0,
-        )
+        self.tokenizer = LibraryTokenizer.of_transformers(words, text.vocab_size, longest, self.whole)
 
     def encode_pixels(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B d"]:
-        return _vectors(self.network.get_image_features(pixel_values=pixels))
+        return vectors_of(self.network.get_image_features(pixel_values=pixels))
 
     def encode_tokens(self, tokens: Tokens, mask: TokenMask) -> Float[Tensor, "T d"]:
         seen = None if self.whole else mask.long()
-        return _vectors(self.network.get_text_features(input_ids=tokens, attention_mask=seen))
-
-
-def _vectors(found: Any) -> Float[Tensor, "n d"]:
-    return found if isinstance(found, Tensor) else found.pooler_output  # a tensor before transformers 5
-
-
-def _encode(words: Any, longest: int, whole: bool, texts: list[str]) -> tuple[Tensor, Tensor]:
-    padding = "max_length" if whole else "longest"
-    found = words(
-        texts, padding=padding, truncation=True, max_length=longest, return_tensors="pt", return_attention_mask=True
-    )
-    mask = found["attention_mask"].bool()
-    return found["input_ids"], torch.ones_like(mask) if whole else mask  # what fills a whole text is part of it
+        return vectors_of(self.network.get_text_features(input_ids=tokens, attention_mask=seen))
 
 
 class OpenClipTowers(Towers):
@@ -159,7 +105,9 @@ class OpenClipTowers(Towers):
         inner = getattr(self.words, "tokenizer", self.words)
         size = int(getattr(self.words, "vocab_size", 0) or len(inner))
         special = getattr(self.words, "all_special_ids", None) or getattr(inner, "all_special_ids", [])
-        self.tokenizer = TowerTokenizer(self._encode, size, special, lambda ids: [self.words.decode([i]) for i in ids])
+        self.tokenizer = LibraryTokenizer(
+            self._encode, size, special, lambda ids: [self.words.decode([i]) for i in ids]
+        )
 
     def _encode(self, texts: list[str]) -> tuple[Tensor, Tensor]:
         tokens = self.words(texts)

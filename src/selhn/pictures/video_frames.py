@@ -32,7 +32,7 @@ CODECS = (
     "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg4,mpeg1video,mpeg2video,mjpeg,h263,prores,dnxhd,dvvideo,"
     "msmpeg4,msmpeg4v2,wmv1,wmv2,wmv3,vc1,rawvideo,ffv1,theora"
 )
-PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)(?:[+-/]|$)")
+PLACE = re.compile(r"([+-]\d{1,2}(?:\.\d+)?)([+-]\d{1,3}(?:\.\d+)?)(?:[-+/]|$)")
 DATES = ("com.apple.quicktime.creationdate", "creation_time")
 """The first is by the camera's own clock, the second usually in UTC."""
 MAKERS = ("com.apple.quicktime.make", "com.android.manufacturer", "make")

@@ -6,14 +6,16 @@ from functools import partial
 from hashlib import sha256
 from importlib import resources
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 
 from selhn.base.errors import SelhnError
 from selhn.base.version import __version__
-from selhn.serve.api import api_routes, tagged
+from selhn.serve.api import api_routes
 from selhn.serve.guard import Guard
+from selhn.serve.item_routes import tagged
 from selhn.serve.limits import Bounded
-from selhn.serve.problems import add_problems
+from selhn.serve.media_cookie import MediaCookie
+from selhn.serve.problems import PROBLEMS, add_problems
 from selhn.serve.prometheus import CONTENT_TYPE, Measured
 from selhn.serve.service import Service
 
@@ -47,6 +49,14 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     )
     app.include_router(api_routes(service))
     _serve_page(app)
+
+    @app.post("/api/v1/cookie", tags=["service"], status_code=204, response_class=Response, responses=PROBLEMS)
+    async def cookie(request: Request) -> Response:
+        """Give a browser a cookie that opens `picture` and `original` for an hour: its elements can send no token."""
+        answer = Response(status_code=204)
+        if token is not None:
+            MediaCookie(token).give(answer, request.headers.get("origin", "").startswith("https:"))
+        return answer
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:

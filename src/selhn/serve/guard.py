@@ -10,13 +10,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from selhn.serve.limits import CLOSE
+from selhn.serve.media_cookie import MediaCookie
 from selhn.serve.problems import problem
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 BEHIND_TOKEN = ("/api/", "/metrics")
 OPEN = ("/api/v1/health", "/api/v1/openapi.json")
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self' blob:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(\[(?P<inside>[\da-f]*:[\da-f:.]*)\]|(?P<name>[\w.-]+))(:(?P<port>\d{0,5}))?", re.ASCII)
@@ -56,6 +57,7 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Iterable[str] = ()):
         self.app = app
         self._token = None if token is None else token.encode()
+        self._cookie = None if token is None else MediaCookie(token)
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,13 +84,20 @@ class Guard:
             return problem(421, f"this service is not called {given!r}: name it with --hostname", CLOSE)
         if not _same_origin(method, path, headers):
             return problem(403, "this was sent by a page of another origin", CLOSE)
-        if self._token is not None and path.startswith(BEHIND_TOKEN) and path not in OPEN:
-            kind, _, given = headers.get("authorization", "").partition(" ")
-            right = secrets.compare_digest(given.strip().encode(), self._token)
-            if kind.lower() != "bearer" or not right:
-                ask = {"WWW-Authenticate": 'Bearer realm="selhn"', **CLOSE}
-                return problem(401, "this service needs its token: Authorization: Bearer TOKEN", ask)
+        if path.startswith(BEHIND_TOKEN) and path not in OPEN and not self._knows(method, path, headers):
+            ask = {"WWW-Authenticate": 'Bearer realm="selhn"', **CLOSE}
+            return problem(401, "this service needs its token: Authorization: Bearer TOKEN", ask)
         return None
+
+    def _knows(self, method: str, path: str, headers: Headers) -> bool:
+        """Whether who asks has the token, or of a browser its cookie."""
+        if self._token is None or self._cookie is None:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        right = secrets.compare_digest(given.strip().encode(), self._token)
+        if kind.lower() == "bearer" and right:
+            return True
+        return _of_own_page(headers) and self._cookie.opens(method, path, headers.get("cookie", ""))
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -104,6 +113,9 @@ def _same_origin(method: str, path: str, headers: Headers) -> bool:
         return not path.startswith(BEHIND_TOKEN) or headers.get("sec-fetch-site") != "cross-site"
     origin = headers.get("origin")
     own = [f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")]
-    if origin is not None and origin.lower() not in own:
-        return False
+    return (origin is None or origin.lower() in own) and _of_own_page(headers)
+
+
+def _of_own_page(headers: Headers) -> bool:
+    """As far as the browser says; those of plain http to another machine do not."""
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

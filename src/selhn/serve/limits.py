@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from selhn.base.errors import SelhnError
 from selhn.serve.problems import problem
 
 CLOSE = {"Connection": "close"}
@@ -44,6 +45,11 @@ class Limits:
     """For the whole body."""
     head_seconds: float = 10.0
     """For the head, and for an answer that the client does not read."""
+
+    def check_text(self, text: str | None, what: str) -> None:
+        """Refuse a sentence, a filter or a caption that is too long."""
+        if text is not None and len(text) > self.query:
+            raise SelhnError(f"{what} has {len(text):,} characters: at most {self.query:,} are read")
 
 
 class Bounded:

@@ -2,9 +2,11 @@
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import BaseModel
 from torch import Tensor
 
 from selhn.eval import region_attention
@@ -12,7 +14,6 @@ from selhn.models import AbstractMatcher, CrossAttention
 from selhn.pictures import Extractor, grid_boxes
 from selhn.pictures.extractor import Prepared
 from selhn.pictures.picture_folders import located_source
-from selhn.serve.messages import LookMessage
 from selhn.text import split_words
 
 Regions = Float[Tensor, "M F"]
@@ -23,6 +24,20 @@ KEPT = 32
 MOST_WORDS = 24
 FULL_FIT = 0.4
 """Score of one region with one word that is drawn in the full colour; weaker maxima stay paler than that."""
+
+
+class LookMessage(BaseModel):
+    """What the words of a sentence look at in a picture."""
+
+    kind: Literal["attention", "fit"]
+    """The attention of a model that has one, or how well each region alone fits each word alone."""
+    words: list[str]
+    boxes: list[list[float]]
+    """x1, y1, x2, y2 as shares of width and height."""
+    weights: list[list[float]]
+    """One row per word, one column per box."""
+    full: float
+    """The weight that is drawn in the full colour."""
 
 
 class Looking:

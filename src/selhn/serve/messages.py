@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+from fastapi import HTTPException, Request
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 from torch import Tensor
@@ -9,6 +10,23 @@ from torch import Tensor
 from selhn.pictures.library import TEXT_WEIGHT
 from selhn.search import Hit, Query
 from selhn.search.items import MATCH, Order
+
+PICTURE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "The bytes of a JPEG, PNG, WebP, AVIF, HEIC, GIF, BMP, TIFF or RAW file.",
+        "content": {"image/*": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+async def read_picture(request: Request) -> bytes:
+    """The body, if its content type is that of a picture."""
+    kind = request.headers.get("content-type", "")
+    if not kind.lower().startswith("image/"):
+        found = f"the body has the content type {kind[:80] or 'none'}"
+        raise HTTPException(415, f"{found}: send a picture, Content-Type: image/jpeg")
+    return await request.body()
 
 
 class Filter(BaseModel):
@@ -173,22 +191,6 @@ class ItemChange(BaseModel):
     metadata: dict[str, Any] | None = None
 
 
-class AlbumMessage(BaseModel):
-    """An album, and its items that are in the index, in the order of adding."""
-
-    name: str
-    ids: list[str]
-
-
-class AlbumChange(BaseModel):
-    """Items to add to an album or to remove from it, and a new name if it gets one."""
-
-    model_config = ConfigDict(extra="forbid")
-    add: list[str] = []
-    remove: list[str] = []
-    name: str = ""
-
-
 class FieldValue(BaseModel):
     """A value of a metadata field, and the number of items that have it."""
 
@@ -230,6 +232,8 @@ class About(BaseModel):
     fields: dict[str, list[FieldValue]]
     """Metadata fields to filter by: those with few values that many items share."""
     limits: dict[str, float]
+    shown: list[str]
+    """Extensions of files that browsers show; `original` gives others as downloads."""
 
 
 class Health(BaseModel):
@@ -263,52 +267,3 @@ class ProgressMessage(BaseModel):
     left_out: int
     files: list[LeftOut] | None = None
     """With files=true: the first thousand files that were left out."""
-
-
-class LookMessage(BaseModel):
-    """What the words of a sentence look at in a picture."""
-
-    kind: Literal["attention", "fit"]
-    """The attention of a model that has one, or how well each region alone fits each word alone."""
-    words: list[str]
-    boxes: list[list[float]]
-    """x1, y1, x2, y2 as shares of width and height."""
-    weights: list[list[float]]
-    """One row per word, one column per box."""
-    full: float
-    """The weight that is drawn in the full colour."""
-
-
-class RunMessage(BaseModel):
-    """A training run."""
-
-    name: str
-    changed: float
-    """When its log was last written, in seconds since 1970."""
-    finished: bool
-    test_rsum: float | None
-
-
-class RunLog(BaseModel):
-    """The log of a run from some byte on; in a long log, neighbouring steps are averaged."""
-
-    steps: list[int]
-    columns: dict[str, list[float | None]]
-    evaluations: list[dict[str, float]]
-    after: int
-    """The byte to continue from."""
-    more: bool
-    anew: bool
-    """Whether the log was started again, and this is its beginning."""
-
-
-class VerdictMessage(BaseModel):
-    """What `selhn diagnose` says."""
-
-    kind: str
-    since: int | None
-    why: str
-    evidence: list[str]
-    remedy: str
-    clock: str = "step"
-    """What `since` counts: steps, or rows of a log that does not say its steps."""

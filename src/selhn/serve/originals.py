@@ -21,17 +21,21 @@ SHOWN = {
 """Kinds that browsers show; all others are downloads."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
 AT_ONCE, MOST_OF_RANGE = 256 * 2**10, 8 * 2**20
-"""Bytes that are read at a time, and bytes of a range without an end: a player asks for the rest when it needs it."""
+"""Bytes that are read at a time, and of a range without an end."""
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 def original(path: Path, download: bool, wanted: str = "") -> Response:
-    """The content of a located file, or the range of it that a header asks for, read while it is sent."""
+    """The content of a located file, or the range of it that a header asks for, read while it is sent.
+
+    A range without an end is bounded, since a player asks for the rest when it needs it; a download that is continued
+    gets all of it.
+    """
     kind = SHOWN.get(path.suffix.lower())
     with ExitStack() as stack:
         file = stack.enter_context(opened_located(path))
         size = os.fstat(file.fileno()).st_size
-        part = _part(wanted, size)
+        part = _part(wanted, size, size if download else MOST_OF_RANGE)
         first, end = part or (0, size)
         file.seek(first)
         opened = stack.pop_all()
@@ -57,14 +61,14 @@ def original(path: Path, download: bool, wanted: str = "") -> Response:
     return StreamingResponse(content(), 200 if part is None else 206, headers, media_type)
 
 
-def _part(wanted: str, size: int) -> tuple[int, int] | None:
+def _part(wanted: str, size: int, most: int) -> tuple[int, int] | None:
     """The first byte, and the one after the last, of a Range header; None for all, as for several ranges at once."""
     found = RANGE.fullmatch(wanted.strip())
     if found is None or not any(found.groups()):
         return None
     first, last = found.groups()
     begin = int(first) if first else max(0, size - int(last))
-    end = min(size, int(last) + 1 if first and last else begin + MOST_OF_RANGE if first else size)
+    end = min(size, int(last) + 1 if first and last else begin + most if first else size)
     if begin >= end:
         reason = f"the range {wanted[:60]!r} is not in the file, which has {size:,} bytes"
         raise HTTPException(416, reason, {"Content-Range": f"bytes */{size}"})

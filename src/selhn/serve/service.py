@@ -139,6 +139,13 @@ class Service:
             raise HTTPException(403, "this service only reads: start it with --writable to change the index")
         return collection
 
+    async def located(self, id: str) -> Path:
+        """The file of an item, which must be in one of the folders."""
+        path = await self.read(self.searched().library.picture, id)
+        if path is None:
+            raise NotFound(f"there is no picture of {id[:80]!r}")
+        return path
+
     async def read(self, function: Callable[..., Value], *arguments: Any) -> Value:
         """Call something that reads files in a thread."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._readers)

@@ -7,10 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.diagnose import diagnose
 from selhn.runs import RunFolder, find_runs
-from selhn.serve.messages import RunLog, RunMessage, VerdictMessage
 
 MOST_BYTES = 4 * 2**20
 """Read from a log per call; the next call continues from there."""
@@ -20,6 +21,41 @@ COLUMNS = {"loss": ("loss_per_anchor", "loss"), "delta_s": ("delta_s",), "mined"
 """What is shown, and its names in logs; `separated` is the share of anchors with a mined negative."""
 
 Row = dict[str, Any]
+
+
+class RunMessage(BaseModel):
+    """A training run."""
+
+    name: str
+    changed: float
+    """When its log was last written, in seconds since 1970."""
+    finished: bool
+    test_rsum: float | None
+
+
+class RunLog(BaseModel):
+    """The log of a run from some byte on; in a long log, neighbouring steps are averaged."""
+
+    steps: list[int]
+    columns: dict[str, list[float | None]]
+    evaluations: list[dict[str, float]]
+    after: int
+    """The byte to continue from."""
+    more: bool
+    anew: bool
+    """Whether the log was started again, and this is its beginning."""
+
+
+class VerdictMessage(BaseModel):
+    """What `selhn diagnose` says."""
+
+    kind: str
+    since: int | None
+    why: str
+    evidence: list[str]
+    remedy: str
+    clock: str = "step"
+    """What `since` counts: steps, or rows of a log that does not say its steps."""
 
 
 class WatchedRuns:

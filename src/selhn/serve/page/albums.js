@@ -30,15 +30,14 @@ export const albumsOf = (item) => [...albums].filter(([, ids]) => ids.has(fileOf
 export const isFavourite = (item) => albums.get(FAVOURITES)?.has(fileOf(item)) ?? false;
 export const hasOwnName = (name) => name !== FAVOURITES;
 
-async function change(name, parts) {
-  for (let first = 0, more = true; more; first += AT_ONCE) {
-    const some = Object.fromEntries(Object.entries(parts).map(([part, value]) => [part, Array.isArray(value) ? value.slice(first, first + AT_ONCE) : value]));
-    const told = await (await write("PATCH", "/album", { name }, JSON.stringify(some))).json();
+async function change(name, { add = [], remove = [], name: other }) {
+  for (let first = 0; !first || first < Math.max(add.length, remove.length); first += AT_ONCE) {
+    const [more, fewer] = [add, remove].map((some) => some.slice(first, first + AT_ONCE));
+    const told = await (await write("PATCH", "/album", { name }, JSON.stringify({ add: more, remove: fewer, name: other }))).json();
     if (told.name !== name) albums.delete(name);
     albums.set(told.name, new Set(told.ids));
-    more = Object.values(parts).some((value) => Array.isArray(value) && value.length > first + AT_ONCE);
   }
-  use.changed(name, parts.name);
+  use.changed(name, other);
 }
 
 const ids = (items) => items.map(fileOf);

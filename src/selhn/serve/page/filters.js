@@ -1,7 +1,6 @@
 // Filters below the question: fields with few values, dates, a filter from the address, and the order.
 import { albumSizes } from "./albums.js";
 import { $, el } from "./dom.js";
-import { yearOf } from "./dates.js";
 
 const HIDDEN = new Set(["width", "height", "taken", "modified", "bytes", "latitude", "longitude", "duration"]);
 const quoted = (words) => `"${words.replace(/(["\\])/g, "\\$1")}"`;

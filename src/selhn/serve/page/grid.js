@@ -1,6 +1,6 @@
 // The pictures in rows. Only rows near the view are in the document; one stop of the Tab key, arrows within.
 import { $, clock, count, el, isVideo, number } from "./dom.js";
-import { show } from "./http.js";
+import { pictureAddress } from "./http.js";
 import { lastWhere, layOut } from "./layout.js";
 
 const NEAR = 700; // pixels above and below the view that are drawn too
@@ -191,7 +191,7 @@ function picture(place, item, made, frame) {
     again = false;
   } });
   const side = Math.max(plan.widths[place], plan.rows[rowOf(place)].height) * Math.min(devicePixelRatio, 2);
-  const ask = () => show(image, item.id, side > 400 ? 640 : 320);
+  const ask = () => { image.src = pictureAddress(item.id, side > 400 ? 640 : 320); };
   wait(made, ask);
   return image;
 }

@@ -1,9 +1,10 @@
-// The API: JSON in and out, the token where one is needed, and pictures that need it too.
+// The API: JSON in and out, and the token where one is needed.
 import { $ } from "./dom.js";
 
 const KEPT = "selhn-token";
+const RENEW = 15 * 60_000; // milliseconds; the cookie lasts an hour
 let token = sessionStorage.getItem(KEPT) ?? "";
-let asking = null;
+let asking = null, renewed = 0;
 
 const handed = /^#token=(.+)$/.exec(location.hash);
 if (handed) {
@@ -12,7 +13,7 @@ if (handed) {
 }
 
 function keep(value) {
-  token = value;
+  [token, renewed] = [value, 0];
   sessionStorage.setItem(KEPT, value);
 }
 
@@ -55,7 +56,14 @@ async function send(path, options = {}) {
     const told = await answer.json().catch(() => ({}));
     throw new Problem(told.error ?? `The service answered ${answer.status}.`, answer.status);
   }
+  if (token && Date.now() - renewed > RENEW) await renew();
   return answer;
+}
+
+// Image and video elements cannot send a token; a cookie opens pictures and original files to them.
+async function renew() {
+  renewed = Date.now();
+  await send("/cookie", { method: "POST" }).catch(() => { renewed = 0; });
 }
 
 const query = (parameters) => {
@@ -73,39 +81,6 @@ export const ask = async (parameters, picture, signal) =>
 export const write = async (method, path, parameters, body = null, kind = "application/json") =>
   send(path + query(parameters), { method, body, headers: body === null ? {} : { "Content-Type": kind } });
 
-// An image element cannot send a token; with one, its bytes are fetched and shown from memory.
-export async function show(image, id, size, keep = false) {
-  const path = `/picture${query({ id, size })}`;
-  if (!token) {
-    image.src = `/api/v1${path}`;
-    return;
-  }
-  try {
-    const address = URL.createObjectURL(await (await send(path)).blob());
-    const free = () => setTimeout(() => URL.revokeObjectURL(address), keep ? 20_000 : 0);
-    image.addEventListener("load", free, { once: true });
-    image.addEventListener("error", free, { once: true });
-    image.src = address;
-  } catch {
-    image.dispatchEvent(new Event("error"));
-  }
-}
-
-// A video element cannot send a token either; the file is then fetched whole.
-export async function play(video, item, seconds) {
-  const path = `/original${query({ id: item.id })}`;
-  video.src = (token ? URL.createObjectURL(await (await send(path)).blob()) : `/api/v1${path}`) + `#t=${seconds}`;
-}
-
-// The file itself, in a new tab or as a download: a link, or with a token a copy in memory.
-export function linkOriginal(link, item, download) {
-  const path = `/original${query({ id: item.id, download: download || "" })}`;
-  link.href = `/api/v1${path}`;
-  link.onclick = !token ? null : async (event) => {
-    if (link.href.startsWith("blob:")) return;
-    event.preventDefault();
-    link.href = URL.createObjectURL(await (await send(path)).blob());
-    if (download) link.download = item.metadata.file ?? "picture";
-    link.click();
-  };
-}
+// For image and video elements, and for links.
+export const pictureAddress = (id, size) => `/api/v1/picture${query({ id, size })}`;
+export const originalAddress = (id, download = "") => `/api/v1/original${query({ id, download })}`;

@@ -5,8 +5,9 @@ import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
 import { drawFilters, whereOf } from "./filters.js";
 import { focusCard, inView, returnTo, setSource, skeletons, startGrid } from "./grid.js";
-import { ask, get, show } from "./http.js";
+import { ask, get, pictureAddress } from "./http.js";
 import { acceptPictures } from "./picture.js";
+import { asked, isQuestion, readAddress, writeAddress } from "./question.js";
 import { addCircle, addHeadCircle, remove, selects, startSelecting } from "./select.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
@@ -16,13 +17,11 @@ import { closeViewer, drawAlbums, openViewer, startViewer } from "./viewer.js";
 const FEW = 24, STEP = 60;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
 const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
-const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", album: "", from: "", to: "", order: "", view: "" };
-const asked = { ...NOTHING };
-let about, running, timer, shown = null, answers = [], fits = null, unknown = [], limit = STEP, pages = 1, timeline = null, years = null;
+let about, running, timer, shown = null, answers = [], fits = null, unknown = [], limit = STEP, pages = 1, days = [], years = null;
 
 export function startSearch(told) {
   about = told;
-  readAddress();
+  readAddress(about.fields);
   const writes = about.can.write && about.can.ask_with_pictures;
   startGrid({
     open: (place, event) => { if (!about.can.write || !selects(place, event)) openViewer(shown, place); },
@@ -38,7 +37,7 @@ export function startSearch(told) {
   if (about.can.albums) startAlbums({ changed: albumsChanged, failed: (words) => ($("detail").open ? alert(words) : tell(words)) });
   if (writes) startUpload(load);
   startTimeline();
-  startViewer({ ...acts, like: moreLike, less: lessLike, text: () => asked.text, can: about.can, closed: focusCard, remove });
+  startViewer({ ...acts, like: moreLike, less: lessLike, text: () => asked.text, can: about.can, shownKinds: about.shown, closed: focusCard, remove });
   if (about.can.ask_with_pictures) {
     $("choose").hidden = false;
     acceptPictures((picture) => change({ picture, like: null }), writes && ((files) => add(files, load)));
@@ -55,7 +54,8 @@ export function startSearch(told) {
   history.scrollRestoration = "manual"; // the pictures come later
   addEventListener("popstate", async ({ state }) => {
     if (closeViewer()) return; // Back closes the picture; the question stays
-    readAddress();
+    readAddress(about.fields);
+    pages = 1;
     await load();
     scrollTo(0, 0);
     if (state?.left) returnTo(state.left);
@@ -100,35 +100,7 @@ function moreLike(item) {
 
 const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
-// The address holds the question, but for a picture from this machine, which nobody else has. What is typed until Enter
-// is one step of the history.
-function writeAddress(typing, left) {
-  const { text, like, where, album, from, to, order, view } = asked;
-  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, album, from, to, order, view });
-  for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
-  const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
-  const goesOn = typing && history.state?.typing;
-  if (!goesOn) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
-  history[goesOn ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
-}
-
-function readAddress() {
-  pages = 1;
-  const words = new URLSearchParams(location.search);
-  const id = words.get("like") ?? words.get("unlike");
-  const filters = {};
-  for (const [name, value] of words) {
-    if (!name.startsWith("is.") || !(name.slice(3) in about.fields)) continue;
-    try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
-  }
-  const plain = ["text", "where", "album", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
-  Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
-  $("text").value = asked.text;
-}
-
-const isQuestion = () => !asked.view && Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
-
-export async function load() {
+async function load() {
   running?.abort();
   const mine = running = new AbortController();
   const grid = $("grid");
@@ -143,11 +115,11 @@ export async function load() {
   }, 160);
   try {
     await (asked.view === "duplicates" ? compare : isQuestion() ? search : browse)(mine.signal);
+    clearTimeout(waiting);
     if (!years && !mine.signal.aborted) learnYears(await get("/timeline", {}, mine.signal));
   } catch (error) {
     if (error.name === "AbortError" || mine !== running) return;
     setShown(null);
-    hideTimeline();
     $("status").textContent = "";
     $("more").hidden = true;
     $("problem").hidden = false;
@@ -167,9 +139,8 @@ async function search(signal) {
   const parts = { text: asked.text, like: asked.like?.id, where: whereOf(asked), k: about.limits.answers, ...less };
   const found = await ask(parts, asked.picture?.bytes ?? null, signal);
   if (signal.aborted) return;
-  [answers, fits, unknown, timeline] = [found.answers, found.fits ?? null, found.unknown ?? [], null];
+  ({ answers, fits = null, unknown = [] } = found);
   limit = fits === null ? STEP : fits || FEW;
-  hideTimeline();
   present();
 }
 
@@ -200,10 +171,9 @@ async function browse(signal) {
   const where = whereOf(asked), order = asked.order || "newest";
   const found = await get("/timeline", { where, order, layout: true }, signal);
   if (signal.aborted) return;
-  timeline = found;
   if (!where) learnYears(found);
   const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
-  setShown(new Listing(found, sections(found.days), page, load));
+  setShown(new Listing(found, sections(found.days), page, load), found.days);
   $("more").hidden = true;
   if (!found.total) return nothing();
   const mine = shown;
@@ -238,7 +208,7 @@ function albumsChanged(name, now) {
 }
 
 async function compare(signal) {
-  timeline = null;
+  days = [];
   hideTimeline();
   const told = (share) => { $("status").textContent = `Comparing all pictures … ${Math.round(share * 100)} %`; };
   const { source, words, more } = await duplicates(signal, told, pages);
@@ -249,14 +219,14 @@ async function compare(signal) {
   $("more").textContent = "Show more";
 }
 
-function setShown(next) {
-  shown = next;
+// `dates`: days and their numbers of pictures, for a timeline beside them.
+function setShown(next, dates = []) {
+  [shown, days] = [next, dates];
+  if (!days.length) hideTimeline();
   setSource(next);
 }
 
-function arranged(plan) {
-  if (timeline && timeline.total) drawTimeline(timeline.days, plan);
-}
+const arranged = (plan) => { if (days.length) drawTimeline(days, plan); };
 
 function nothing() {
   $("status").textContent = "";
@@ -282,16 +252,15 @@ function suggest() {
 
 function drawChips() {
   const chips = [];
-  if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", asked.like.id, () => change({ like: null })));
-  if (asked.picture) chips.push(chip("Your picture", null, () => change({ picture: null })));
+  if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", about.can.show_pictures && pictureAddress(asked.like.id, 160),
+    () => change({ like: null })));
+  if (asked.picture) chips.push(chip("Your picture", asked.picture.address, () => change({ picture: null })));
   $("chips").replaceChildren(...chips);
   $("text").placeholder = chips.length ? "… and with words" : "Describe a picture";
 }
 
-function chip(words, id, remove) {
-  const image = el("img", { alt: "", onerror: () => image.remove() });
-  if (id === null) image.src = asked.picture.address;
-  else if (about.can.show_pictures) show(image, id, 160);
+function chip(words, address, remove) {
+  const image = el("img", { alt: "", src: address, onerror: () => image.remove() });
   const button = el("button", { type: "button", "aria-label": `Remove: ${words}`, onclick: () => { remove(); $("text").focus(); } }, "×");
   return el("span", { class: "chip" }, image, el("span", {}, words), button);
 }

@@ -92,7 +92,7 @@ function toggle(place) {
   draw();
 }
 
-export function clear() {
+function clear() {
   selected.clear();
   last = null;
   draw();

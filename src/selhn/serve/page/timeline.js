@@ -64,8 +64,7 @@ export function drawTimeline(days, plan) {
   const marks = [];
   for (const { month, top: y } of months) {
     const at = Math.min(1, y / reach()), named = yearOf(month) !== year && at * length - last >= ROOM;
-    year = yearOf(month);
-    if (named) last = at * length;
+    if (named) [last, year] = [at * length, yearOf(month)];
     const mark = el("span", { class: named ? "year" : "dot" }, named ? year || "–" : "");
     mark.style.top = `${(at * 100).toFixed(2)}%`;
     if (named || !marks.length || at * length - marks.at(-1).at > 5) marks.push({ mark, at: at * length });

@@ -3,11 +3,10 @@ import { albumsOf, isFavourite } from "./albums.js";
 import { $, clock, el, fileOf, isVideo, number, outside } from "./dom.js";
 import { copy, facts } from "./facts.js";
 import { headline } from "./grid.js";
-import { linkOriginal, play, show } from "./http.js";
+import { originalAddress, pictureAddress } from "./http.js";
 import { look, stopLooking } from "./look.js";
 import { resetZoom, startZoom, zoomBy } from "./zoom.js";
 
-const SHOWN_BY_BROWSERS = /\.(jpe?g|jpe|jfif|png|gif|webp|avif|bmp|mp4|m4v|mov|webm|mkv)$/i;
 const TOLD = "selhn-told"; // whether the panel is open, in this browser
 const wide = () => innerWidth >= 740;
 let use, source, place = 0, item = null, sharp = false;
@@ -89,7 +88,7 @@ async function turnTo(which) {
   for (const near of [place + 1, place - 1]) {
     const next = near >= 0 && near < source.total && await source.load(near).catch(() => null);
     if (place !== which) return;
-    if (next?.picture) show(new Image(), next.id, size());
+    if (next?.picture) new Image().src = pictureAddress(next.id, size());
   }
 }
 
@@ -100,6 +99,7 @@ function again() {
   else leave();
 }
 
+const isShown = () => use.shownKinds.includes(/\.[^.]*$/.exec(fileOf(item).toLowerCase())?.[0]);
 const size = () => (Math.max(innerWidth, innerHeight) * devicePixelRatio > 1500 ? 2560 : 1280);
 
 function draw() {
@@ -114,10 +114,10 @@ function draw() {
   $("detail-less").hidden = !use.text();
   $("detail-delete").hidden = !use.can.write;
   $("detail-favour").hidden = $("detail-album").hidden = !(use.can.write && use.can.albums);
-  $("detail-open").hidden = !item.picture || !SHOWN_BY_BROWSERS.test(fileOf(item));
+  $("detail-open").hidden = !item.picture || !isShown();
   $("detail-download").hidden = !item.picture;
-  linkOriginal($("detail-open"), item, false);
-  linkOriginal($("detail-download"), item, true);
+  $("detail-open").href = originalAddress(item.id);
+  $("detail-download").href = originalAddress(item.id, true);
   resetZoom();
   sharp = false;
   image.hidden = !item.picture;
@@ -134,7 +134,7 @@ function drawVideo() {
   const video = $("detail-video"), mine = item;
   stopVideo();
   if (!item.picture || !isVideo(item)) return;
-  $("no-video").hidden = SHOWN_BY_BROWSERS.test(fileOf(item));
+  $("no-video").hidden = isShown();
   if (!$("no-video").hidden) return;
   video.onloadeddata = () => { video.hidden = mine !== item; };
   video.onerror = () => {
@@ -142,7 +142,7 @@ function drawVideo() {
     stopVideo();
     $("no-video").hidden = false;
   };
-  play(video, item, item.metadata.moment ?? 0).catch(video.onerror);
+  video.src = `${originalAddress(item.id)}#t=${item.metadata.moment ?? 0}`;
 }
 
 const togglePlaying = () => $("detail-video")[$("detail-video").paused ? "play" : "pause"]();
@@ -151,7 +151,6 @@ function stopVideo() {
   const video = $("detail-video");
   video.onloadeddata = video.onerror = null;
   video.pause();
-  if (video.src.startsWith("blob:")) URL.revokeObjectURL(video.src);
   video.removeAttribute("src");
   video.load();
   video.hidden = $("no-video").hidden = true;
@@ -167,10 +166,10 @@ export function drawAlbums() {
 // The small copy, which is there already, until the large one has come.
 function large(pixels) {
   const image = $("detail-picture"), mine = item, coming = new Image();
-  if (!image.getAttribute("src")) show(image, item.id, 320);
+  if (!image.getAttribute("src")) image.src = pictureAddress(item.id, 320);
   coming.addEventListener("load", () => { if (mine === item) image.src = coming.src; });
   coming.addEventListener("error", () => { if (mine === item && !image.naturalWidth) { image.hidden = true; $("no-picture").hidden = false; } });
-  show(coming, item.id, pixels, true);
+  coming.src = pictureAddress(item.id, pixels);
 }
 
 function sharper() {

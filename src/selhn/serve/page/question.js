@@ -1,0 +1,33 @@
+// What is asked, and how the address says it.
+import { $ } from "./dom.js";
+
+const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", album: "", from: "", to: "", order: "", view: "" };
+export const asked = { ...NOTHING };
+
+export const isQuestion = () => !asked.view && Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
+
+// The address holds the question, but for a picture from this machine, which nobody else has. What is typed until Enter
+// is one step of the history.
+export function writeAddress(typing, left) {
+  const { text, like, where, album, from, to, order, view } = asked;
+  const pairs = Object.entries({ text, [like?.less ? "unlike" : "like"]: like?.id ?? "", where, album, from, to, order, view });
+  for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
+  const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
+  const goesOn = typing && history.state?.typing;
+  if (!goesOn) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
+  history[goesOn ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
+}
+
+// `fields` are those that can be filtered by.
+export function readAddress(fields) {
+  const words = new URLSearchParams(location.search);
+  const id = words.get("like") ?? words.get("unlike");
+  const filters = {};
+  for (const [name, value] of words) {
+    if (!name.startsWith("is.") || !(name.slice(3) in fields)) continue;
+    try { filters[name.slice(3)] = JSON.parse(value); } catch { /* not written by this page */ }
+  }
+  const plain = ["text", "where", "album", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
+  Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
+  $("text").value = asked.text;
+}

@@ -170,7 +170,7 @@ class CaptionLoop(nn.Module):
             looking, seen = (words, regions) if direction == "t2i" else (regions, words)
             query = looking
             for _ in range(head.steps):
-                found = attend(query, seen, head.smooth)
+                found = attend(query, seen, memory.smooth)
                 scores.append(cosine_similarity(looking, found, dim=2).mean(1))
                 both = torch.cat([query, found], 2)
                 gate = memory.gate(both).sigmoid()

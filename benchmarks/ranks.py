@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from selhn.base.ranks import Ranks, joined
 from selhn.data import Data
 from selhn.layers import synced
 from selhn.losses import TripletSelHN
+from selhn.training.capture import recording_stream
 from selhn.training.config import TrainConfig
 from selhn.training.optim import make_optimizer
 from selhn.training.protocols import Protocol
@@ -76,7 +78,7 @@ def main() -> None:
     images, regions, width, dim, batch, large, chunk = (
         (2000, 36, 2048, 1024, 128, 4096, 512) if on_gpu else (400, 12, 256, 256, 128, 1024, 128)
     )
-    # What is recorded cannot be shared, and so neither is here.
+    # A step of several processes is not recorded, and so neither is that of one here.
     config = TrainConfig(batch_size=batch, device=arguments.device, capture="never")
     data, repeats = on_device(make_data(images, regions, width), config, device), 20 if on_gpu else 5
     if arguments.rank:
@@ -87,8 +89,9 @@ def main() -> None:
     rows = []
 
     def compare(kinds: dict[str, Make]) -> None:
-        warm = {kind: warm_up(make, device) for kind, make in kinds.items()}
-        times = measure([step for step, _ in warm.values()], device, repeats)
+        with recording_stream(device):
+            warm = {kind: warm_up(make, device) for kind, make in kinds.items()}
+            times = measure([step for step, _ in warm.values()], device, repeats)
         for (kind, (_, peak)), milliseconds in zip(warm.items(), times, strict=True):
             rows.append([kind, f"{milliseconds:.2f}", f"{milliseconds / times[0]:.3f}", f"{peak:,.0f}"])
             print(" ".join(rows[-1]), flush=True)
@@ -97,8 +100,8 @@ def main() -> None:
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", init_method=address, rank=0, world_size=1)
     compare(
         {
-            f"one process, B = {batch}": lambda: step_of(data, config, dim, None),
-            "a group of one": lambda: step_of(data, config, dim, Ranks(0, 1)),
+            f"one process, B = {batch}": partial(step_of, data, config, dim, None),
+            "a group of one": partial(step_of, data, config, dim, Ranks(0, 1)),
         }
     )
     dist.destroy_process_group()

@@ -1,27 +1,17 @@
 import signal
-from contextlib import contextmanager
 
 import pytest
+from run_cases import few_held_out
 
 from selhn.data import load_data
-from selhn.data.world import world_features
 from selhn.models import create_model
 from selhn.text import Vocabulary
 from selhn.training.config import TrainConfig
 
 
-@contextmanager
-def few_held_out():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world_features, "LEAST_HELD_OUT", 20)
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
-def small_dev_and_test():
-    """Of every generated world here: evaluation would take most of the time of short runs."""
-    with few_held_out():
-        yield
+def small_everywhere(small_dev_and_test):
+    """Of every generated world here."""
 
 
 @pytest.fixture(scope="session")

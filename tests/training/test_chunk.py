@@ -29,10 +29,13 @@ def gradients(tiny_model, tiny_data, **settings):
     model = tiny_model("rvse", **settings).double().train()
     batches = make_batches(model, tiny_data, config, torch.device("cpu"))
     protocol = Protocol(model, TripletSelHN(), tiny_data, batches, config)
+    sizes, encode = [], model.encode_images
+    model.encode_images = lambda regions, *given: sizes.append(len(regions)) or encode(regions, *given)
     torch.manual_seed(7)
     batch = batches.assemble(next(batches.steps(0))).each(lambda x: x.double() if x.is_floating_point() else x)
     scores = protocol.scored(model, batch).scores
     assert scores.images.shape == (64, 16)
+    assert sizes == [22, 21, 21], "at most 24 at a time"
     protocol.loss.reduce(protocol.loss.statistics(scores, batch.image_ids)).backward()
     found = [x.grad for x in model.parameters() if x.grad is not None]
     return [*found, *model.buffers(), torch.rand(1)]

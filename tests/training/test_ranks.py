@@ -1,5 +1,6 @@
 """Several processes with parts of a batch train as one with all of it: losses, whole runs, and what is refused."""
 
+import contextlib
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import ranks_program
 import torch
+from programs import Program
 from typer.testing import CliRunner
 
 from selhn.base.errors import SelhnError
@@ -30,15 +32,17 @@ def started(ranks, *command):
         port = str(free.getsockname()[1])
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     return [
-        subprocess.Popen([sys.executable, *map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-                         text=True, env={**os.environ, **there, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        Program(*command, env={**os.environ, **there, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
 
 
 def ended(processes):
     """What they printed and how they ended."""
-    said = [process.communicate(timeout=300) for process in processes]
+    with contextlib.ExitStack() as all_ended:
+        for process in processes:
+            all_ended.enter_context(process)
+        said = [process.communicate(timeout=300) for process in processes]
     return [process.returncode for process in processes], "".join(out for out, _ in said), "".join(e for _, e in said)
 
 

@@ -1,11 +1,12 @@
 import pytest
 
 from selhn.base.names import require_settings
-from selhn.losses import create_loss
+from selhn.losses import TAL, SigLIP, create_loss
 from selhn.models import MODELS, create_model
 from selhn.training.config import RunConfig, TrainConfig
 from selhn.training.recipes import (
     DATASETS,
+    PIXELS,
     RECIPES,
     STRONG,
     SYSTEMS,
@@ -27,7 +28,7 @@ def test_every_row_of_table_1_is_there():
         f"{model}_{loss}" for model in ("vsrn", "cvse") for loss in ("hn", "selhn")
     }
     assert set(RECIPES) == rows | {"rvsepp_selhn"} | others | systems
-    assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG))
+    assert len(list_recipes()) == 4 * (len(RECIPES) + len(STRONG) + len(PIXELS))
 
 
 @pytest.mark.parametrize("name", [f"{recipe}_{data}" for recipe in RECIPES for data in DATASETS])
@@ -95,16 +96,21 @@ def test_what_the_authors_set_by_data_set():
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "own"),
+    ("name", "loss", "model", "own"),
     [
-        ("rvse_strong", {"dim": 2048, "word_dropout": 0.2}, {"epochs": 20, "distil": 0.3}),
-        ("rvsepp_strong", {"dim": 2048}, {"epochs": 12, "batch_size": 256, "text_lr_factor": 0.05}),
+        ("rvse_strong", TAL(0.2, 0.05), {"dim": 2048, "word_dropout": 0.2}, {"epochs": 20, "distil": 0.3}),
+        (
+            "rvsepp_strong",
+            SigLIP(0.1, -10.0, learn=True),
+            {"dim": 2048},
+            {"epochs": 12, "batch_size": 256, "text_lr_factor": 0.05},
+        ),
     ],
 )
-def test_recipes_of_our_own(name, model, own):
+def test_recipes_of_our_own(name, loss, model, own):
     config = get_recipe(f"{name}_coco")
-    assert (config.data, config.loss, config.model_settings) == ("coco", "tal", model)
-    assert (make_loss(config).margin, make_loss(config).temperature) == (0.2, 0.05)
+    assert (config.data, config.model_settings) == ("coco", model)
+    assert repr(make_loss(config)) == repr(loss)
     assert config.train == TrainConfig(lr=2e-3, schedule="constant", ema=0.999, weight_decay=0.3, **own)
     assert RunConfig.from_dict(config.to_dict()) == config
     assert f"{name}_DATA" in describe_recipes()

@@ -27,8 +27,8 @@ class WeightAverage:
 
     The update is one fused pass over the weights beside the step, recorded or not. After the first steps only
     every fourth has one, with the product of its four d_t: such a pass takes 4 % of the time of a step with a
-    BERT. It depends on nothing but `t`, so a resumed run needs no counter. `model` is a copy of its own: nothing
-    is exchanged in the model that is trained, whose addresses a recorded step remembers.
+    BERT. It depends on nothing but `t`, so a resumed run needs no counter. `model` is a copy of its own:
+    nothing is exchanged in the model that is trained, whose addresses a recorded step remembers.
 
     Args:
         model: what is trained, on its device.

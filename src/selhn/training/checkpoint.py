@@ -96,7 +96,7 @@ class Checkpoints:
         return position, said
 
     def _with_best(self, position: Position, said: list[str]) -> Position:
-        """See that the best model is what was written; else take it from a checkpoint of the end of its epoch."""
+        """See that the best model is what was written; else take it from the checkpoint of its epoch."""
         model, average, best = self.protocol.model, self.protocol.average, self.folder.file("best")
         if position.best_epoch < 0:
             return position
@@ -116,8 +116,8 @@ class Checkpoints:
                 return position
         if best.exists():
             raise Damaged(
-                f"{reason}; no checkpoint has the weights of epoch {position.best_epoch + 1}. Restore {best}, "
-                "or remove it to continue: the best of the epochs from now on is kept then"
+                f"{reason}; no checkpoint has the weights of epoch {position.best_epoch + 1}. Restore "
+                f"{best}, or remove it to continue: the best of the epochs from now on is kept then"
             )
         said.append(f"{reason}. The best of the epochs from now on is kept.")
         return replace(position, best_rsum=-1.0, best_epoch=-1)

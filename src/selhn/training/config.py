@@ -70,7 +70,8 @@ class TrainConfig:
     """Whether steps are recorded as a CUDA graph; auto does on a GPU, with losses of selhn."""
     chunk: int = 0
     """Pairs that a process encodes at a time, for large batches on small devices; 0 means all. The embeddings of
-    the whole batch are compared, and each chunk is encoded again for its gradients: the same step in less memory
+    the whole batch are compared, and each chunk is encoded again for its gradients: the same step in less
+    memory
     and more time, for embedding models. Steps are not recorded then, and batch norms see a chunk at a time."""
     two_pass: bool = False
     """Whether all pairs are scored without a gradient, and then only those that have one again: the same step
@@ -146,8 +147,8 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     """The configuration with `key=value` settings applied.
 
     `epochs=3` or any field of `TrainConfig`; `model=`, `loss=`, `data=` by name; `model.dim=512`,
-    `loss.epsilon=0.02`, `data.images=2000` for the settings of each. Another model or loss keeps those settings
-    of the configuration that it has too.
+    `loss.epsilon=0.02`, `data.images=2000` for the settings of each. Another model or loss keeps those
+    settings of the configuration that it has too.
     """
     values = key_values(settings)
     for key, value in sorted(values.items(), key=lambda item: item[0] not in NAMED):  # names before their settings

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 from selhn.diagnose import StallAlarm
+from selhn.training.trackers import Trackers
 
 READ_EVERY = 20
 """Steps between two readings of the numbers on the device, since reading waits for the device."""
@@ -42,13 +43,19 @@ class Meter:
     The position in the file is part of a checkpoint, so that a resumed log has no line twice.
     """
 
-    def __init__(self, path: Path | None, position: int, alarm: StallAlarm | None, say: Callable[[str], None] = print):
-        self.alarm, self._say = alarm, say
+    def __init__(
+        self,
+        path: Path | None,
+        position: int,
+        alarm: StallAlarm | None,
+        say: Callable[[str], None] = print,
+        trackers: Trackers | None = None,
+    ):
+        self.alarm, self._say, self._trackers = alarm, say, trackers or Trackers()
         self.summary = ""
         """The last numbers read, for a person."""
         self._unread: list[tuple[int, int, Numbers]] = []
         self._file: TextIO | None = None
-        self._board: Any = None
         if path is not None:
             if position:
                 if not path.exists() or path.stat().st_size < position:
@@ -57,10 +64,6 @@ class Meter:
                     )
                 os.truncate(path, position)
             self._file = path.open("a" if position else "w", encoding="utf-8")
-            with suppress(ImportError):  # TensorBoard need not be installed
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._board = SummaryWriter(str(path.parent))
 
     def __enter__(self) -> "Meter":
         return self
@@ -69,9 +72,8 @@ class Meter:
         # The last steps before an error are those that explain it; only a broken device may keep them.
         with suppress(RuntimeError) if exception[0] is not None else nullcontext():
             self._read()
-        for resource in (self._file, self._board):
-            if resource is not None:
-                resource.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(self, step: int, epoch: int, numbers: Numbers, read: bool) -> None:
         """Take the numbers of one step; they are read from the device every few steps, or now with `read`."""
@@ -90,6 +92,7 @@ class Meter:
             said = self.alarm.update(step, row) if self.alarm is not None else None
             if said:
                 self._say(said)
+                self._trackers.alert(said, step)
             broken += [(step, name) for name, value in row.items() if is_fatal(name, value)]
         self._unread = []
         self.summary = f"loss/anchor {row['loss_per_anchor']:.4f}  delta_s {row['delta_s']:.4f}"
@@ -103,10 +106,7 @@ class Meter:
     def write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
             self._file.write(json.dumps(row) + "\n")
-        if self._board is not None:
-            for name, value in row.items():
-                if name not in ("step", "epoch") and isinstance(value, (int, float)):
-                    self._board.add_scalar(name, value, row["step"])
+        self._trackers.log(row)
 
     def flush(self) -> int:
         """Write everything to the disk; returns the position in the file."""

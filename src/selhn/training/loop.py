@@ -5,7 +5,7 @@ import signal
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -33,8 +33,9 @@ from selhn.training.checkpoint import Checkpoints, Position
 from selhn.training.config import RunConfig, TrainConfig, describe_objects, with_values
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, rate_factor, set_learning_rate
-from selhn.training.protocols import protocol_of
+from selhn.training.protocols import Protocol, protocol_of
 from selhn.training.step import make_batches, make_stepper, on_device
+from selhn.training.trackers import Trackers, known_trackers, tracked
 
 FREE_TO_CHANGE = ("epochs", "device", "feature_bytes", "capture", "two_pass", "checkpoint_every")
 """Settings that may change when a run is resumed."""
@@ -63,6 +64,7 @@ def train(
     config: TrainConfig | None = None,
     resume: bool = False,
     quiet: bool = False,
+    track: Any = None,
     **settings: Any,
 ) -> Run:
     """Train a model on `data.train`, keep its best epoch on `data.dev`, measure that one once on `data.test`.
@@ -76,6 +78,8 @@ def train(
         config: the settings of training; by default `TrainConfig()`.
         resume: continue the run in `out` from its latest checkpoint, to the same end, bit for bit on the CPU.
         quiet: show no progress.
+        track: where the curves go too: "tensorboard", "wandb", "trackio", "mlflow", an object with
+            `log(dict, step=)`, or a list of these. By default TensorBoard, if it is installed.
         settings: fields of `TrainConfig` that replace those of `config`, such as `epochs=20, lr=5e-4`.
 
     Example:
@@ -88,7 +92,7 @@ def train(
         raise SelhnError(f"the loss is {loss!r}: give an object such as {named}, or a function of the scores")
     config = with_values(config or TrainConfig(), settings)
     run = describe_objects(model, loss, data, config)
-    return train_in(RunFolder(out), model, data, loss, run, resume=resume, quiet=quiet)
+    return train_in(RunFolder(out), model, data, loss, run, resume=resume, quiet=quiet, track=track)
 
 
 def train_in(
@@ -101,34 +105,85 @@ def train_in(
     resume: bool = False,
     quiet: bool = False,
     label: str = "",
+    track: Any = None,
 ) -> Run:
     """The loop behind `train`. `run` becomes `config.yaml`; `label` stands before every printed line.
 
     Of several processes (`torchrun`) each computes its part of every batch; rank 0 does all else.
     """
-    with ExitStack() as until_the_end:
-        ranks = until_the_end.enter_context(joined())
-        if ranks is not None:
-            until_the_end.enter_context(synced(model))
-        return _train_in(folder, model, data, loss, run, ranks, resume, quiet, label)
+    config, settings, rate = run.train, run.to_dict(), None
+    with joined() as ranks, synced(model) if ranks is not None else nullcontext():
+        folder.check(resume)
+        asked = known_trackers(track, folder)
+        device, first = local_device(choose_device(config.device)), ranks is None or ranks.own == 0
+        parts = _set_up(folder, model, data, loss, config, device, ranks)
+        protocol, alarm, stepper = parts.protocol, parts.alarm, make_stepper(parts.protocol, parts.optimizer)
+        writes, steps = folder if first else RunFolder(None), len(protocol.batches)
+        with writes.hold(), tracked(asked if first else [], writes, run.model, settings) as trackers:
+            position, damage = _load_in_turn(parts, ranks, device) if resume else (Position(), [])
+            if position.epoch > config.epochs:
+                raise SelhnError(
+                    f"{folder.path} has trained for {position.epoch} epochs already: "
+                    f"epochs={config.epochs} would take some back"
+                )
+            finished = position.epoch == config.epochs
+            writes.describe(settings, parts.identity, model.tokenizer, finished=finished)
+            progress = Progress(config.epochs * steps, position.step, quiet or not first, label)
+            for sentence in damage:
+                progress.say(sentence)
+            log = None if writes.path is None else writes.log_path
+            meter = Meter(log, position.log_position, alarm, progress.say, trackers)
+
+            def pause(save: bool) -> None:
+                """Between two steps: save if it is time to, and if a signal has come, save and stop."""
+                number = interrupted() if ranks is None else ranks.any(interrupted(), device)
+                if first and (number or save):
+                    parts.save(replace(position, log_position=meter.flush()))
+                if number:
+                    raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
+
+            with meter, interruptible() as interrupted, recording_stream(device):
+                for epoch in range(position.epoch, config.epochs):
+                    _begin_epoch(parts, epoch, position)
+                    for step in protocol.batches.steps(epoch, start=position.step_in_epoch):
+                        if (wanted := rate_factor(config, position.step, steps)) != rate:
+                            set_learning_rate(parts.optimizer, rate := wanted)
+                        numbers = stepper(step, loss.phase if isinstance(loss, Scheduled) else None)
+                        done = position.step_in_epoch + 1
+                        position = replace(position, step=position.step + 1, step_in_epoch=done)
+                        if protocol.average is not None:
+                            protocol.average.update(position.step)
+                        meter.add(position.step, epoch, numbers, read=done == steps)
+                        progress.step(meter.summary)
+                        pause(save=bool(config.checkpoint_every) and position.step % config.checkpoint_every == 0)
+                    position = replace(position, epoch=epoch + 1, step_in_epoch=0)
+                    if first:
+                        position = _judged(parts, position, meter, progress)
+                    pause(save=True)
+            stalled = None if alarm is None else alarm.said
+            results = _results(folder, protocol, position, stalled, progress, trackers) if first else None
+            if ranks is not None:
+                ranks.copy_from_first(model.state_dict().values())
+                said = ranks.text_of_first("" if results is None else json.dumps(asdict(results)), device)
+                results = Results(**json.loads(said))
+    assert results is not None
+    return Run(
+        folder.path, Metrics.from_dict(results.dev), Metrics.from_dict(results.test), results.best_epoch, stalled
+    )
 
 
-def _train_in(
+def _set_up(
     folder: RunFolder,
     model: AbstractMatcher,
     data: Data,
     loss: Callable[..., Tensor],
-    run: RunConfig,
+    config: TrainConfig,
+    device: torch.device,
     ranks: Ranks | None,
-    resume: bool,
-    quiet: bool,
-    label: str,
-) -> Run:
-    config, first = run.train, ranks is None or ranks.own == 0
+) -> Checkpoints:
+    """All that a run consists of, on its device; nothing is written."""
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
-    folder.check(resume)
-    device = local_device(choose_device(config.device))
     torch.manual_seed(config.seed)
     model = model.to(device)
     data = with_noise(data, config.noise, config.seed)
@@ -140,83 +195,58 @@ def _train_in(
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
     average = WeightAverage(model, config.ema) if config.ema else None
     protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average, ranks)
-    stepper = make_stepper(protocol, optimizer)
     alarm = make_alarm(loss, len(batches))
-    identity = _identity(model, loss, data, config)
-    checkpoints = Checkpoints(folder, identity, protocol, optimizer, alarm)
-    writes = folder if first else RunFolder(None)
-    with writes.hold():
-        position, damage = _load_in_turn(checkpoints, ranks, device) if resume else (Position(), [])
-        if position.epoch > config.epochs:
-            raise SelhnError(
-                f"{folder.path} has trained for {position.epoch} epochs already: "
-                f"epochs={config.epochs} would take some back"
-            )
-        writes.describe(run.to_dict(), identity, model.tokenizer, finished=position.epoch == config.epochs)
-        progress = Progress(config.epochs * len(batches), position.step, quiet or not first, label)
-        for sentence in damage:
-            progress.say(sentence)
-        log = None if writes.path is None else writes.log_path
-        meter = Meter(log, position.log_position, alarm, progress.say)
-        with meter, interruptible() as interrupted, recording_stream(device):
-            rate = None
-            for epoch in range(position.epoch, config.epochs):
-                if isinstance(loss, Scheduled):
-                    loss.set_epoch(epoch)
-                if alarm is not None and isinstance(loss, AbstractLoss):
-                    alarm.plateau = watched_plateau(loss, config.batch_size)
-                    alarm.patience = patience(loss, len(batches))
-                if position.step_in_epoch == 0:
-                    protocol.begin_epoch(epoch)
-                model.train()
-                for step in batches.steps(epoch, start=position.step_in_epoch):
-                    wanted = rate_factor(config, position.step, len(batches))
-                    if wanted != rate:
-                        set_learning_rate(optimizer, rate := wanted)
-                    numbers = stepper(step, loss.phase if isinstance(loss, Scheduled) else None)
-                    done = position.step_in_epoch + 1
-                    position = replace(position, step=position.step + 1, step_in_epoch=done)
-                    if average is not None:
-                        average.update(position.step)
-                    meter.add(position.step, epoch, numbers, read=done == len(batches))
-                    progress.step(meter.summary)
-                    number = interrupted() if ranks is None else ranks.any(interrupted(), device)
-                    if first and (number or (config.checkpoint_every and not position.step % config.checkpoint_every)):
-                        checkpoints.save(replace(position, log_position=meter.flush()))
-                    if number:
-                        raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
-                position = replace(position, epoch=epoch + 1, step_in_epoch=0)
-                if not first:  # it waits in the next step
-                    continue
-                judged = model if average is None else average.current()
-                dev, probed = evaluate(judged, data.dev), probe_split(judged, data.dev)
-                meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
-                progress.say(f"epoch {epoch + 1:2}/{config.epochs}  {meter.summary}  dev {dev}")
-                if dev.rsum > position.best_rsum:
-                    position = replace(position, best_rsum=dev.rsum, best_epoch=epoch)
-                    folder.keep_best(judged)
-                checkpoints.save(replace(position, log_position=meter.flush()))
-                if ranks is None and (number := interrupted()):
-                    raise _stopped(number, _how_to_continue(folder, position.step, run), progress)
-        stalled = None if alarm is None else alarm.said
-        if first:
-            folder.restore_best(model)
-            results = Results(
-                evaluate(model, data.dev).to_dict(), evaluate(model, data.test).to_dict(), position.best_epoch, stalled
-            )
-            if data.test.folds > 1:
-                progress.say(f"test: {in_folds(data.test, data.test.folds)}")
-            if folder.path is not None:
-                folder.write_verdict(diagnose(folder.path).verdict.to_dict())
-            # The last file: a run that has it is finished, and is not continued.
-            folder.write_results(results)
-        if ranks is not None:
-            ranks.copy_from_first(model.state_dict().values())
-            said = ranks.text_of_first(json.dumps(asdict(results)) if first else "", device)
-            results = Results(**json.loads(said))
-    return Run(
-        folder.path, Metrics.from_dict(results.dev), Metrics.from_dict(results.test), results.best_epoch, stalled
-    )
+    return Checkpoints(folder, _identity(model, loss, data, config), protocol, optimizer, alarm)
+
+
+def _begin_epoch(parts: Checkpoints, epoch: int, position: Position) -> None:
+    protocol, alarm, loss = parts.protocol, parts.alarm, parts.protocol.loss
+    if isinstance(loss, Scheduled):
+        loss.set_epoch(epoch)
+    if alarm is not None and isinstance(loss, AbstractLoss):
+        alarm.plateau = watched_plateau(loss, protocol.config.batch_size)
+        alarm.patience = patience(loss, len(protocol.batches))
+    if position.step_in_epoch == 0:
+        protocol.begin_epoch(epoch)
+    protocol.model.train()
+
+
+def _judged(parts: Checkpoints, position: Position, meter: Meter, progress: Progress) -> Position:
+    """At the end of an epoch: how the model does on dev, kept if it is the best so far."""
+    protocol, epoch = parts.protocol, position.epoch - 1
+    judged = protocol.model if protocol.average is None else protocol.average.current()
+    dev, probed = evaluate(judged, protocol.data.dev), probe_split(judged, protocol.data.dev)
+    meter.write({"step": position.step, "epoch": epoch, "dev": dev.to_dict(), "probe": probed})
+    progress.say(f"epoch {epoch + 1:2}/{protocol.config.epochs}  {meter.summary}  dev {dev}")
+    if dev.rsum <= position.best_rsum:
+        return position
+    parts.folder.keep_best(judged)
+    return replace(position, best_rsum=dev.rsum, best_epoch=epoch)
+
+
+def _results(
+    folder: RunFolder,
+    protocol: Protocol,
+    position: Position,
+    stalled: str | None,
+    progress: Progress,
+    trackers: Trackers,
+) -> Results:
+    """Measure the best epoch, give its weights to the model, and write the last files of the run."""
+    model, data = protocol.model, protocol.data
+    folder.restore_best(model)
+    dev, test = (evaluate(model, split).to_dict() for split in (data.dev, data.test))
+    results = Results(dev, test, position.best_epoch, stalled)
+    if data.test.folds > 1:
+        progress.say(f"test: {in_folds(data.test, data.test.folds)}")
+    if folder.path is not None:
+        verdict = diagnose(folder.path).verdict
+        folder.write_verdict(verdict.to_dict())
+        trackers.table("verdict", [verdict.row], position.step)
+    trackers.table("results", [{"split": "dev", **dev}, {"split": "test", **test}], position.step)
+    # The last file: a run that has it is finished, and is not continued.
+    folder.write_results(results)
+    return results
 
 
 def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.device) -> tuple[Position, list[str]]:
@@ -230,7 +260,7 @@ def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.d
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], int]]:
-    """Let the step in hand finish when Ctrl-C is pressed or SIGTERM or SIGHUP comes; the second stops at once.
+    """Let the step finish when Ctrl-C is pressed or SIGTERM or SIGHUP comes; the second stops at once.
 
     The function tells the number of the signal that came, 0 for none. Ignored signals (nohup) stay ignored.
     """
@@ -257,7 +287,7 @@ def interruptible() -> Iterator[Callable[[], int]]:
 
 
 def _stopped(number: int, said: str = "", progress: Progress | None = None) -> BaseException:
-    """What a signal ends the process with: Ctrl-C as usual, the others with the status that a shell gives them."""
+    """What a signal ends the process with: Ctrl-C as usual, others with the status of a shell."""
     if progress is not None:
         progress.say(said)
     return KeyboardInterrupt(said) if number == signal.SIGINT else SystemExit(128 + number)

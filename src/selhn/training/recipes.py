@@ -100,7 +100,8 @@ _NAAF = _schedules(Schedule(20, (10,), 5e-4), Schedule(20, (10,), 5e-4, 256), _S
 # image. Here each form is trained from the start, with the optimiser and the rates of the first stage.
 _CAMP = _schedules(Schedule(30, (10, 20), 1e-3), Schedule(30, (10, 20), 1e-3), Schedule(10, (6, 8), 1e-3, 64))
 _IMRAM_SMOOTH: SettingsByData = {"coco": {"smooth": 11.0}}
-# The authors' task was another: classes of ImageNet. So the schedule is that of Table 1, and only their loss is theirs.
+# The authors' task was another: classes of ImageNet. So the schedule is that of Table 1, and only their loss
+# is theirs.
 _DEVISE_LOSS = {"triplet": {"margin": 0.1, "reduction": "sum", "anchors": "images"}}
 _DEVISE_TRAIN = TrainConfig(weight_decay=0.0, drop_regions=0.0, corrupt_words=0.0)
 _REGIONS: SettingsByData = {
@@ -161,14 +162,25 @@ STRONG: Mapping[str, RunConfig] = {
     ),
     "rvsepp_strong": RunConfig(
         "rvsepp",
-        "tal",
+        "siglip",
         "f8k",
         {"dim": 2048},
-        _TAL,
         train=replace(_STRONG, epochs=12, batch_size=256, text_lr_factor=0.05),
-    ),  # fmt: skip
+    ),
 }
 """Recipes of our own: averaged weights, a higher constant rate, more decay."""
+PIXELS: Mapping[str, RunConfig] = {
+    "clip_selhn": RunConfig("clip", "selhn", "f8k", {"dim": 256}, train=TrainConfig(epochs=30, lr_warmup=1.0)),
+    # Official: rates, schedule and decay of LAPS, whose warm-up epoch on all negatives SelHN replaces.
+    "vit_bert_selhn": RunConfig(
+        "vit_bert",
+        "selhn",
+        "f30k",
+        {"dim": 512},
+        train=TrainConfig(epochs=30, lr=2e-4, weight_decay=1e-4, decay_at=(9, 15, 20, 25), decay_by=0.3, lr_warmup=1.0),
+    ),
+}
+"""From pixels, for data that was imported with the extractor pixels_SIDE_PATCH."""
 DEFAULT_RECIPE = "rvse_strong_world"
 """Where none is named; `data=` replaces its data set."""
 _NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn": "SelHN", "bce_max": "cross-entropy"}
@@ -176,7 +188,7 @@ _NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn":
 
 def list_recipes() -> list[str]:
     """All recipe names: a model and a loss, or a recipe of our own, and a data set."""
-    return [f"{recipe}_{data}" for recipe in (*RECIPES, *STRONG) for data in DATASETS]
+    return [f"{recipe}_{data}" for recipe in (*RECIPES, *STRONG, *PIXELS) for data in DATASETS]
 
 
 def describe_recipes() -> str:
@@ -189,6 +201,11 @@ def describe_recipes() -> str:
         f"{name + '_DATA':24} {SYSTEMS[own.model].title}, a recipe of our own: {own.loss}, averaged weights, "
         f"{own.train.lr:g} throughout. Chosen on dev of Flickr8k."
         for name, own in STRONG.items()
+    ]
+    lines += [
+        f"{name + '_DATA':24} {own.model} with SelHN from pixels: data=FOLDER of `selhn data import --extractor "
+        "pixels_224_16`."
+        for name, own in PIXELS.items()
     ]
     known = ", ".join(DATASETS)
     return "\n".join(
@@ -203,10 +220,10 @@ def describe_recipes() -> str:
 def get_recipe(name: str) -> RunConfig:
     """The configuration of a recipe such as `rvse_selhn_f8k`."""
     recipe, _, data = name.rpartition("_")
-    if data not in DATASETS or recipe not in {**RECIPES, **STRONG}:
+    if data not in DATASETS or recipe not in {**RECIPES, **STRONG, **PIXELS}:
         raise NotFound(f"unknown recipe {name!r}: {did_you_mean(name, list_recipes())}")
-    if recipe in STRONG:
-        return replace(STRONG[recipe], data=data)
+    if own := STRONG.get(recipe) or PIXELS.get(recipe):
+        return replace(own, data=data)
     model, loss = RECIPES[recipe]
     system = SYSTEMS[model]
     return RunConfig(
@@ -229,6 +246,6 @@ def find_data(name: str) -> str:
             if (root / folder).is_dir():
                 return str(root / folder)
     raise NotFound(
-        f"the data set {name!r} was not found in ./data{' or ' + str(roots[0]) if roots else ''} "
-        f"(looked for {', '.join(DATASETS[name])}): give its folder with data=DIR, or the folder above it in SELHN_DATA"
+        f"the data set {name!r} was not found in ./data{' or ' + str(roots[0]) if roots else ''} (looked for "
+        f"{', '.join(DATASETS[name])}): give its folder with data=DIR, or the folder above it in SELHN_DATA"
     )

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from selhn.data.concepts import graph_of
 from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
 from selhn.losses import LOSSES, AbstractLoss, create_loss
 from selhn.models import MODELS, AbstractMatcher, create_model, load_model
+from selhn.models.pixels import without_weights
 from selhn.runs import LOSS_DEFAULTS, OWN, RunFolder
 from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
@@ -25,7 +27,13 @@ from selhn.training.recipes import find_data
 
 
 def run_config(
-    config: RunConfig, out: str | Path | None = None, *, resume: bool = False, quiet: bool = False, label: str = ""
+    config: RunConfig,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    label: str = "",
+    track: Any = None,
 ) -> Run:
     """Make the data, the model and the loss, and train."""
     folder = RunFolder(out)
@@ -33,10 +41,10 @@ def run_config(
     data = load_data(find_data(config.data), **config.data_settings)
     loss = make_loss(config)
     model = make_model(config, data, folder.tokenizer() if resume else None)
-    return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label)
+    return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label, track=track)
 
 
-def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False) -> Run:
+def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = False, track: Any = None) -> Run:
     """Continue a run from its latest checkpoint; `settings` may change those in `FREE_TO_CHANGE`."""
     config = override(read_config(Path(out)), settings)
     if config.own:
@@ -44,7 +52,10 @@ def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = Fals
             f"{out} was trained from Python with its own {' and '.join(config.own)}, which no name stands for: "
             f'continue it there, with train(..., out="{out}", resume=True)'
         )
-    return run_config(config, out, resume=True, quiet=quiet)
+    if "vision" in config.model_settings:
+        own = {**config.model_settings, "vision": without_weights(config.model_settings["vision"])}
+        config = replace(config, model_settings=own)
+    return run_config(config, out, resume=True, quiet=quiet, track=track)
 
 
 def read_config(run: Path) -> RunConfig:
@@ -69,13 +80,15 @@ def make_loss(config: RunConfig) -> AbstractLoss:
 def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None) -> AbstractMatcher:
     """The model of a configuration, with weights drawn from the seed.
 
-    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already. So is its
-    concept graph, if the model has one and none is named.
+    Its vocabulary is that of the training texts, or `tokenizer`: a run that is resumed has one already. So is
+    its concept graph, if the model has one and none is named.
     """
     torch.manual_seed(config.train.seed)
     if not isinstance(config.model_settings.get("tokenizer"), Tokenizer | None):
         raise SelhnError("model.tokenizer cannot be set: the vocabulary is built from the training texts")
     settings = {"feature_dim": data.feature_dim, **config.model_settings}
+    if config.model in MODELS and "vision" in inspect.signature(MODELS[config.model].build).parameters:
+        settings.setdefault("num_regions", data.train.features.num_regions)
     if config.loss in LOSSES:
         settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
     if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
@@ -87,7 +100,7 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
     return create_model(config.model, **settings)
 
 
-def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path) -> str:
+def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path, track: Any = None) -> str:
     """One run for each seed, in a folder of its own below `out`; a table of what came out."""
     if len(set(seeds)) < len(seeds):
         raise SelhnError(f"a seed is named twice in {', '.join(map(str, seeds))}: name each once")
@@ -95,7 +108,8 @@ def run_seeds(config: RunConfig, seeds: Sequence[int], out: Path) -> str:
     for seed in seeds:
         seeded = replace(config, train=replace(config.train, seed=seed))
         folder = out / f"seed{seed}"
-        runs[seed] = run_config(seeded, folder, resume=RunFolder(folder).started, label=f"[seed {seed}] ")
+        started, label = RunFolder(folder).started, f"[seed {seed}] "
+        runs[seed] = run_config(seeded, folder, resume=started, label=label, track=track)
     rows = [f"seed {seed:4}  test  {run.test}" for seed, run in runs.items()]
     return "\n".join([*rows, f"RSUM {mean_and_deviation([run.test.rsum for run in runs.values()])}"])
 

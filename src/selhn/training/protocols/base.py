@@ -111,7 +111,7 @@ class Protocol:
         return None if self.ranks is None else self.ranks.shares(self.batches.batch_size)
 
     def image_ids(self, batch: Batch) -> Int[Tensor, " B"] | None:
-        """Images of all pairs, whose other captions are no negatives; None if the settings allow them."""
+        """Images of all pairs, whose other captions are not negatives; None if the settings allow them."""
         if not self.config.mask_same_image:
             return None
         return batch.image_ids if self.shares is None else self.shares.gather(batch.image_ids)
@@ -140,8 +140,8 @@ def require_shareable(protocol: Protocol) -> None:
     instead = "start it without torchrun" if protocol.ranks is not None else "leave chunk=0"
     if not protocol.in_parts:
         raise SelhnError(
-            f"{type(protocol.loss).__name__} is trained by {type(protocol).__name__}, which needs whole batches in "
-            f"one process: {instead}, or use another loss"
+            f"{type(protocol.loss).__name__} is trained by {type(protocol).__name__}, which needs whole "
+            f"batches in one process: {instead}, or use another loss"
         )
     if protocol.config.two_pass:
         raise SelhnError(f"two_pass=true needs whole batches in one process: {instead}, or leave two_pass=false")
@@ -151,13 +151,13 @@ def require_shareable(protocol: Protocol) -> None:
         raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead}")
     if protocol.config.chunk and not model.is_embedding:
         raise SelhnError(
-            f"chunk={protocol.config.chunk} saves the memory of encoders, and {name} needs most of it to compare "
-            "regions with words: leave chunk=0, or use an embedding model such as rvse"
+            f"chunk={protocol.config.chunk} saves the memory of encoders, and {name} needs most of it to "
+            "compare regions with words: leave chunk=0, or use an embedding model such as rvse"
         )
     if protocol.config.chunk and any(isinstance(part, nn.BatchNorm1d) for part in model.modules()):
         warn(
-            f"{name} has batch norms: with chunk={protocol.config.chunk} each takes its statistics from a chunk, "
-            "and not from the whole batch"
+            f"{name} has batch norms: with chunk={protocol.config.chunk} each takes its statistics from a "
+            "chunk, and not from the whole batch"
         )
 
 
@@ -165,22 +165,22 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
     """Refuse a model or a loss for which two passes are not the same step."""
     if not (isinstance(model, CrossAttention) and model.pairs_apart):
         raise SelhnError(
-            f"two_pass=true scores some pairs again, apart from the others, and {model.name or type(model).__name__} "
-            "cannot: its scores are cheap, or depend on other pairs (as with the batch norm of saf); "
-            "leave two_pass=false"
+            "two_pass=true scores some pairs again, apart from the others, and "
+            f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
+            "(as with the batch norm of saf); leave two_pass=false"
         )
     if not isinstance(loss, AbstractLoss):
         raise SelhnError(
-            "two_pass=true must know which pairs get a gradient, which a function from outside does not tell: "
-            "use a loss of selhn, or leave two_pass=false"
+            "two_pass=true must know which pairs get a gradient, which a function from outside does not "
+            "tell: use a loss of selhn, or leave two_pass=false"
         )
     # A scheduled loss may come to need nothing but maxima; until then its steps are of one pass.
     changes = isinstance(loss, Scheduled) and loss.phase is not None
     if not changes and not loss.mines:
         sums = ", ".join(name for name in loss.needs if name not in MAXIMA)
         raise SelhnError(
-            f"two_pass=true is for losses of hardest negatives, and {type(loss).__name__} has gradients for all of "
-            f"them ({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
+            f"two_pass=true is for losses of hardest negatives, and {type(loss).__name__} has gradients for "
+            f"all of them ({sums}): use hn, shn, sct or warmup, or leave two_pass=false"
         )
 
 

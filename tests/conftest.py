@@ -68,6 +68,7 @@ def _is_special(function):
     return is_later or any(isinstance(hint, str) or "{" in str(hint) for hint in function.__annotations__.values())
 
 
+assert not any(name.startswith("selhn.losses") for name in sys.modules), "imported before its functions can be wrapped"
 jaxtyping.jaxtyped = checked
 
 
@@ -80,6 +81,15 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with -m slow"))
         if item.get_closest_marker("milvus") and not config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason="needs a Milvus server: run `make milvus`"))
+
+
+@pytest.fixture(scope="module")
+def small_dev_and_test():
+    """Of generated worlds; `pytest.mark.usefixtures` has it for a file."""
+    from run_cases import few_held_out  # which imports selhn: not before `checked` is in its place
+
+    with few_held_out():
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,19 @@
-"""Logs and results as training writes them, without training."""
+"""Logs and results as training writes them, without training; and short runs."""
 
 import re
+from contextlib import contextmanager
+
+import pytest
+
+from selhn.data.world import world_features
+
+
+@contextmanager
+def few_held_out():
+    """Dev and test of generated worlds have 20 images: evaluation would take most of the time of short runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world_features, "LEAST_HELD_OUT", 20)
+        yield
 
 
 def recalls(level):

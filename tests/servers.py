@@ -82,7 +82,8 @@ def small_disk(user, size):
         if subprocess.run(command, capture_output=True).returncode:
             pytest.skip("only root can mount a small disk, and not everywhere")
         try:
-            shutil.chown(folder, **user)
+            if user:
+                shutil.chown(folder, **user)
             yield folder
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
@@ -93,16 +94,18 @@ class Milvus:
 
     uri = "http://127.0.0.1:19530"
 
-    def __init__(self, folder):
+    def __init__(self, folder, *settings):
         if find_spec("milvus") is None:
             pytest.skip("a server of Milvus needs the package milvus: pip install milvus==2.3.5")
         if [name for _, name in socket.if_nameindex()] != ["lo"]:
             pytest.skip("a server of Milvus listens on every interface: `make milvus` runs this with loopback only")
-        self.folder, self.process = folder, None
+        self.folder, self.settings, self.process = folder, settings, None
         self.start()
 
     def start(self):
-        command = [sys.executable, "-c", "import milvus; milvus.main()", "--data", str(self.folder)]
+        # It would take another port where connections to an earlier server still end.
+        program = "import milvus, socket; milvus.MilvusServerConfig.try_bind_port = lambda self, port: socket.socket();"
+        command = [sys.executable, "-c", f"{program} milvus.main()", "--data", str(self.folder), *self.settings]
         with open(self.folder / "log", "ab") as log:
             # A session of its own: the package starts the server as a child, which must end with it.
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -113,7 +116,9 @@ class Milvus:
                 ):
                     return
             time.sleep(0.1)
-        raise AssertionError((self.folder / "log").read_text())
+        said = (self.folder / "log").read_text()
+        self.stop()
+        raise AssertionError(said)
 
     def stop(self, how=signal.SIGKILL):
         os.killpg(self.process.pid, how)
@@ -122,9 +127,9 @@ class Milvus:
 
 
 @contextmanager
-def milvus():
+def milvus(*settings):
     with tempfile.TemporaryDirectory(prefix="selhn") as folder:
-        server = Milvus(Path(folder))
+        server = Milvus(Path(folder), *settings)
         try:
             yield server
         finally:

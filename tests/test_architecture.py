@@ -16,7 +16,7 @@ FLOORS = {
     "parts": ("losses", "models", "data", "runs"),
     "judgement": ("eval", "diagnose"),
     "work": ("training", "search"),
-    "products": ("pictures", "export"),
+    "products": ("pictures", "export", "integrations"),
     "lab": ("reproduce", "report"),
     "doors": ("cli", "serve"),
 }

@@ -2,13 +2,13 @@
 
 import ast
 import importlib.util
+import posixpath
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from programs import run
 
 from selhn.diagnose import read_foreign
 from selhn.losses import LOSSES
@@ -83,9 +83,18 @@ def test_a_page_does_what_it_says(page, number, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == number
     code = "\n".join(["import torch", "torch.set_num_threads(1)", *blocks])
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    done = run("-W", "error", "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_small_pages_do_what_they_say(tmp_path):
+    pages = [(DOCS / page).read_text() for page in ("metrics.md", "protocols.md", "losses.md", "first_model.md")]
+    blocks = re.findall(r"^```python\n(.*?)^```", "\n".join(pages), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    done = run("-W", "error", "-c", "\n".join(["import torch", "torch.set_num_threads(1)", *blocks]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    shown = re.search(r"print\(metrics\) +# (.*)", pages[0]).group(1)
+    assert shown in done.stdout, "the row shown is the row printed"
 
 
 def rows_of(page, heading):
@@ -116,7 +125,8 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         ("2026-11-15-search-cpu.md", ["191.9", "16.62", "15.6", "5.97", "0.998", "447", "436", "404"]),
         ("2026-11-15-search-cpu.md", ["298.6", "20.47", "10.8", "3.74", "709"]),
         ("2026-11-15-search-cuda.md", ["2.65", "6.83"]),
-        ("2026-11-16-stores-cpu.md", ["58.5", "297.2", "1564.0", "145.78", "0.984", "21.5", "1,405", "585.6", "21.0"]),
+        ("2026-11-16-embedding-read-cpu.md", ["91", "223"]),
+        ("2026-11-16-stores-cpu.md", ["118.5", "340.9", "330.4", "244.1", "403.47", "93.9", "1,565", "14.5", "1676.9"]),
     ]:
         measured = (folder / file).read_text()
         for number in numbers:
@@ -129,7 +139,7 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("http"):
@@ -139,7 +149,20 @@ def test_links_lead_somewhere(page):
             assert not anchor or anchor in anchors(there), f"{target} has no such heading"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_page_is_in_the_site_and_its_links_stay_there():
+    found = load("site").collect()
+    named = re.findall(r": ([\w/]+\.md)$", (DOCS.parent / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    tables = {name for name in found if re.fullmatch(r"reproduce/\w+/table\d+\.md", name)}
+    assert set(named) == {name for name in found if name.endswith(".md")} - tables
+    assert len(named) == len(set(named))
+    assert "## `selhn data concepts`" in found["reference/commands.md"]
+    for name, text in found.items():
+        assert text, f"{name} is empty"
+        for file in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if name.endswith(".md") else ():
+            assert posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) in found, f"{name}: {file}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page):
     for file in re.findall(r"`(\w[\w/]*/\w+\.(?:py|json|csv))(?:::[\w.]+)?`", page.read_text()):
         assert any((DOCS.parent / room / file).exists() for room in ("", "src", "src/selhn")), f"there is no {file}"

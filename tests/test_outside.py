@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import run
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(
@@ -62,15 +61,15 @@ assert selhn.create_loss("squared", margin=0.5).plateau(8) == 0.25
 def test_trained_listed_measured_saved_loaded_and_indexed(outside, tmp_path):
     """In one process that trains and one that takes up what it left; both find the package by its entry point."""
 
-    def run(*commands, then=""):
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(outside)]), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "error", "-c", COMMANDS + then, json.dumps([shlex.split(c) for c in commands])]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=env, timeout=300)
+    def selhn(*commands, then=""):
+        words = json.dumps([shlex.split(command) for command in commands])
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(outside)])}
+        done = run("-W", "error", "-c", COMMANDS + then, words, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)
 
-    run(f"train rvse_selhn_world model=bag loss=squared {TINY} --out run")
-    models, losses, measured, verdict, indexed, found = run(
+    selhn(f"train rvse_selhn_world model=bag loss=squared {TINY} --out run")
+    models, losses, measured, verdict, indexed, found = selhn(
         "models", "losses", "eval run", "diagnose run", "index world --model run --index some.index",
         "search 'a red ball' --index some.index", then=COPIED,
     )  # fmt: skip

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.text import Tokenizer, Vocabulary, WordPiece, corrupt_words, load_tokenizer, split_words
+from selhn.data.batches import corrupt_words
+from selhn.text import Tokenizer, Vocabulary, WordPiece, load_tokenizer, split_words
 
 CAPTIONS = ["A dog jumps over a fence .", "a dog runs", "The dog's ball , a red one", "a dog isn't a cat"]
 WORDS = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", *(f"w{i}" for i in range(50)), "<mask>"])

@@ -20,6 +20,7 @@ _HOME = {
     "Metrics": "selhn.eval",
     "TripletSelHN": "selhn.losses",
     "Vocabulary": "selhn.text",
+    "adapt": "selhn.models",
     "create_loss": "selhn.losses",
     "create_model": "selhn.models",
     "evaluate": "selhn.eval",
@@ -37,6 +38,7 @@ __all__ = [
     "TripletSelHN",
     "Vocabulary",
     "__version__",
+    "adapt",
     "create_loss",
     "create_model",
     "evaluate",
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from selhn.data import load_data
     from selhn.eval import Metrics, evaluate, recall
     from selhn.losses import TripletSelHN, create_loss, list_losses
-    from selhn.models import create_model, list_models, load_model
+    from selhn.models import adapt, create_model, list_models, load_model
     from selhn.search import Index
     from selhn.text import Vocabulary
     from selhn.training.loop import train

@@ -1,4 +1,4 @@
-"""Strings to tokens: a vocabulary of words, the word pieces of BERT, and the augmentation of sentences."""
+"""Strings to tokens: a vocabulary of words, and the word pieces of BERT."""
 
 import json
 import re
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from selhn.base.errors import Damaged, MissingExtra, NotFound, SelhnError, pip_install
 from selhn.base.names import require_kind
-from selhn.base.ranks import Part
 from selhn.base.untrusted import read_json, read_lines
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
@@ -29,7 +28,7 @@ _STEPS = (
     "Sequence", "BertNormalizer", "Lowercase", "StripAccents", "Strip", "NFC", "NFD", "NFKC", "NFKD",
     "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
 )  # fmt: skip
-"""What may happen to a text before it is cut into pieces, by the names of `tokenizers`; none has a pattern to match."""
+"""What may happen to a text before it is cut into pieces, as `tokenizers` calls it; none has a pattern."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,18 @@ _TOKEN = re.compile(
 _OPENING_QUOTE = re.compile(r'(?:(?<=[\s(\[{<])|(?<!.))["“]')
 
 
+FUNCTION_WORDS = frozenset(
+    """
+    a about above across against along an and another are around as at away back be been behind being
+    below beside between both by down each for from front had has have having he her him his in into is
+    it its like many near next of off on one onto or other out over s several she side some someone
+    something that the their them there they this three through to toward towards two under up very was
+    were which while who with
+    """.split()  # noqa: SIM905
+)
+"""Words that say nothing of what is in a picture; others may, depending on what they are looked at for."""
+
+
 def split_words(text: str) -> list[str]:
     """The words of a caption in lower case, punctuation and the tails of contractions on their own."""
     text = text.lower()
@@ -99,7 +110,7 @@ def split_words(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Words and their ids, in the layout of the SCAN family: `<pad> <start> <end> <unk>`, words, perhaps `<mask>`.
+    """Words and their ids, laid out as SCAN's: `<pad> <start> <end> <unk>`, words, perhaps `<mask>`.
 
     Args:
         words: every word in the order of its id, the four special words first.
@@ -126,7 +137,7 @@ class Vocabulary:
 
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None) -> "Vocabulary":
-        """The words that occur at least `min_count` times, most frequent first, equals in alphabetical order."""
+        """The words that occur at least `min_count` times, most frequent first, then by the alphabet."""
         counts = Counter(chain.from_iterable(() if isinstance(captions, str) else map(split_words, captions)))
         if not counts:
             raise SelhnError("there are no captions: give a list of texts, such as data.train.captions")
@@ -259,7 +270,7 @@ def _number_of_ids(vocabulary: Mapping[str, Any]) -> int:
 
 
 def _read_pieces(path: Path) -> tuple[str, Any]:
-    """What we use of a tokenizer.json, and the length at which it cuts: its parts are a program, which may not end."""
+    """What we use of a tokenizer.json, and where it cuts: its parts are a program, which may not end."""
     content = read_json(path)
     model, cut, decoder = (content.get(name) for name in ("model", "truncation", "decoder"))
     if (
@@ -299,34 +310,6 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
     if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():
         return WordPiece.load(folder)
     raise NotFound(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
-
-
-def corrupt_words(
-    tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], tokenizer: Tokenizer, share: float = 0.2,
-    generator: torch.Generator | None = None, part: Part | None = None,
-) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:  # fmt: skip
-    """Change a share of the words: half are masked, a tenth replaced at random, the rest deleted (VSE-infinity).
-
-    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that
-    no text is ever empty. Shapes do not change: what follows a deleted word moves left.
-    """
-    if not 0 <= share <= 1:
-        raise SelhnError(f"share must be between 0 and 1, got {share}")
-    if tokenizer.mask_id is None:
-        raise SelhnError(f"this vocabulary has no {MASK}: read it with Vocabulary.from_json(path, add_mask=True)")
-    kinds = tokenizer.kinds.on(tokens.device)
-    position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
-    part, width, how = Part.of(tokens, part), tokens.shape[1], {"generator": generator, "device": tokens.device}
-    fate = part.draw(torch.rand, width, **how).gather(1, first_piece)
-    fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
-    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), width, **how)
-    changed = torch.where(fate < 0.6 * share, kinds.ordinary[chosen], tokens)
-    changed = changed.masked_fill(fate < 0.5 * share, tokenizer.mask_id)
-    kept = mask & ~((fate >= 0.6 * share) & (fate < share))
-    order = kept.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
-    kept = kept.gather(1, order)
-    return changed.gather(1, order).masked_fill(~kept, tokenizer.pad_id), kept
 
 
 def check_texts(texts: list[str]) -> None:

@@ -14,6 +14,7 @@ from workers import Outcome, Workers
 from selhn.training import TrainConfig
 from selhn.training import loop as training_loop
 
+pytestmark = pytest.mark.usefixtures("small_dev_and_test")
 TABLE = recipes.HERE / "recipes.txt"
 TINY = ("data.images=60", "model.dim=16", "model.word_dim=12", "epochs=2", "batch_size=64", "device=cpu")
 

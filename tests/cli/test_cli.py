@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from programs import Program
+from programs import run as run_program
 from typer.testing import CliRunner
 
 from selhn.base.errors import MissingExtra, SelhnError
@@ -13,6 +15,7 @@ from selhn.base.version import __version__
 from selhn.cli import app, main
 
 RUNNER = CliRunner()
+pytestmark = pytest.mark.usefixtures("small_dev_and_test")
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
 
 
@@ -65,7 +68,7 @@ def test_train_eval_search(run, tmp_path):
 def test_without_a_recipe_the_strong_one_is_taken(monkeypatch):
     begun = []
 
-    def begin(config, out):
+    def begin(config, out, track):
         begun.append((config, str(out)))
         raise SelhnError("far enough")
 
@@ -83,17 +86,17 @@ def test_without_a_recipe_the_strong_one_is_taken(monkeypatch):
 def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
     place = ["--index", tmp_path / "scenes.index"]
     made = say("index", "--model", run, *place, "--precision", "float16").output
-    assert "100 images, 500 texts, 16 numbers each in float16, by rvse" in made
+    assert "20 images, 100 texts, 16 numbers each in float16, by rvse" in made
     assert say("index", "--model", run, *place).output == made, "all of it is there"
     more = say("index", *place, "--model", run, "--split", "dev").output
-    assert "200 images" in more
+    assert "40 images" in more
     lines = say("search", "a red ball", *place, "--k", "3").output.splitlines()
     assert len(lines) == 3
     assert say("search", tmp_path / "scenes.index", "a red ball", "-k", "3").output.splitlines() == lines
     only_test = say("search", "a red ball", *place, "-k", "300", "--where", "split = test").output.splitlines()
-    assert len(only_test) == 100
+    assert len(only_test) == 20
     name = lines[0].split()[2]
-    assert "199 images" in say("index", *place, "--delete", name, "--compact", "--check").output
+    assert "39 images" in say("index", *place, "--delete", name, "--compact", "--check").output
     assert name not in say("search", "a red ball", *place).output
     assert len(say("search", "--like", lines[1].split()[2], *place).output.splitlines()) == 5
 
@@ -252,20 +255,18 @@ def test_a_bug_shows_its_traceback(bug, kind):
         "import sys, torch, selhn.cli, selhn.models\nsys.argv = ['selhn', 'models']\n"
         f"selhn.models.list_models = lambda pattern: {bug}\nselhn.cli.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_program("-c", code)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith(kind)
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "selhn", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
-    child = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in child.stdout:
-        if "epoch" in line:
-            break
-    child.send_signal(signal.SIGINT)
-    said = child.communicate(timeout=60)[0]
+    command = ["-m", "selhn", "train", "vse_fc_hn_world", *TINY, "epochs=500", "--out", "run"]
+    with Program(*command, cwd=tmp_path) as child:
+        assert any("epoch" in line for line in child.stdout), child.said()
+        child.send_signal(signal.SIGINT)
+        said = "".join(child.communicate(timeout=60))
     assert child.returncode == 130
     assert "selhn train --resume run" in said
     assert "Traceback" not in said

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from selhn.base.errors import Damaged, SelhnError
-from selhn.data import Data, DenseFeatures, RaggedFeatures, Split, check, load_data, write_native
+from selhn.data import Data, DenseFeatures, RaggedFeatures, Report, Split, check, load_data, write_native
+from selhn.data.formats.precomp import open_split
 from selhn.data.side_inputs import neighbours
 
 CAPTIONS, OWNERS = ["a dog", "a cat sat", "two men", "rain"], torch.tensor([0, 1, 1, 2])
@@ -72,6 +73,12 @@ def test_neighbours_are_the_nearest_in_four_directions():
     assert neighbours(boxes[:0]).shape == (0, 9, 9)
 
 
+def test_each_diagonal_belongs_to_one_direction():
+    centres = torch.tensor([[0.5, 0.5], [0.75, 0.75], [0.75, 0.25], [0.25, 0.25], [0.25, 0.75]])
+    found = neighbours(torch.cat([centres - 0.125, centres + 0.125], 1)[None])[0]
+    assert found[0].all(), "the middle one has a neighbour on every diagonal"
+
+
 def write_precomp(folder):
     for name in ("train", "dev", "test"):
         np.save(folder / f"{name}_ims.npy", np.random.default_rng(len(name)).random((2, 3, 4), np.float32))
@@ -90,6 +97,8 @@ def test_files_of_the_authors_programs(tmp_path):
     assert side["adjacency"].sum((1, 2)).tolist() == [3, 9]
     assert side["dependencies"].tolist()[:2] == [[[0, 2], [2, 1], [2, 3]], [[0, 2], [-1, -1], [-1, -1]]]
     assert "with adjacency, dependencies" in str(check(tmp_path))
+    cut = open_split(tmp_path / "train", "train", Report(), regions=2)
+    assert cut.side["adjacency"].sum((1, 2)).tolist() == [2, 4], "of the regions that are kept"
     np.save(tmp_path / "train_dependencies.npy", np.zeros((4, 1, 2), np.int64))
     assert load_data(tmp_path).train.side["dependencies"].shape == (4, 1, 2), "our own file comes first"
     (tmp_path / "dev_caps.json").write_text("[[[0, -2]], [], [], []]")

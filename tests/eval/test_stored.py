@@ -2,14 +2,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from programs import run
 
 from selhn.base.errors import Damaged
 from selhn.data import load_data
@@ -80,8 +79,7 @@ def accidents(model, tmp_path_factory):
     """A folder in which all accidents have happened, and how each process ended."""
     place = tmp_path_factory.mktemp("accidents")
     model.save(place / "model")
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, json.dumps(ACCIDENTS)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=place)
+    done = run("-W", "ignore", "-c", CHILD, json.dumps(ACCIDENTS), cwd=place)
     assert done.returncode == 0, done.stderr
     return place, json.loads(done.stdout)
 

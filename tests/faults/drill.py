@@ -1,9 +1,9 @@
 """Runs `python -m faults` in a process of its own: without the checks of types of the test run, and free to die."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from programs import run
 
 TESTS = Path(__file__).parents[1]
 
@@ -11,9 +11,6 @@ TESTS = Path(__file__).parents[1]
 def run_drill(*words, timeout=300):
     """What a drill prints; it must end well."""
     path = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, "-W", "ignore", "-m", "faults", *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, "PYTHONPATH": path}
-    )
+    done = run("-W", "ignore", "-m", "faults", *words, timeout=timeout, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout

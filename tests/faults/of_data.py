@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from diagnose.event_files import HEADER, scalar_event
 from faults.reader import Reader, of_data, of_split, small_data
 from model_cases import make_model
 from picture_cases import TinyBackbone, animated_gif, dng, encoded, exif_of, heic, photo, turned_jpeg, video
 from run_cases import rows
 
-from selhn.data import load_data
+from selhn.data import DenseFeatures, Split, load_data, read_truth
 from selhn.data.check import check
 from selhn.data.formats import read_splits
 from selhn.data.formats.captions import read_picture_texts
@@ -140,6 +141,21 @@ def as_json_lines(name):
     return "".join(json.dumps({"image": image, "caption": text, "split": "train"}) + "\n" for image, text in CAPTIONS)
 
 
+def make_truth(folder):
+    images = [{"split": "test", "filename": f"{n}.jpg", "cocoid": n, "sentences": [{"raw": f"text {n}", "sentid": n}]}
+              for n in range(4)]  # fmt: skip
+    (folder / "dataset_coco.json").write_text(json.dumps({"images": images}))
+    for file in ("eccv_image_to_caption.json", "eccv_caption_to_image.json"):
+        (folder / file).write_text(json.dumps({str(n): [n, (n + 1) % 4] for n in range(4)}))
+
+
+def read_truth_files(folder):
+    names, texts = [f"{n}.jpg" for n in range(4)], [f"text {n}" for n in range(4)]
+    split = Split("test", DenseFeatures(torch.zeros(4, 1, 2)), texts, torch.arange(4), names)
+    found = read_truth(folder, split, folder / "dataset_coco.json")
+    return found.of_images.tolist(), found.of_texts.tolist()
+
+
 COCO = {
     "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)],
     "annotations": [{"image_id": n % 3, "id": n, "caption": f"caption {n}"} for n in range(6)],
@@ -259,6 +275,7 @@ READERS = {
     "data, Karpathy": Reader(make_karpathy, read_data),
     "data, TSV": Reader(make_tsv, read_tsv_data),
     "regions of others": Reader(make_regions, read_region_files),
+    "truth of COCO": Reader(make_truth, read_truth_files),
     "captions, CSV": captions(
         "captions.csv", "image,caption\n" + "".join(f'{name},"{text}"\n' for name, text in CAPTIONS[:2])
     ),

@@ -2,7 +2,7 @@ import json
 
 import pytest
 import yaml
-from run_cases import metrics, rows
+from run_cases import few_held_out, metrics, rows
 
 from selhn.report.records import read_runs
 from selhn.training import get_recipe, override, run_config
@@ -46,6 +46,7 @@ def record(write_run):
 def trained(tmp_path_factory):
     """Two small runs that were really trained, on the same world."""
     place = tmp_path_factory.mktemp("trained")
-    for loss in ("hn", "selhn"):
-        run_config(override(get_recipe(f"rvse_{loss}_world"), TINY), place / loss, quiet=True)
+    with few_held_out():
+        for loss in ("hn", "selhn"):
+            run_config(override(get_recipe(f"rvse_{loss}_world"), TINY), place / loss, quiet=True)
     return place

@@ -10,6 +10,7 @@ from selhn.reproduce.paper_figures import FIGURES
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import RUNS, paper_rows, recipe
 
+pytestmark = pytest.mark.usefixtures("small_dev_and_test")
 SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
 
 

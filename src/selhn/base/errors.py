@@ -7,6 +7,8 @@ service maps each class to an HTTP status. Nobody matches on message text.
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class SelhnError(ValueError):
@@ -52,6 +54,15 @@ def pip_install(extra: str) -> str:
         kind = origin.get("vcs_info", {}).get("vcs")
         return f"pip install 'selhn[{extra}] @ {f'{kind}+' if kind else ''}{url}'"
     return f"pip install '.[{extra}]' in a checkout of selhn"
+
+
+@contextmanager
+def needs(package: str) -> Iterator[None]:
+    """Around the import of a library that is none of our extras: if it is missing, say what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"this part of selhn needs {package} ({error}): pip install '{package}'") from error
 
 
 class SelhnWarning(UserWarning):

@@ -19,7 +19,7 @@ NAMED_MODELS: dict[str, str] = {}
 """
 
 NAMED_LIBRARIES: dict[str, str] = {}
-"""Other libraries whose models `load_model` takes as LIBRARY:NAME, each as "module:function" of what loads one."""
+"""Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 
 NAMED_FITS: dict[str, str] = {}
 """What judges the scores of such a model, in the same form."""

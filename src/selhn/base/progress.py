@@ -41,7 +41,7 @@ class Progress:
         try:
             stream.write(text)
             stream.flush()
-        except OSError:  # the terminal was closed; the work goes on
+        except OSError:  # the terminal was closed; the work continues
             self.live, self.quiet = False, True
 
 

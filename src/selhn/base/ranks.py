@@ -1,8 +1,8 @@
 """Processes that train together (ranks): how they meet, and what they exchange.
 
 Every rank computes the same loss of the whole batch. A gradient that a rank holds, of a weight or of an
-activation of its own pairs, is the number of ranks times its share in the gradient of that loss: averaged over
-the ranks, as `DistributedDataParallel`, FSDP and `average_gradients` do, it is the whole.
+activation of its own pairs, is the number of ranks times its share in the gradient of that loss: averaged
+over the ranks, as `DistributedDataParallel`, FSDP and `average_gradients` do, it is the whole.
 """
 
 import importlib
@@ -113,8 +113,9 @@ class Ranks:
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """The mean of every gradient over the ranks, in one exchange for each precision.
 
-        Not `DistributedDataParallel`, which must own the forward pass: here one step may encode in chunks, and
-        score by a teacher too. What it would gain is the exchange of some gradients while others are computed.
+        Not `DistributedDataParallel`, which must own the forward pass: here one step may encode in chunks,
+        and score by a teacher too. What it would gain is the exchange of some gradients while others are
+        computed.
         """
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for parameter in parameters:
@@ -221,8 +222,8 @@ def joined() -> Iterator[Ranks | None]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
         torch.cuda.set_device(local_device(torch.device("cuda")))
-    # An optimiser imports this in its first step. If a group is open then, it is kept for ever, and its threads,
-    # which hold tensors, may abort the process at its end.
+    # An optimiser imports this in its first step. If a group is open then, it is kept for ever, and its
+    # threads, which hold tensors, may abort the process at its end.
     importlib.import_module("torch._dynamo")
     # NCCL refuses two processes on one GPU.
     apart = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))

@@ -1,4 +1,4 @@
-"""Checksums (SHA-256): folders and small files are sealed when written, and verified whenever they are loaded."""
+"""Checksums (SHA-256): folders and small files are sealed when written and verified when loaded."""
 
 import hashlib
 import json

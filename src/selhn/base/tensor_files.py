@@ -61,8 +61,8 @@ def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
             return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise SelhnError(
-            f"{path} holds more than weights, or is not a checkpoint, and was not opened: such a file can run any "
-            f"program on your machine ({_first_line(error)}); save its state dict alone"
+            f"{path} holds more than weights, or is not a checkpoint, and was not opened: such a file can "
+            f"run any program on your machine ({_first_line(error)}); save its state dict alone"
         ) from error
     except SelhnError:
         raise
@@ -71,7 +71,7 @@ def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse what torch does not write: compressed parts, as large as anyone likes, and parts with other checksums."""
+    """Refuse what torch does not write: compressed parts of any size, and parts with other checksums."""
     with zipfile.ZipFile(path) as archive:
         members, size = archive.infolist(), path.stat().st_size
         if archive.comment or any(member.compress_type != zipfile.ZIP_STORED for member in members):
@@ -115,7 +115,7 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Leaves out normal numbers: without memory they are nothing, and torch loads for a second what draws them."""
+    """Draws no normal numbers: without memory they are nothing, and torch takes a second to load."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.normal_, nn.init.normal_):
@@ -175,8 +175,8 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
     endless = [key for key in both if not _is_finite(found[key], wanted[key].dtype)]
     if endless:
         raise Damaged(
-            f"{where} holds weights that are not finite numbers, or beyond 1e18 ({endless[0]}): scores would be NaN; "
-            "copy it again, or train again with a lower learning rate"
+            f"{where} holds weights that are not finite numbers, or beyond 1e18 ({endless[0]}): scores would "
+            "be NaN; copy it again, or train again with a lower learning rate"
         )
 
 

@@ -171,7 +171,7 @@ def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """Values that are written out; a few hundred bytes of references to each other can stand for 10^9 values."""
+    """Values that are written out: a few hundred bytes of references can stand for 10^9 values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

@@ -32,7 +32,8 @@ def read_word_vectors(
             if len(line) == MAX_LINE_BYTES:
                 raise Damaged(f"{path}, line {number}, has no end: give word vectors as text, a word per line")
             word, _, numbers = line.rstrip().decode("utf-8", "replace").partition(" ")
-            row = ids.get(word)
+            is_header = number == 1 < dim and word.isdigit() and numbers.isdigit()
+            row = None if is_header else ids.get(word)
             if row is not None and not found[row]:
                 vectors[row], found[row] = _numbers(numbers, dim, f"{path}, line {number}"), True
     if not found.any():

@@ -1,5 +1,6 @@
 """`selhn data`: what a folder holds, what is wrong with it, and how it becomes a data set."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,7 +38,7 @@ def data_import(
         str,
         typer.Option(
             help="For pictures: ready, efficientnet_lite2, timm:MODEL, transformers:MODEL, "
-            "open_clip:MODEL/WEIGHTS; or files: one .npy or .npz per picture."
+            "open_clip:MODEL/WEIGHTS; pixels_224_16 for models that see pixels; or files: one .npy or .npz per picture."
         ),
     ] = "ready",
     device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
@@ -91,7 +92,7 @@ def data_show(
     number: Annotated[int, typer.Option(help="How many images.")] = 3,
     pictures: Annotated[Path | None, typer.Option(help="Folder for drawings of a generated world.")] = None,
 ) -> None:
-    """Print the texts of some images; for a generated world, draw them too."""
+    """Print the texts of some images; for a generated world, draw them too, beside a file of their captions."""
     from selhn.data import load_data
     from selhn.data.world import WorldFeatures, world_scene
     from selhn.data.world.render import render
@@ -100,10 +101,14 @@ def data_show(
     shown = load_data(source, **key_values(settings or []))[split]
     if pictures is not None and not isinstance(shown.features, WorldFeatures):
         raise SelhnError("only scenes of the generated world can be drawn: leave out --pictures")
+    lines = []
     for image in range(min(number, shown.num_images)):
-        typer.echo(shown.image_names[image])
-        for text in (shown.image_of_text == image).nonzero()[:, 0].tolist():
-            typer.echo(f"    {shown.captions[text]}")
+        name = shown.image_names[image]
+        texts = [shown.captions[text] for text in (shown.image_of_text == image).nonzero()[:, 0].tolist()]
+        typer.echo("\n    ".join([name, *texts]))
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
-            render(world_scene(shown, image)).save(pictures / f"{shown.image_names[image]}.png")
+            render(world_scene(shown, image)).save(pictures / f"{name}.png")
+            lines.append(json.dumps({"image": f"{name}.png", "captions": texts}))
+    if pictures is not None:
+        (pictures / "captions.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -23,26 +23,35 @@ def train(
         Option(help="Continue the run in this folder; epochs=30 makes it longer."),
     ] = None,
     seeds: Annotated[str, Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
+    track: Annotated[
+        str | None, Option(help="Where curves go too: tensorboard, wandb, trackio, mlflow; several with commas.")
+    ] = None,
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
     """Train by a recipe, with settings changed by key=value."""
     from selhn.base.ranks import joined
 
     with joined() as ranks:  # with torchrun, the processes beside this one
-        said = _train(recipe, settings, out, resume, seeds, show)
+        said = _train(recipe, settings, out, resume, seeds, track, show)
         if ranks is None or ranks.own == 0:
             typer.echo(said)
 
 
 def _train(
-    recipe: str | None, settings: list[str] | None, out: Path | None, resume: Path | None, seeds: str, show: bool
+    recipe: str | None,
+    settings: list[str] | None,
+    out: Path | None,
+    resume: Path | None,
+    seeds: str,
+    track: str | None,
+    show: bool,
 ) -> str:
     from selhn.training import describe_recipes, get_recipe, override, resume_run, run_config, run_seeds
     from selhn.training.recipes import DEFAULT_RECIPE
 
     changes = [word for word in settings or [] if not word.startswith("seeds=")]
     if resume is not None:  # the first word after the folder is a setting too
-        return f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes]).test}"
+        return f"test  {resume_run(resume, [*([recipe] if recipe else []), *changes], track=track).test}"
     if show or recipe is None:
         return describe_recipes()
     named = [
@@ -54,8 +63,8 @@ def _train(
         recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
     config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
     if numbers := seed_numbers(",".join(named)):
-        return run_seeds(config, numbers, out)
-    run = run_config(config, out)
+        return run_seeds(config, numbers, out, track)
+    run = run_config(config, out, track=track)
     return f"test  {run.test}\nbest epoch {run.best_epoch + 1}; everything is in {out}"
 
 

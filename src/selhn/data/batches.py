@@ -18,7 +18,7 @@ from selhn.base.types import SIDE_INPUTS, Batch
 from selhn.data.features import Regions
 from selhn.data.splits import Split, refuse_not_finite
 from selhn.data.steps import Pairs, Step, prefetched, seed_for
-from selhn.text import Tokenizer, corrupt_words
+from selhn.text import Tokenizer
 
 # Keeps the random streams of order and augmentation apart.
 ORDER, AUGMENTATION = 0, 1
@@ -78,6 +78,34 @@ def drop_regions(
     draw = draw.masked_fill(~mask, -1)
     # The region that drew highest stays in any case: it is dropped only when all others are too.
     return mask & ((draw >= share) | (draw == draw.amax(1, keepdim=True)))
+
+
+def corrupt_words(
+    tokens: Int[Tensor, "T N"], mask: Bool[Tensor, "T N"], tokenizer: Tokenizer, share: float = 0.2,
+    generator: torch.Generator | None = None, part: Part | None = None,
+) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:  # fmt: skip
+    """Change a share of the words as in VSE-infinity: half are masked, a tenth replaced, the rest deleted.
+
+    The pieces of a word share its fate. Start and end always stay, unlike in the public BiGRU code, so that
+    no text is ever empty. Shapes do not change: what follows a deleted word moves left.
+    """
+    if not 0 <= share <= 1:
+        raise SelhnError(f"share must be between 0 and 1, got {share}")
+    if tokenizer.mask_id is None:
+        raise SelhnError("this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)")
+    kinds = tokenizer.kinds.on(tokens.device)
+    position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
+    part, width, how = Part.of(tokens, part), tokens.shape[1], {"generator": generator, "device": tokens.device}
+    fate = part.draw(torch.rand, width, **how).gather(1, first_piece)
+    fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
+    chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), width, **how)
+    changed = torch.where(fate < 0.6 * share, kinds.ordinary[chosen], tokens)
+    changed = changed.masked_fill(fate < 0.5 * share, tokenizer.mask_id)
+    kept = mask & ~((fate >= 0.6 * share) & (fate < share))
+    order = kept.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+    kept = kept.gather(1, order)
+    return changed.gather(1, order).masked_fill(~kept, tokenizer.pad_id), kept
 
 
 class Batches:

@@ -54,8 +54,8 @@ def _check_splits(splits: Mapping[str, Split], report: Report, scan: bool) -> No
         counts = Counter(word for caption in splits["train"].captions for word in split_words(caption))
         frequent = sum(count >= USUAL_MIN_COUNT for count in counts.values())
         report.lines.append(
-            f"vocabulary: {len(counts):,} different words in the train captions, {frequent:,} of them at least "
-            f"{USUAL_MIN_COUNT} times (the usual vocabulary)"
+            f"vocabulary: {len(counts):,} different words in the train captions, {frequent:,} of them at "
+            f"least {USUAL_MIN_COUNT} times (the usual vocabulary)"
         )
 
 
@@ -80,8 +80,8 @@ def _describe(split: Split, report: Report) -> None:
     if twice:
         rows = [row for row, name in enumerate(split.image_names) if name == twice[0]]
         report.problems.append(
-            f"{split.name}: {len(twice)} ids occur more than once, first {twice[0]!r} for images {some(rows)}: "
-            "give each image an id of its own, or remove the copies"
+            f"{split.name}: {len(twice)} ids occur more than once, first {twice[0]!r} for images "
+            f"{some(rows)}: give each image an id of its own, or remove the copies"
         )
 
 

@@ -18,25 +18,21 @@ from selhn.base.untrusted import read_json
 from selhn.data.formats import load_data
 from selhn.data.formats.precomp import precomp_folder
 from selhn.data.splits import Data, Split
-from selhn.text import split_words
+from selhn.text import FUNCTION_WORDS, split_words
 
 _CAPTIONS_AT_ONCE = 2**14
-_FUNCTION_WORDS = frozenset(
+_LEFT_OUT = FUNCTION_WORDS | set(
     """
-    a about above across after against all along alongside also an and another any are around as at away
-    back be because been before behind being below beneath beside between beyond both but by can close could
-    do does doing down during each either etc every few for from front had has have having he her here hers
-    him his how i if in inside into is it its itself just left like lot made many me more most much my near
-    nearby next no not of off on one onto or other others our out outside over own part past right s same
-    several she side so some something someone still such than that the their them themselves then there
-    these they this those three through to together too toward towards two under underneath until up upon
-    very was we were what when where which while who whose will with within without you your
+    after all alongside also any because before beneath beyond but can close could do does doing during
+    either etc every few here hers how i if inside itself just left lot made me more most much my nearby
+    no not others our outside own part past right same so still such than themselves then these those
+    together too underneath until upon we what when where whose will within without you your
     """.split()  # noqa: SIM905
 )
 
 
 def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
-    """The most frequent words of captions, without function words, and in how many captions two of them are."""
+    """The most frequent words of captions, less function words, and how many captions have two of them."""
     # Official: 300 words that a tagger calls objects, motions or properties (7 : 2 : 1), as lemmas of WordNet.
     if not 1 <= number <= MOST_CONCEPTS:
         raise SelhnError(f"the number of concepts is {number}: choose from 1 to {MOST_CONCEPTS}")
@@ -44,7 +40,7 @@ def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
     counts = Counter(word for words in spoken for word in words)
     forms: dict[str, list[str]] = {}
     for word in sorted(counts, key=lambda word: (-counts[word], word)):
-        if word not in _FUNCTION_WORDS and word[0].isalpha():
+        if word not in _LEFT_OUT and word[0].isalpha():
             forms.setdefault(_lemma(word, counts), []).append(word)
     together_with = {lemma: sum(counts[word] for word in own) for lemma, own in forms.items()}
     kept = sorted(forms, key=lambda lemma: (-together_with[lemma], lemma))[:number]
@@ -65,7 +61,7 @@ def _lemma(word: str, counts: Counter[str]) -> str:
     """The word without the ending of a plural, if captions have it so."""
     endings = {"ies": "y", "es": "", "s": ""} if len(word) > 3 and not word.endswith("ss") else {}
     shorter = (word.removesuffix(end) + new for end, new in endings.items() if word.endswith(end))
-    return next((lemma for lemma in shorter if lemma in counts and lemma not in _FUNCTION_WORDS), word)
+    return next((lemma for lemma in shorter if lemma in counts and lemma not in _LEFT_OUT), word)
 
 
 def concept_labels(graph: ConceptGraph, captions: Sequence[str]) -> Bool[Tensor, "T C"]:
@@ -85,13 +81,13 @@ def training_labels(graph: ConceptGraph, split: Split) -> Bool[Tensor, "T C"]:
 
 
 def graph_of(data: Data) -> ConceptGraph:
-    """The graph that `selhn data concepts` wrote into the folder of a data set, or that of its training captions."""
+    """The graph that `selhn data concepts` wrote beside a data set, or that of its training captions."""
     path = None if data.source is None else precomp_folder(Path(data.source)) / CONCEPTS_FILE
     return ConceptGraph.read(path) if path is not None and path.is_file() else build_graph(data.train.captions)
 
 
 def write_concepts(source: Path | str, out: Path | None = None, number: int = 300) -> tuple[ConceptGraph, list[Path]]:
-    """Write the concept graph of a data set's training captions, into its folder or another; what was written.
+    """Write the concept graph of a data set's training captions into a folder; what was written.
 
     In the folder of the data set the labels of its training texts are written too (`train_concepts.npy`); a
     model finds the concepts of other texts by their words.

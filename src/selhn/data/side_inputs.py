@@ -1,4 +1,4 @@
-"""Side inputs of a split: what a few models need beyond regions and tokens, read or made when it is first used.
+"""Side inputs of a split: what a few models need beyond regions and tokens, read when first used.
 
 `base/types.py` has the table of their names, `SIDE_INPUTS`.
 """
@@ -65,8 +65,8 @@ class SideInputs(Mapping[str, Tensor]):
         entry, axes = SIDE_INPUTS[name], SIDE_INPUTS[name].axes.split()
         if value.ndim != 1 + len(axes) or len(value) != self._rows[entry.of]:
             raise SelhnError(
-                f"{self._split}: {name} have shape {tuple(value.shape)} for {self._rows[entry.of]} {entry.of}: "
-                f"give ({entry.of}, {', '.join(axes)}), a row for each"
+                f"{self._split}: {name} have shape {tuple(value.shape)} for {self._rows[entry.of]} "
+                f"{entry.of}: give ({entry.of}, {', '.join(axes)}), a row for each"
             )
         if value.is_floating_point() and not bool(value.isfinite().all()):
             raise SelhnError(f"{self._split}: {name} hold NaN or infinity: write the file again")
@@ -74,7 +74,7 @@ class SideInputs(Mapping[str, Tensor]):
 
 
 def neighbours(boxes: Float[Tensor, "I M 4"]) -> Bool[Tensor, "I M M"]:
-    """For each region: itself, and the region with the nearest centre to its right, above, to its left, below.
+    """For each region: itself, and the nearest centre to its right, above it, to its left and below it.
 
     The directions meet at the diagonals (Zhang et al., CMCAN, AAAI 2022). A box without width and height is
     padding and has no neighbours.

@@ -139,8 +139,8 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     own = split.image_of_text[chosen]
     if not len(chosen) or 2 * int(own.unique(return_counts=True)[1].max()) > len(chosen):
         raise SelhnError(
-            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to change "
-            "their images among themselves: raise noise"
+            f"noise={rate} of the {split.num_texts} texts of {split.name} are {len(chosen)}, too few to "
+            "change their images among themselves: raise noise"
         )
     images = own[torch.randperm(len(own), generator=generator)]
     while len(kept := (images == own).nonzero().flatten()):
@@ -187,7 +187,7 @@ MOST = 1e10
 def refuse_not_finite(
     split: Split, rows: Int[Tensor, " B"], regions: Float[Tensor, "B M F"], most: float = MOST
 ) -> None:
-    """Name the first image whose features are NaN, infinite or huge: it would spoil every score of its batch."""
+    """Name the first image whose features are NaN, infinite or huge: it would spoil its whole batch."""
     bad = (~(regions.flatten(1).abs() <= most).all(dim=1)).nonzero()  # NaN is not below anything
     if len(bad):
         image = int(rows[int(bad[0, 0])])

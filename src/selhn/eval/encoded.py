@@ -15,7 +15,7 @@ from selhn.base.device import device_of
 from selhn.base.errors import SelhnError
 from selhn.base.names import require_type
 from selhn.base.progress import Progress
-from selhn.data import Split, TextBlocks, image_blocks
+from selhn.data import Split, TextBlocks, Truth, image_blocks
 from selhn.data.splits import require_folds, require_split
 from selhn.eval.metrics import Metrics, recall
 from selhn.eval.protocols import folds as fold_metrics
@@ -31,26 +31,37 @@ def evaluate(
     *,
     folds: int | None = None,
     extended: bool = False,
+    truth: Truth | None = None,
     path: str | Path | None = None,
     byte_budget: int | None = None,
     quiet: bool = True,
 ) -> Metrics:
     """Recall of a model on a split, as the mean over `folds` of its images.
 
-    By default `folds` is that of the split: five for the test images of COCO (COCO 1K), else one.
+    By default `folds` is that of the split: five for the test images of COCO (COCO 1K), else one. With `truth`
+    (`selhn.data.read_truth`: CxC, ECCV Caption) all images are measured at once, by its true pairs.
 
     `path`, `byte_budget` and `quiet` are those of `score_split`.
     """
     require_width(model, split)
     folds = folds_of(split, folds)
     scores = score_split(model, split, for_ranking=True, path=path, byte_budget=byte_budget, quiet=quiet)
-    return measure_split(scores, split, folds=folds, extended=extended)
+    return measure_split(scores, split, folds=folds, extended=extended, truth=truth)
 
 
 def measure_split(
-    scores: Float[Tensor, "I T"], split: Split, *, folds: int | None = None, extended: bool = False
+    scores: Float[Tensor, "I T"],
+    split: Split,
+    *,
+    folds: int | None = None,
+    extended: bool = False,
+    truth: Truth | None = None,
 ) -> Metrics:
     """Recall of the scores of a split, as `evaluate` measures those of a model."""
+    if truth is not None:
+        both = (recall(scores, relevance=pairs, extended=extended) for pairs in (truth.of_images, truth.of_texts))
+        of_images, of_texts = both
+        return Metrics(of_images.i2t, of_texts.t2i)
     folds = folds_of(split, folds)
     if folds > 1:
         return Metrics.mean(fold_metrics(scores, split.image_of_text, folds, extended=extended))

@@ -114,8 +114,8 @@ class StoredScores:
                 sync_folder(self.folder)
         except OSError as error:
             raise OSError(
-                f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} texts "
-                "scored before are kept: free some disk space and start again, it continues from there"
+                f"{self.folder} could not be written ({error.strerror}); the {self.done * self.block:,} "
+                "texts scored before are kept: free some disk space and start again, it continues from there"
             ) from None
 
     def _read_state(self) -> None:

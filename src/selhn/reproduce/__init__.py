@@ -5,15 +5,5 @@ from selhn.reproduce.paper_figures import FIGURES, Figure
 from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import RUNS, TABLES, PaperRow, Wanted, paper_rows
 
-__all__ = [
-    "FIGURES",
-    "RUNS",
-    "TABLES",
-    "Figure",
-    "PaperRow",
-    "PaperRuns",
-    "Wanted",
-    "describe",
-    "paper_rows",
-    "reproduce",
-]
+__all__ = ["FIGURES", "RUNS", "TABLES", "Figure", "PaperRow", "PaperRuns", "Wanted", "describe"]
+__all__ += ["paper_rows", "reproduce"]

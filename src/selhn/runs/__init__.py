@@ -4,15 +4,5 @@ from selhn.runs.run_folder import LOSS_DEFAULTS, OWN, Results, RunFolder, enviro
 from selhn.runs.run_log import LogPart, read_log
 from selhn.runs.weights import load_weights, save_weights
 
-__all__ = [
-    "LOSS_DEFAULTS",
-    "OWN",
-    "LogPart",
-    "Results",
-    "RunFolder",
-    "environment",
-    "find_runs",
-    "load_weights",
-    "read_log",
-    "save_weights",
-]
+__all__ = ["LOSS_DEFAULTS", "OWN", "LogPart", "Results", "RunFolder", "environment", "find_runs"]
+__all__ += ["load_weights", "read_log", "save_weights"]

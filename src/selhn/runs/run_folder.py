@@ -43,7 +43,11 @@ from selhn.text import TOKENIZER_FILES, Tokenizer, has_tokenizer, load_tokenizer
 LOG, RESULTS = "log.jsonl", "results.json"
 OWN = "own:"
 """In `config.yaml`, before a model, loss or data set that is in no table: only Python code can make it."""
-LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"siglip": {"learn": True}, "ncr": {"warmup_epochs": 5}}
+LOSS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "siglip": {"learn": True},
+    "siglip_multi": {"learn": True},
+    "ncr": {"warmup_epochs": 5},
+}
 """Settings of a loss in a whole run, unless `config.yaml` has others; the class has its own defaults."""
 
 

@@ -41,6 +41,7 @@ def test_options(karpathy, monkeypatch):
 def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
     monkeypatch.setattr(karpathy_module, "COCO_TEST_IMAGES", 2)
     monkeypatch.setattr(karpathy_module, "COCO_FOLDS", 2)
+    assert load_data(karpathy).test.folds == 1, "as many images, but not COCO's"
     (karpathy / "dataset_flickr30k.json").rename(karpathy / "dataset_coco.json")
     assert load_data(karpathy).test.folds == 2
 

@@ -35,6 +35,8 @@ class CaptionedImage:
     imgid: str
     cocoid: str
     captions: tuple[str, ...]
+    sentids: tuple[str, ...]
+    """The ids of the captions, as far as the file has them."""
 
 
 def read_karpathy(
@@ -104,7 +106,8 @@ def _captioned_image(entry: Any, place: str, max_captions: int | None) -> Captio
     if "" in captions:
         raise SelhnError(f"{place}, sentence {captions.index('')}: has no text in 'raw': write or remove it")
     filename, imgid, cocoid = (str(entry.get(key, "")) for key in ("filename", "imgid", "cocoid"))
-    return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions)
+    sentids = tuple(str(sentence.get("sentid", "")) for sentence in sentences[:max_captions])
+    return CaptionedImage(SPLIT_NAMES[entry["split"]], filename, imgid, cocoid, captions, sentids)
 
 
 def split_images(

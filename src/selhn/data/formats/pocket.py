@@ -87,8 +87,8 @@ def read_pocket(
             codes = cast(DenseFeatures, split.features)
             if codes.store.dtype != np.int8 or codes.store.ndim != 3 or codes.width != reduced:
                 raise SelhnError(
-                    f"{codes.path} is {codes.store.dtype} {codes.store.shape}, but projection.npz unpacks int8 codes "
-                    f"of shape (images, regions, {reduced}): take both files from the same folder"
+                    f"{codes.path} is {codes.store.dtype} {codes.store.shape}, but projection.npz unpacks "
+                    f"int8 codes of shape (images, regions, {reduced}): take both files from the same folder"
                 )
             splits[name] = replace(split, features=PocketFeatures(codes, projection, form))
     return path.name, splits
@@ -100,8 +100,8 @@ def read_projection(path: Path) -> Projection:
     mean, components, scale = found = [torch.from_numpy(array) for array in read_archive(path, names)]
     if mean.ndim != 1 or scale.ndim != 1 or components.shape != (len(mean), len(scale)):
         raise SelhnError(
-            f"{path}: the shapes of {', '.join(names)}, {[tuple(array.shape) for array in found]}, do not fit: "
-            "they must be (F), (F, P) and (P)"
+            f"{path}: the shapes of {', '.join(names)}, {[tuple(array.shape) for array in found]}, do not "
+            "fit: they must be (F), (F, P) and (P)"
         )
     for name, values in zip(names, found):
         if not bool(values.isfinite().all()):

@@ -143,9 +143,9 @@ def _find_layout(files: Path, array: npt.NDArray[Any], num_captions: int, ids: l
         owner = torch.arange(num_captions) // number
         return RowLayout(torch.arange(rows), owner, f"one row per image, {number} consecutive captions each")
     raise SelhnError(
-        f"{files}_ims.npy has {rows} rows and {files}_caps.txt {num_captions} captions: neither "
-        f"one row per caption nor equally many captions per row: complete the shorter file, or write {given.name} "
-        "with the row of each caption, counted from 0"
+        f"{files}_ims.npy has {rows} rows and {files}_caps.txt {num_captions} captions: neither one row per "
+        f"caption nor equally many captions per row: complete the shorter file, or write {given.name} with "
+        "the row of each caption, counted from 0"
     )
 
 
@@ -163,9 +163,9 @@ def _layout_of_repeated_rows(files: Path, array: npt.NDArray[Any], ids: list[str
     if len(starts) == total and len(changes) < len(head) - 1:
         alike = next(row for row in range(1, len(head)) if row not in changes)
         raise SelhnError(
-            f"{files}_ims.npy, row {alike}: repeats row {alike - 1}, but not every image is repeated "
-            f"equally often, and the ids do not separate them: write {files.name}_image_of_text.txt with the row "
-            "of each caption, counted from 0"
+            f"{files}_ims.npy, row {alike}: repeats row {alike - 1}, but not every image is repeated equally "
+            f"often, and the ids do not separate them: write {files.name}_image_of_text.txt with the row of "
+            "each caption, counted from 0"
         )
     counts = np.diff(np.append(starts, total))
     sample = np.unique(np.linspace(0, len(starts) - 1, COMPARED_GROUPS).astype(int))
@@ -174,9 +174,9 @@ def _layout_of_repeated_rows(files: Path, array: npt.NDArray[Any], ids: list[str
         different = [row for row in range(1, len(group)) if not np.array_equal(group[row], group[0])]
         if different:
             raise SelhnError(
-                f"{files}_ims.npy, row {first + different[0]}: differs from row {first}, but the ids or "
-                "the first rows say that both are one image: repeat each image for each caption, or keep one row "
-                f"per image and write {files.name}_image_of_text.txt"
+                f"{files}_ims.npy, row {first + different[0]}: differs from row {first}, but the ids or the "
+                "first rows say that both are one image: repeat each image for each caption, or keep one "
+                f"row per image and write {files.name}_image_of_text.txt"
             )
     owner = torch.from_numpy(np.repeat(np.arange(len(starts)), counts))
     times = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"

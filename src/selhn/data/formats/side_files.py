@@ -1,4 +1,4 @@
-"""Files of side inputs beside the features of a split: `{split}_{name}.npy`, or what a model's authors wrote."""
+"""Side inputs beside the features of a split: `{split}_{name}.npy`, or what a model's authors wrote."""
 
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ MOST_PAIRS = 1000
 
 
 def side_files(files: Path, rows: Int[Tensor, " I"], num_rows: int, regions: int) -> dict[str, Given]:
-    """The side inputs beside `{files}_ims.npy`, to be read when they are first used; boxes are read elsewhere.
+    """The side inputs beside `{files}_ims.npy`, to be read when first used; boxes are read elsewhere.
 
     An array of images has a row per image, or the `num_rows` of the features, of which the images are `rows`.
     The first `regions` of an image are kept.

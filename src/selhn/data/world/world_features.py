@@ -3,7 +3,8 @@
 A region's feature has the form of real ones, `relu(mean * (1 + gain) + z @ components')`, with a longer tail.
 All regions share the mean; the gain along it is strong on things, weak on empty ground; z is a code of what
 the region's box shows: the looks of its things, the setting, its position, a style that all regions of the
-picture share, and noise. The constants were chosen by the statistics of Flickr8k's features alone (docs/world.md).
+picture share, and noise. The constants were chosen by the statistics of Flickr8k's features alone
+(docs/world.md).
 """
 
 import copy

@@ -18,7 +18,7 @@ from selhn.cli.search import (
     answer_tiles,
     answers,
     fill_index,
-    find_pictures,
+    find_hits,
     index_path,
 )
 from selhn.data import import_data, load_data
@@ -186,7 +186,7 @@ def test_lists_by_date(pictures, tmp_path):
     for number in range(5):
         os.utime(pictures / f"{number}.png", (1e9 + number * 86_400, 1e9 + number * 86_400))
     fill_index("Pictures", None, None)
-    listed = find_pictures(Index.load(default_index()), None, 2, "image", None, "newest")
+    listed = find_hits(Index.load(default_index()), None, 2, "image", None, "newest")
     first, second = map(str.split, answers(listed).splitlines())
     assert first == ["1", "2001-09-13", "01:46", "Pictures/4.png"]
     assert second == ["2", "2001-09-12", "01:46", "Pictures/3.png"]

@@ -75,8 +75,6 @@ def test_captions_are_said_in_training_only():
             module.p = 0.0
     match = model.train()(batch)
     assert set(match.aux) == {"captioning"}
-    images, texts = model.encode_images(batch.regions, batch.region_mask), model.encode_texts(batch.tokens)
-    torch.testing.assert_close(model.auxiliary(batch, images, texts)["captioning"], match.aux["captioning"])
     match.aux["captioning"].backward()
     assert model.reasoning.fc.weight.grad.any(), "it teaches the image encoder"
     assert model.rnn.weight_ih_l0.grad is None, "but not the text encoder"

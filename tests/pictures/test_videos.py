@@ -9,7 +9,7 @@ from picture_cases import TinyBackbone, encoded, heic, photo, video
 from pictures.test_library import small_model
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.cli.search import answers, find_pictures
+from selhn.cli.search import answers, find_hits
 from selhn.pictures import Extractor, Library, decoding, index_pictures, picture_files
 from selhn.pictures import library as library_module
 from selhn.pictures.dataset import picture_split
@@ -215,7 +215,7 @@ def test_search_finds_the_moment(pictures, index_of):
     assert len(like) == 3
     shown = answers(index.search(IMAGES[1], k=1))
     assert "clip.mp4 at 0:04" in shown
-    assert "clip.mp4#" not in answers(find_pictures(index, None, 9, "image", None, "newest"))
+    assert "clip.mp4#" not in answers(find_hits(index, None, 9, "image", None, "newest"))
     small = decode_picture(thumbnail(f"{name}#t=4", 48), "a").image
     assert distance(small, IMAGES[1].resize(small.size)) < 12
 

@@ -128,7 +128,7 @@ def search(
         answer_tiles,
         answers,
         contact_sheet,
-        find_pictures,
+        find_hits,
         index_path,
         open_asked,
         require_sheet,
@@ -139,7 +139,7 @@ def search(
         require_sheet(sheet)
     library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
     query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
-    found = find_pictures(library.index, query, k, find, where, order)  # type: ignore[arg-type]
+    found = find_hits(library.index, query, k, find, where, order)  # type: ignore[arg-type]
     far = HowFar.read(library.index.path)
     if found or as_json or far is None:
         typer.echo(answers(found, as_json))

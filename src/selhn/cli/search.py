@@ -15,7 +15,7 @@ from selhn.data import FORMATS, Split
 from selhn.models import load_model
 from selhn.models.saved import BEST_FOLDER, CONFIG_FILE
 from selhn.pictures import Library, index_pictures, open_picture
-from selhn.pictures.picture_files import SUFFIXES, Found
+from selhn.pictures.picture_files import SUFFIXES, Found, find_pictures
 from selhn.pictures.picture_folders import DEFAULT_INDEX, default_index, found_index
 from selhn.pictures.plans import make_plan
 from selhn.search import Hit, Index, Item, Query, Record, is_uri
@@ -105,7 +105,7 @@ def _pictures_of(source: str, remove_missing: bool) -> Found | None:
     if path.is_file():
         what = "one picture" if path.suffix.lower() in SUFFIXES else "a file"
         raise SelhnError(f"{source} is {what}: name the folder that it is in: selhn index {path.parent}")
-    return Library.scan(path)
+    return find_pictures(path.resolve())
 
 
 def index_path(folder: Path | None, uri: str | None) -> Path | str | None:
@@ -148,7 +148,7 @@ def _is_place(word: str) -> bool:
     return is_uri(word) or len(Path(word).parts) > 1 or is_run or Index.exists(path)
 
 
-def find_pictures(
+def find_hits(
     index: Index, query: Query | None, k: int, find: Kind, where: str | None, order: Order | None
 ) -> Sequence[Hit | Record]:
     """The answers to a query; without one, the first items in an order, newest first if only a filter is given."""

@@ -149,13 +149,6 @@ class CVSE(AbstractMatcher):
         scores = [dot_scores(*pairs[level]) for level, weight in LEVEL_WEIGHTS.items() for _ in range(weight)]
         return Match(torch.stack(scores), {"concepts": DISTANCE_WEIGHT * distance(texts.weights, images.weights)})
 
-    def auxiliary(self, batch: Batch, images: Tensor, texts: Tensor) -> dict[str, Tensor]:
-        """The distance of concepts, for those who encode a batch themselves; it is encoded again."""
-        if not self.training:
-            return {}
-        own_images, own_texts = self._levels(batch)
-        return {"concepts": DISTANCE_WEIGHT * distance(own_texts.weights, own_images.weights)}
-
     def image_levels(self, regions: Regions, mask: RegionMask | None, concepts: Concepts) -> Levels:
         instance = self.image(regions, all_real(regions, mask)).whole
         return self._level(instance, self._weights(self.image_consensus(instance, concepts)), concepts)

@@ -77,14 +77,12 @@ class AbstractMatcher(nn.Module, ABC):
         """The scores from the `logits`."""
         return logits
 
-    def auxiliary(self, batch: Batch, images: Any, texts: Any) -> dict[str, Tensor]:
-        """Extra losses, by name, of a model that trains on more than its scores."""
-        return {}
-
     def forward(self, batch: Batch) -> Match:
-        """The scores of a batch of pairs, positives on the diagonal."""
-        images, texts = encode_batch(self, batch)
-        return Match(self.score(images, texts), self.auxiliary(batch, images, texts))
+        """The scores of a batch of pairs, positives on the diagonal.
+
+        A model that trains on more than its scores has a `forward` of its own, with its further losses in `aux`.
+        """
+        return Match(self.score(*encode_batch(self, batch)))
 
     def tokenize(self, texts: list[str]) -> tuple[Tokens, TokenMask]:
         """Token ids and mask of some sentences, as `encode_texts` takes them."""
@@ -158,6 +156,11 @@ def taken_side(
             f"are not given here: {SIDE_INPUTS[missing].words}"
         )
     return {name: given[name] for name in own if name in given}
+
+
+def trains_on_more(model: AbstractMatcher) -> bool:
+    """Whether a model may have losses of its own beside the one on its scores."""
+    return type(model).forward is not AbstractMatcher.forward
 
 
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:

@@ -104,18 +104,13 @@ class VSRN(AbstractMatcher):
         )
         return Match(self.score(images, texts), aux)
 
-    def auxiliary(self, batch: Batch, images: Tensor, texts: Tensor) -> dict[str, Tensor]:
-        """The captioner's loss, if a batch was encoded elsewhere; the regions are reasoned about again."""
-        return self._captions(batch, *self._reason(batch.regions, batch.region_mask))
-
     def _images_and_captions(self, batch: Batch) -> tuple[Float[Tensor, "B d"], dict[str, Tensor]]:
         reasoned, mask = self._reason(batch.regions, batch.region_mask)
-        return self._pool(reasoned, mask), self._captions(batch, reasoned, mask)
-
-    def _captions(self, batch: Batch, reasoned: Float[Tensor, "B M d"], mask: RegionMask) -> dict[str, Tensor]:
+        images = self._pool(reasoned, mask)
         if self.captioner is None or not self.training:
-            return {}
-        return {"captioning": self.captioning * self.captioner(reasoned, mask, batch.tokens, batch.token_mask)}
+            return images, {}
+        captions = self.captioner(reasoned, mask, batch.tokens, batch.token_mask)
+        return images, {"captioning": self.captioning * captions}
 
     def _reason(self, regions: Regions, mask: RegionMask | None) -> tuple[Float[Tensor, "I M d"], RegionMask]:
         """The regions after the graph, those that were left out behind the others, as a GRU wants them."""

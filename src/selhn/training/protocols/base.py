@@ -26,6 +26,7 @@ from selhn.kernels import MAXIMA, STATISTICS, Terms
 from selhn.layers import Fragments, remembering_nothing
 from selhn.losses import AbstractLoss, Scheduled
 from selhn.models import AbstractMatcher, CrossAttention, encode_batch
+from selhn.models.matcher import trains_on_more
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
 
@@ -145,7 +146,7 @@ def require_shareable(protocol: Protocol) -> None:
         )
     if protocol.config.two_pass:
         raise SelhnError(f"two_pass=true needs whole batches in one process: {instead}, or leave two_pass=false")
-    if not all(getattr(type(model), part) is getattr(AbstractMatcher, part) for part in ("forward", "auxiliary")):
+    if trains_on_more(model):
         raise SelhnError(f"{name} trains on more than its scores, for which a batch must be whole: {instead}")
     if isinstance(model, CrossAttention) and not model.pairs_apart:
         raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead}")
@@ -163,7 +164,7 @@ def require_shareable(protocol: Protocol) -> None:
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
     """Refuse a model or a loss for which two passes are not the same step."""
-    if not (isinstance(model, CrossAttention) and model.pairs_apart):
+    if not (isinstance(model, CrossAttention) and model.pairs_apart) or trains_on_more(model):
         raise SelhnError(
             "two_pass=true scores some pairs again, apart from the others, and "
             f"{model.name or type(model).__name__} cannot: its scores are cheap, or depend on other pairs "
@@ -207,7 +208,7 @@ def match_in_two_passes(
     # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were
     # taken here.
     leads = (again - again.detach()).to(scores.dtype) * counts
-    return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores), model.auxiliary(batch, images, texts))
+    return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores))
 
 
 def pulled_pairs(

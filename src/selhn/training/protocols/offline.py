@@ -15,6 +15,7 @@ from selhn.eval.scoring import BYTES_PER_SCORE, Matching
 from selhn.layers import Fragments, unit
 from selhn.losses import AOQ, OfflineScores
 from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch, in_eval_mode
+from selhn.models.matcher import trains_on_more
 from selhn.training.protocols.base import Protocol
 
 TILE_BYTES = 2**24 * BYTES_PER_SCORE
@@ -71,7 +72,8 @@ class OfflineNegatives(Protocol):
         halves = slice(size), slice(size, 2 * size)
         pair = [paired_scores(model, other_images[half], other_texts[half]) for half in halves]
         given = OfflineScores(torch.stack(negative), torch.stack(pair))
-        return Match(model.score(images, texts), model.auxiliary(batch, images, texts)), given
+        further_losses = model(batch).aux if trains_on_more(model) else {}
+        return Match(model.score(images, texts), further_losses), given
 
     def draw(self, pairs: Pairs) -> Pairs:
         """T- and V- of every pair, and after them T2 and V2, which are pairs of their own."""

@@ -11,6 +11,7 @@ from selhn.base.errors import Damaged
 from selhn.search.filters import Filter
 from selhn.search.items import Kind
 from selhn.search.query import QueryVectors
+from selhn.search.stores.rough_products import rows_to_score
 from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.vectors import Vectors
 
@@ -51,6 +52,11 @@ def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, fil
         proposed = candidates.propose(queries.products.cpu(), k, mask)
         if proposed is not None:
             done, best = candidates.parts, _rescored(queries, snapshot, kind, proposed, k)
+    if not done and queries.products is not None and len(queries) == 1:
+        every = [segment.vectors[kind] for segment in snapshot.segments]
+        proposed = rows_to_score(queries.products, every, masks, k)
+        if proposed is not None:
+            return _rescored(queries, snapshot, kind, proposed, k)
     numbers = range(done, len(snapshot.segments))
     places = ((first_rows[n], snapshot.segments[n].vectors[kind], masks[n]) for n in numbers)
     return best.joined(nearest(lambda block: queries.score(block, kind), places, k, len(queries)), k)

@@ -1,7 +1,9 @@
 """Vectors as an index keeps them: float32, float16, or int8 with one scale per row."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -33,6 +35,15 @@ class Vectors:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def longest(self) -> float:
+        """Length of the longest vector; infinite if a number is not finite. All are read once."""
+        room, longest = self.room(), 0.0
+        for block in self.blocks():
+            length = float(self.take(block, room).norm(dim=1).max())
+            longest = max(longest, length if math.isfinite(length) else math.inf)
+        return longest
 
     def __getitem__(self, which: slice | Int[Tensor, " m"]) -> "Vectors":
         return Vectors(self.rows[which], None if self.scale is None else self.scale[which])

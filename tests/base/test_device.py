@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from selhn.base.device import choose_device, device_of
+from selhn.base.device import choose_device, device_of, one_thread
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -19,3 +19,14 @@ def test_devices_that_are_not_there(name):
 
 def test_the_device_of_a_model():
     assert device_of(torch.nn.Linear(2, 3, device="meta")) == torch.device("meta")
+
+
+def test_one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

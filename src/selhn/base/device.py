@@ -1,4 +1,7 @@
-"""The device that a person names."""
+"""The device that a person names, and how much of it is used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -25,3 +28,14 @@ def choose_device(name: str) -> torch.device:
 def device_of(model: nn.Module) -> torch.device:
     """The device of a model's first parameter."""
     return next(model.parameters()).device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small computations in one thread of the CPU: waking others takes longer, above all if cores are busy."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(number)

@@ -106,7 +106,7 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
     It is made without memory, and abandoned as soon as it has more parts than the weights have.
     """
     try:
-        with torch.device("meta"), _NothingDrawn(), _no_larger_than(weights):
+        with torch.device("meta"), NothingDrawn(), _no_larger_than(weights):
             wanted = build().state_dict()
     except _UNBUILDABLE as error:
         reason = str(error)[:200]
@@ -114,11 +114,11 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
     check_fits(wanted, weights, where)
 
 
-class _NothingDrawn(TorchFunctionMode):
-    """Draws no normal numbers: without memory they are nothing, and torch takes a second to load."""
+class NothingDrawn(TorchFunctionMode):
+    """Weights are not drawn, since they are read afterwards; drawing takes longer than reading."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (Tensor.normal_, nn.init.normal_):
+        if func in (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_):
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 

@@ -124,6 +124,7 @@ def search(
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
 ) -> None:
     """Find pictures by a sentence, by a picture, or by both; or list them by date."""
+    from selhn.base.device import one_thread
     from selhn.cli.search import (
         answer_tiles,
         answers,
@@ -137,9 +138,10 @@ def search(
 
     if sheet is not None:
         require_sheet(sheet)
-    library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
-    query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
-    found = find_hits(library.index, query, k, find, where, order)  # type: ignore[arg-type]
+    with one_thread():  # one question is little work
+        library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
+        query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
+        found = find_hits(library.index, query, k, find, where, order)  # type: ignore[arg-type]
     far = HowFar.read(library.index.path)
     if found or as_json or far is None:
         typer.echo(answers(found, as_json))

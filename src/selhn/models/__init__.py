@@ -11,7 +11,7 @@ import torch
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
 from selhn.base.names import NAMED_LIBRARIES, NAMED_MODELS, did_you_mean, named_object, require_settings
-from selhn.base.tensor_files import read_tensors, require_fit
+from selhn.base.tensor_files import NothingDrawn, read_tensors, require_fit
 from selhn.models import (
     bfan,
     camp,
@@ -197,7 +197,7 @@ def load_model(path: Path | str) -> AbstractMatcher:
         settings["tokenizer"] = load_tokenizer(folder)
     weights = read_tensors(folder / WEIGHTS_FILE)
     require_fit(lambda: create_model(config["name"], **settings), weights, str(folder))
-    with torch.random.fork_rng(devices=[]):  # the random weights are replaced; the caller's generator stays
+    with torch.random.fork_rng(devices=[]), NothingDrawn():  # what else is drawn leaves the caller's generator alone
         model = create_model(config["name"], **settings)
     model.load_state_dict(weights)
     return model.eval()

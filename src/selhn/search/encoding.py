@@ -24,6 +24,7 @@ LONGEST_QUERY = 10_000
 """Characters: three pages of text; longer queries are refused, so that memory stays bounded."""
 FEWEST, SHARE = 1000, 0.02
 """So many words of a tokenizer, or such a share of all, make a script one that it knows."""
+_LATIN = frozenset({"LATIN"})
 _KNOWN_SCRIPTS: "WeakKeyDictionary[Tokenizer, frozenset[str]]" = WeakKeyDictionary()
 
 
@@ -117,6 +118,8 @@ def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tens
 
 def scripts_of(text: str) -> frozenset[str]:
     """The scripts of the letters in a text, by the names Unicode gives them: LATIN, CYRILLIC, CJK."""
+    if text.isascii():
+        return _LATIN if any(map(str.isalpha, text)) else frozenset()
     letters = {letter for letter in unicodedata.normalize("NFKC", text) if letter.isalpha()}
     return frozenset(unicodedata.name(letter, "UNKNOWN").split()[0] for letter in letters)
 

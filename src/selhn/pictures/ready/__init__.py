@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.tensor_files import check_fits, read_tensors
+from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors
 from selhn.data import Projection
 from selhn.layers.bert import MINILM
 from selhn.models import VSE, create_model
@@ -31,7 +31,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
         bert: "minilm", from its Python package, or the folder of the same MiniLM.
     """
     config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    with torch.random.fork_rng(devices=[]):  # the weights drawn here are thrown away
+    with torch.random.fork_rng(devices=[]), NothingDrawn():
         model = create_model(config["name"], bert=bert, freeze_bert=True, **config["settings"])
     assert isinstance(model, VSE)
     state = model.state_dict()

@@ -41,14 +41,14 @@ def median_ms(*computed: Callable[[], object], repeats: int = 10) -> list[float]
     return [statistics.median(own[1:]) for own in times]
 
 
-def clustered(size: int, seed: int = 0) -> torch.Tensor:
+def clustered(size: int, seed: int = 0, width: int = WIDTH) -> torch.Tensor:
     """Unit vectors around a centre for every hundred."""
     generator = torch.Generator().manual_seed(seed)
-    centres = normalize(torch.randn(max(1, size // 100), WIDTH, generator=generator), dim=1)
-    vectors = torch.empty(size, WIDTH)
+    centres = normalize(torch.randn(max(1, size // 100), width, generator=generator), dim=1)
+    vectors = torch.empty(size, width)
     for block in torch.arange(size).split(10_000):
         chosen = torch.randint(len(centres), (len(block),), generator=generator)
-        noise = torch.randn(len(block), WIDTH, generator=generator) / WIDTH**0.5
+        noise = torch.randn(len(block), width, generator=generator) / width**0.5
         vectors[block] = normalize(centres[chosen] + 0.7 * noise, dim=1)
     return vectors
 

@@ -2,7 +2,7 @@
 
     python benchmarks/stores.py                                  10,000 x 512, what can be started here
     unshare --net sh -c 'ip link set lo up && exec taskset -c 0 python benchmarks/stores.py --sizes 10000 100000'
-    ... --sizes 1000000 --stores Milvus --kinds exact --timeout 600 --out stores-cpu-million
+    ... --sizes 1000000 --width 128 --stores Milvus --timeout 600 --out stores-cpu-million
 
 Servers are started and ended as tests do (`tests/servers.py`); that of Milvus only where there is nothing but
 loopback. The vectors are those of `search.py`. Plain torch is `(images @ query).topk(10)` in memory, measured in turn
@@ -21,7 +21,6 @@ import pytest
 import search
 import torch
 from report import environment, save, table
-from torch.nn.functional import normalize
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from servers import Milvus, Postgres, servers_of
@@ -31,7 +30,7 @@ from selhn.search import Index, Item, Query
 from selhn.search.stores import milvus_rows
 from selhn.text import Vocabulary
 
-WIDTH, K, BATCH, REPEATS = 512, 10, 64, 5
+K, BATCH, REPEATS = 10, 64, 5
 MOST_OF_LITE = 10_000
 POSTGRES = ("shared_buffers=1GB", "max_parallel_workers_per_gather=0", "max_parallel_maintenance_workers=0")
 HEAD = [
@@ -110,6 +109,7 @@ def main() -> None:
     """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000])
+    parser.add_argument("--width", type=int, default=512, help="numbers of a vector")
     parser.add_argument("--stores", nargs="+", default=["folder", "Milvus Lite", "PostgreSQL", "Milvus"])
     parser.add_argument("--out", default="stores-cpu", help="name of the file below results/, after the date")
     parser.add_argument(
@@ -120,10 +120,10 @@ def main() -> None:
     milvus_rows.TIMEOUT = args.timeout
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=WIDTH).eval()
-    text, path = f"# The same index at several places: ten best of many, d = {WIDTH}\n\n{environment()}\n", None
+    model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=args.width).eval()
+    text, path = f"# The same index at several places: ten best of many, d = {args.width}\n\n{environment()}\n", None
     for size in args.sizes:
-        rows, told, vectors = [], "", normalize(search.clustered(size)[:, :WIDTH], dim=1)
+        rows, told, vectors = [], "", search.clustered(size, width=args.width)
         for store in args.stores:
             if store == "Milvus Lite" and size > MOST_OF_LITE:
                 continue

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from selhn.base.errors import SelhnError
 from selhn.base.ranks import joined
 from selhn.data import load_data
-from selhn.losses import AOQ, NCR, InfoNCE, MetaSPN, TripletHN, TripletSelHN, across_ranks
+from selhn.losses import AOQ, NCR, InfoNCE, MetaSPN, TripletHN, TripletSelHN, TripletSHN, across_ranks
 from selhn.losses.base import Scheduled, TakesGiven, learnt_by
 from selhn.models import create_model
 from selhn.text import Vocabulary
@@ -114,6 +114,8 @@ RUNS = {
     "chunk": ("vse_fc", InfoNCE(learn=True), {"chunk": 9}),
     "scan": ("scan_t2i_avg", TripletHN(), {}),
     "sgr": ("sgr", TripletHN(), {}),
+    "saf": ("saf", TripletSelHN(), {}),
+    "two_pass": ("scan_t2i_avg", TripletSHN(), {"two_pass": True}),
     "distil": ("vse_fc", TripletHN(), {"distil": 0.3, "ema": 0.9, "schedule": "cosine", "lr_warmup": 0.5}),
     "outside": ("vsepp_order", softmax, {}),
 }
@@ -122,8 +124,7 @@ REFUSED = {
     "ncr": ("vse_fc", NCR(), {"networks": 2}),
     "aoq": ("vse_fc", AOQ(), {}),
     "meta": ("vse_fc", MetaSPN(), {}),
-    "two_pass": ("scan_t2i_avg", TripletHN(), {"two_pass": True}),
-    "saf": ("saf", TripletHN(), {}),
+    "naaf": ("naaf", TripletHN(), {}),
     "vsrn": ("vsrn", TripletHN(), {}),
 }
 

@@ -156,8 +156,11 @@ def test_what_else_is_refused():
         require_two_pass(make_model("sgr"), lambda scores: scores.sum())
 
 
-def test_warming_up_takes_one_pass(monkeypatch):
-    model, batch, loss = make_model("scan_t2i_avg").train(), make_batch(6), TripletWarmUp(warmup_epochs=1)
+def test_warming_up_takes_one_pass(monkeypatch, tiny_model, tiny_data):
+    model, loss = tiny_model("scan_t2i_avg").train(), TripletWarmUp(warmup_epochs=1)
+    config = TrainConfig(batch_size=6, device="cpu", two_pass=True)
+    batches = make_batches(model, tiny_data, config, torch.device("cpu"))
+    protocol, step = Protocol(model, loss, tiny_data, batches, config), next(batches.steps(0))
     require_two_pass(model, loss)
     asked = []
     logits = type(model).logits
@@ -168,10 +171,10 @@ def test_warming_up_takes_one_pass(monkeypatch):
         return logits(self, images, texts, aligned)
 
     monkeypatch.setattr(type(model), "logits", counted)
-    match_in_two_passes(model, batch, loss, None)
-    assert not asked
-    loss.set_epoch(1)
-    match_in_two_passes(model, batch, loss, None)
+    for epoch in (0, 1):
+        assert not asked
+        loss.set_epoch(epoch)
+        protocol.match(step.pairs, batches.assemble_seeded(step.pairs, step.num_tokens))
     assert asked == [6 + 2 * 6]
 
 

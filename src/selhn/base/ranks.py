@@ -85,9 +85,13 @@ class Ranks:
         _exchange(lambda: dist.all_reduce(total, group=self.group))
         return total
 
-    def any(self, own: bool | int, device: torch.device) -> int:
-        """The largest number that a rank has: whether any of them has been interrupted, say."""
-        return int(self.all(torch.tensor(int(own), device=device)).max())
+    def most(self, own: int, device: torch.device) -> int:
+        """The largest number that a rank has."""
+        return int(self.all(torch.tensor(own, device=device)).max())
+
+    def least(self, own: int, device: torch.device) -> int:
+        """The smallest number that a rank has."""
+        return -self.most(-own, device)
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of rank 0."""

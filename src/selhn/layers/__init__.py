@@ -1,6 +1,6 @@
 """Blocks that know no model: attention, pooling, recurrent encoders, the bottleneck MLP, BERT."""
 
-from selhn.layers.batch_norm import masked_batch_norm, remembering_nothing, synced
+from selhn.layers.batch_norm import masked_batch_norm, over_ranks, ranks_of, remembering_nothing, synced
 from selhn.layers.bert import Bert, bert_tokenizer, bert_weights
 from selhn.layers.block_cosines import block_cosines
 from selhn.layers.captioner import Captioner
@@ -26,6 +26,15 @@ from selhn.layers.mlp import MLP, MLPOrder
 __all__ = ["GPO", "MLP", "Bert", "BiGRU", "Captioner", "Focus", "Fragments", "MLPOrder", "WordGRU"]
 __all__ += ["attended_cosines", "attended_squares", "attention_weights", "bert_tokenizer", "bert_weights"]
 __all__ += ["block_cosines", "chunks", "fragment_mean", "is_ragged", "joined", "last_states", "log_mask"]
-__all__ += ["look_up", "masked_batch_norm", "mean_of", "products", "projected_differences"]
-__all__ += ["remembering_nothing", "score_in_blocks", "softmax_attention", "synced", "turned", "unit"]
+__all__ += ["look_up", "masked_batch_norm", "mean_of", "over_ranks", "products"]
+__all__ += [
+    "projected_differences",
+    "ranks_of",
+    "remembering_nothing",
+    "score_in_blocks",
+    "softmax_attention",
+    "synced",
+    "turned",
+    "unit",
+]
 __all__ += ["unit_attention", "weighted_cosines", "word_embedding"]

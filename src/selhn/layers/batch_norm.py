@@ -34,6 +34,17 @@ def synced(model: nn.Module) -> Iterator[None]:
             norm.__class__ = nn.BatchNorm1d
 
 
+def ranks_of(norm: nn.BatchNorm1d) -> Ranks | None:
+    """The processes whose batches a norm takes its statistics from; None if it is not `synced`."""
+    return Ranks.of() if isinstance(norm, SyncedBatchNorm) else None
+
+
+def over_ranks(norm: nn.BatchNorm1d, own: Tensor) -> Tensor:
+    """Of a norm that is `synced` the sum over all processes, with its gradient."""
+    ranks = ranks_of(norm)
+    return own if ranks is None else total(own, ranks)
+
+
 @contextmanager
 def remembering_nothing(model: nn.Module) -> Iterator[None]:
     """Batch norms keep their running statistics for a while: a batch that is encoded again counts once."""
@@ -65,14 +76,9 @@ def weighted_batch_norm(
     """Batch norm in training, with the statistics of rows of weight 1; those of weight 0 do not count."""
     rows = features.to(torch.promote_types(features.dtype, torch.float32))
     weight, axes = weight.to(rows.dtype), tuple(range(rows.ndim - 1))
-    ranks = Ranks.of() if isinstance(norm, SyncedBatchNorm) else None
-
-    def added(values: Tensor) -> Tensor:
-        return values if ranks is None else total(values, ranks)
-
-    count = added(weight.sum()).clamp(min=1)
-    mean = added((rows * weight).sum(axes)) / count
-    variance = added(((rows - mean).square() * weight).sum(axes)) / count
+    count = over_ranks(norm, weight.sum()).clamp(min=1)
+    mean = over_ranks(norm, (rows * weight).sum(axes)) / count
+    variance = over_ranks(norm, ((rows - mean).square() * weight).sum(axes)) / count
     with torch.no_grad():
         momentum = norm.momentum if norm.momentum is not None else 0.1
         unbiased = variance * count / (count - 1).clamp(min=1)

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad
 from torch.utils.checkpoint import checkpoint
 
+from selhn.base.ranks import Ranks
+
 RAGGED_DEVICES: tuple[str, ...] = ("cpu",)
 CPU_BYTE_BUDGET = 2**30
 # Texts that a CPU scores at a time: so many of a sorted batch have nearly one length, and vectors are full.
@@ -134,6 +136,7 @@ def score_in_blocks(
     texts: Fragments,
     bytes_per_pair: int,
     all_images: bool = False,
+    ranks: Ranks | None = None,
 ) -> ScoresT:
     """`score(images, texts)`, for as many images and texts at a time as fit `images.byte_budget`.
 
@@ -141,10 +144,12 @@ def score_in_blocks(
     block is not enough and gradients are wanted, the backward pass computes each block again instead of
     storing what is inside. The blocks depend on shapes alone, except on a CPU: there texts of similar length
     are scored together, without the padding that all of them have. `all_images` splits the texts only, for
-    batch statistics that run over the images.
+    batch statistics that run over the images; if these are spread over `ranks`, all make the same blocks.
     """
     budget = images.byte_budget or default_byte_budget(images.vectors.device)
     sizes = plan_blocks(len(images), len(texts), max(1, budget // bytes_per_pair), all_images)
+    if ranks is not None:
+        sizes = sizes[0], ranks.least(sizes[1], images.vectors.device)
     fits = sizes == (len(images), len(texts))
     by_length = is_ragged(images.vectors) and len(texts) > CPU_TEXTS
     if fits and not by_length:

@@ -119,7 +119,7 @@ class CrossAttention(AbstractMatcher):
     Args:
         head: `head(images, texts, aligned)` gives (I, T) logits, or with `aligned` those of image p with text p,
             (P,), in float32 or wider; `head.attention(images, texts)` the tensors of an `Attention` of one
-            pair, by name; `head.pairs_apart` is that of the matcher, and so is `head.reference`.
+            pair, by name; `pairs_apart`, `images_apart` and `reference` of the head are those of the matcher.
         sigmoid: whether a score is the sigmoid of the head's number.
     """
 
@@ -159,6 +159,11 @@ class CrossAttention(AbstractMatcher):
     def pairs_apart(self) -> bool:
         """Whether a pair scores the same without the others, in training too: no statistics over pairs."""
         return bool(getattr(self.head, "pairs_apart", False))
+
+    @property
+    def images_apart(self) -> bool:
+        """Whether several processes may each score some images of a batch with all texts, in training too."""
+        return self.pairs_apart or bool(getattr(self.head, "images_apart", False))
 
     def reference(self, images: Unpadded, texts: Unpadded, side: Side | None = None) -> Scores:
         """What `score` gives, as the paper writes it, pair by pair: to be read, and to test the fast form."""

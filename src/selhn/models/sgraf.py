@@ -25,7 +25,9 @@ from selhn.layers import (
     attention_weights,
     is_ragged,
     joined,
+    over_ranks,
     projected_differences,
+    ranks_of,
     score_in_blocks,
     unit,
     unit_attention,
@@ -118,9 +120,10 @@ class AttentionFiltration(nn.Module):
         mean, variance = self.norm.get_buffer("running_mean"), self.norm.get_buffer("running_var")
         if self.training:
             # Official: texts are gone through one by one, so that each has statistics of its own.
-            present, count = mask.to(weights.dtype), len(nodes) * mask.sum(1)
-            mean = (weights * present).sum((0, 2)) / count
-            variance = ((weights - mean[:, None]).square() * present).sum((0, 2)) / count
+            present = mask.to(weights.dtype)
+            count = over_ranks(self.norm, (len(nodes) * mask.sum(1)).to(weights.dtype))
+            mean = over_ranks(self.norm, (weights * present).sum((0, 2))) / count
+            variance = over_ranks(self.norm, ((weights - mean[:, None]).square() * present).sum((0, 2))) / count
             statistics = torch.stack([mean, variance * count / (count - 1).clamp(min=1)]).detach()
         scale = (variance[:, None] + self.norm.eps).rsqrt() * self.norm.weight
         weights = (weights - mean[:, None]) * scale + self.norm.bias
@@ -147,6 +150,8 @@ class AttentionFiltration(nn.Module):
 class SimilarityHead(nn.Module):
     """The logits of SGR or SAF, from fragments with a pooled vector each."""
 
+    images_apart = True
+
     def __init__(self, dim: int, sim_dim: int, smooth: float, reasoning: GraphReasoning | AttentionFiltration):
         super().__init__()
         self.smooth = smooth
@@ -157,7 +162,7 @@ class SimilarityHead(nn.Module):
 
     @property
     def pairs_apart(self) -> bool:
-        """Not with batch statistics over the images of a text."""
+        """Not with batch statistics over the images of a text; several processes add theirs up."""
         return isinstance(self.reasoning, GraphReasoning)
 
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
@@ -174,9 +179,11 @@ class SimilarityHead(nn.Module):
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         cost = 4 * (num_words + 1) * (6 * num_regions + wide)
-        logits, statistics = score_in_blocks(self._logits, images, texts, cost, all_images=self.training)
-        if isinstance(self.reasoning, AttentionFiltration) and len(statistics):
-            self.reasoning.remember(statistics, texts.mask)
+        filtration = self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
+        ranks = None if filtration is None else ranks_of(filtration.norm)
+        logits, statistics = score_in_blocks(self._logits, images, texts, cost, self.training, ranks)
+        if filtration is not None:
+            filtration.remember(statistics, texts.mask)
         return logits
 
     def attention(self, images: Fragments, texts: Fragments) -> dict[str, Float[Tensor, "..."]]:

@@ -34,6 +34,7 @@ from selhn.training.config import RunConfig, TrainConfig, describe_objects, with
 from selhn.training.log import Meter
 from selhn.training.optim import make_optimizer, rate_factor, set_learning_rate
 from selhn.training.protocols import Protocol, protocol_of
+from selhn.training.protocols.base import require_shareable, require_shareable_model, require_two_pass
 from selhn.training.step import make_batches, make_stepper, on_device
 from selhn.training.trackers import Trackers, known_trackers, tracked
 
@@ -136,7 +137,7 @@ def train_in(
 
             def pause(save: bool) -> None:
                 """Between two steps: save if it is time to, and if a signal has come, save and stop."""
-                number = interrupted() if ranks is None else ranks.any(interrupted(), device)
+                number = interrupted() if ranks is None else ranks.most(interrupted(), device)
                 if first and (number or save):
                     parts.save(replace(position, log_position=meter.flush()))
                 if number:
@@ -184,6 +185,11 @@ def _set_up(
     """All that a run consists of, on its device; nothing is written."""
     if isinstance(loss, AbstractLoss) and loss.reduction == "none":
         raise SelhnError("training needs one number per batch: give the loss reduction='mean' or 'sum'")
+    kind, number = protocol_of(type(loss), config.distil), 1 if ranks is None else ranks.number
+    require_shareable(kind, loss, config, number)
+    require_shareable_model(model, config, number)
+    if config.two_pass:
+        require_two_pass(model, loss)
     torch.manual_seed(config.seed)
     model = model.to(device)
     data = with_noise(data, config.noise, config.seed)
@@ -194,7 +200,7 @@ def _set_up(
         ranks.copy_from_first([*model.state_dict().values(), *learnt_by(loss)])
     optimizer = make_optimizer(model, config, device, learnt_by(loss))
     average = WeightAverage(model, config.ema) if config.ema else None
-    protocol = protocol_of(type(loss), config.distil)(model, loss, data, batches, config, average, ranks)
+    protocol = kind(model, loss, data, batches, config, average, ranks)
     alarm = make_alarm(loss, len(batches))
     return Checkpoints(folder, _identity(model, loss, data, config), protocol, optimizer, alarm)
 
@@ -253,7 +259,7 @@ def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.d
     """Rank 0 first, which may repair what it finds damaged."""
     if ranks is None or ranks.own == 0:
         loaded = checkpoints.load()
-    if ranks is not None and ranks.any(0, device) == 0 and ranks.own:
+    if ranks is not None and ranks.most(0, device) == 0 and ranks.own:
         loaded = checkpoints.load()
     return loaded
 

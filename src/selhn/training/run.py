@@ -12,6 +12,7 @@ import torch
 
 from selhn.base.device import choose_device
 from selhn.base.errors import Damaged, NotFound, SelhnError
+from selhn.base.ranks import launched
 from selhn.data import Data, load_data
 from selhn.data.concepts import graph_of
 from selhn.eval import Metrics, ensemble, folds_of, in_folds, measure_split, require_width, score_split
@@ -23,6 +24,7 @@ from selhn.text import Tokenizer, Vocabulary
 from selhn.training.config import RunConfig, override
 from selhn.training.loop import Run, train_in
 from selhn.training.protocols import protocol_of
+from selhn.training.protocols.base import require_shareable
 from selhn.training.recipes import find_data
 
 
@@ -38,8 +40,9 @@ def run_config(
     """Make the data, the model and the loss, and train."""
     folder = RunFolder(out)
     folder.check(resume)
-    data = load_data(find_data(config.data), **config.data_settings)
     loss = make_loss(config)
+    require_shareable(protocol_of(type(loss), config.train.distil), loss, config.train, launched())
+    data = load_data(find_data(config.data), **config.data_settings)
     model = make_model(config, data, folder.tokenizer() if resume else None)
     return train_in(folder, model, data, loss, config, resume=resume, quiet=quiet, label=label, track=track)
 

@@ -21,7 +21,6 @@ from selhn.training.capture import Stepper
 from selhn.training.config import TrainConfig
 from selhn.training.optim import clipped_step
 from selhn.training.protocols import Protocol
-from selhn.training.protocols.base import require_shareable, require_two_pass
 
 
 def uses_bfloat16(config: TrainConfig, device: str) -> bool:
@@ -91,15 +90,9 @@ def make_batches(
 
 def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Stepper:
     """All steps of a run; recorded if the settings and the device allow it."""
-    model, batches, loss, config = protocol.model, protocol.batches, protocol.loss, protocol.config
+    batches, loss, config = protocol.batches, protocol.loss, protocol.config
     if config.capture == "always" and batches.device.type != "cuda":
         raise SelhnError("capture=always records steps as CUDA graphs and needs a GPU: leave capture=auto")
-    if protocol.ranks is not None or config.chunk:
-        require_shareable(protocol)
-        if config.capture == "always":
-            raise SelhnError("capture=always records steps of one process and without chunk: leave capture=auto")
-    if config.two_pass:
-        require_two_pass(model, loss)
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"

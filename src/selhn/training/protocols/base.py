@@ -70,8 +70,8 @@ class Protocol:
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, Any]:
         """The scores of a batch, whose rows of the training set are `pairs`, and what the loss is `given`."""
-        if self.config.two_pass:
-            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch)), None
+        if self.config.two_pass and self.loss.mines:
+            return match_in_two_passes(self.model, batch, self.loss, self.image_ids(batch), self.shares), None
         return self.scored(self.model, batch), None
 
     def scored(self, model: AbstractMatcher, batch: Batch) -> Match:
@@ -135,31 +135,42 @@ def each_tensor(encoded: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return encoded.each(change) if isinstance(encoded, Fragments) else change(encoded)
 
 
-def require_shareable(protocol: Protocol) -> None:
-    """Refuse what is not the same if the parts of a batch are encoded apart, by processes or as chunks."""
-    model, name = protocol.model, protocol.model.name or type(protocol.model).__name__
-    instead = "start it without torchrun" if protocol.ranks is not None else "leave chunk=0"
-    if not protocol.in_parts:
+def require_shareable(kind: type[Protocol], loss: object, config: TrainConfig, ranks: int) -> None:
+    """Refuse a loss and settings that are not the same if the parts of a batch are encoded apart."""
+    if ranks == 1 and not config.chunk:
+        return
+    if not kind.in_parts:
         raise SelhnError(
-            f"{type(protocol.loss).__name__} is trained by {type(protocol).__name__}, which needs whole "
-            f"batches in one process: {instead}, or use another loss"
+            f"{type(loss).__name__} is trained by {kind.__name__}, which needs whole batches in one process: "
+            f"{_instead(ranks)}, or use another loss"
         )
-    if protocol.config.two_pass:
-        raise SelhnError(f"two_pass=true needs whole batches in one process: {instead}, or leave two_pass=false")
+    if config.capture == "always":
+        raise SelhnError("capture=always records steps of one process and without chunk: leave capture=auto")
+
+
+def require_shareable_model(model: AbstractMatcher, config: TrainConfig, ranks: int) -> None:
+    """Refuse a model that is not the same if the parts of a batch are encoded apart, by processes or as chunks."""
+    if ranks == 1 and not config.chunk:
+        return
+    name = model.name or type(model).__name__
     if trains_on_more(model):
-        raise SelhnError(f"{name} trains on more than its scores, for which a batch must be whole: {instead}")
-    if isinstance(model, CrossAttention) and not model.pairs_apart:
-        raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {instead}")
-    if protocol.config.chunk and not model.is_embedding:
+        raise SelhnError(f"{name} trains on more than its scores, for which a batch must be whole: {_instead(ranks)}")
+    if isinstance(model, CrossAttention) and not model.images_apart:
+        raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {_instead(ranks)}")
+    if config.chunk and not model.is_embedding:
         raise SelhnError(
-            f"chunk={protocol.config.chunk} saves the memory of encoders, and {name} needs most of it to "
+            f"chunk={config.chunk} saves the memory of encoders, and {name} needs most of it to "
             "compare regions with words: leave chunk=0, or use an embedding model such as rvse"
         )
-    if protocol.config.chunk and any(isinstance(part, nn.BatchNorm1d) for part in model.modules()):
+    if config.chunk and any(isinstance(part, nn.BatchNorm1d) for part in model.modules()):
         warn(
-            f"{name} has batch norms: with chunk={protocol.config.chunk} each takes its statistics from a "
+            f"{name} has batch norms: with chunk={config.chunk} each takes its statistics from a "
             "chunk, and not from the whole batch"
         )
+
+
+def _instead(ranks: int) -> str:
+    return "start it without torchrun" if ranks > 1 else "leave chunk=0"
 
 
 def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> None:
@@ -186,19 +197,31 @@ def require_two_pass(model: AbstractMatcher, loss: Callable[..., Tensor]) -> Non
 
 
 def match_in_two_passes(
-    model: AbstractMatcher, batch: Batch, loss: Callable[..., Tensor], image_ids: Int[Tensor, " B"] | None
+    model: AbstractMatcher,
+    batch: Batch,
+    loss: AbstractLoss,
+    image_ids: Int[Tensor, " B"] | None,
+    shares: Shares | None = None,
 ) -> Match:
-    """What `model(batch)` gives, as far as this loss can tell: all scores, and the gradients it needs."""
-    if not isinstance(loss, AbstractLoss) or not loss.mines:
-        return model(batch)
+    """What `model(batch)` gives, as far as this loss can tell: all scores, and the gradients it needs.
+
+    Of several processes each scores its own images with all texts, in both passes.
+    """
     images, texts = encode_batch(model, batch)
+    if shares is not None:
+        texts = each_tensor(texts, partial(shares.gathered, same=False))
     with torch.no_grad():
         scores = model.score(images, texts)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        pairs = pulled_pairs(scores, image_ids, loss.needs)
-        image, text = pairs // len(scores), pairs % len(scores)
+        whole = scores if shares is None else shares.gather(scores)
+        pairs = pulled_pairs(whole, image_ids, loss.needs)
         # A pair that is there twice, such as two that are each other's hardest negatives, must count once.
         counts = pairs.diff(prepend=pairs.new_full((1,), -1)) != 0
+        if shares is not None:  # those of the own images, which are together
+            pairs = pairs - shares.rows.start * len(whole)
+            own = (pairs >= 0) & (pairs < scores.numel())
+            pairs, counts = pairs[own], counts[own]
+        image, text = pairs // len(whole), pairs % len(whole)
     # Weights that autocast has rounded above would else be taken below, where they need a gradient.
     torch.clear_autocast_cache()
     if isinstance(images, Fragments):
@@ -208,7 +231,10 @@ def match_in_two_passes(
     # The value stays that of the first pass to the last bit, so that the loss takes the same maxima as were
     # taken here.
     leads = (again - again.detach()).to(scores.dtype) * counts
-    return Match(scores.flatten().index_add(0, pairs, leads).view_as(scores))
+    scores = scores.flatten().index_add(0, pairs, leads).view_as(scores)
+    if shares is not None:
+        scores = shares.gathered(scores, same=True)
+    return Match(scores)
 
 
 def pulled_pairs(

@@ -42,3 +42,18 @@ def test_only_a_global_batch_without_negatives_is_warned_of(monkeypatch):
         across_ranks(TripletSelHN())(one, one, [3])
     with pytest.raises(SelhnError, match="image_ids"):
         across_ranks(TripletSelHN())(one, one, [3, 4])
+
+
+class Unlike(Mirrored):
+    """Two ranks, of which the other has said the opposite."""
+
+    def all(self, own):
+        return torch.stack([own, torch.tensor([own[0], 1 - own[1]])])
+
+
+@pytest.mark.parametrize("ids", [None, [3]])
+def test_ids_on_some_ranks_only_are_refused_and_no_rank_waits(monkeypatch, ids):
+    monkeypatch.setattr(Ranks, "of", lambda group: Unlike(0, 2))
+    one = normalize(torch.randn(1, 4), dim=1)
+    with pytest.raises(SelhnError, match="give image_ids on all ranks, or on none"):
+        across_ranks(TripletSelHN())(one, one, ids)

@@ -67,10 +67,6 @@ class Ranks:
             raise SelhnError(f"a batch of {total} pairs is too small for {self.number} processes: start fewer")
         return Shares(self, [(total + self.number - 1 - rank) // self.number for rank in range(self.number)])
 
-    def told_shares(self, own: int, device: torch.device) -> "Shares":
-        """A batch of which each rank says how many pairs it has."""
-        return Shares(self, self.all(torch.tensor(own, device=device)).tolist())
-
     def all(self, own: Shaped[Tensor, "*n"]) -> Shaped[Tensor, "R *n"]:
         """What each rank has, of one shape."""
         is_mask = own.dtype == torch.bool

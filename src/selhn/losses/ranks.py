@@ -1,11 +1,12 @@
 """Any loss over the batches of all processes: negatives of the global batch, exact gradients."""
 
+import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from selhn.base.errors import SelhnError
-from selhn.base.ranks import Ranks
+from selhn.base.ranks import Ranks, Shares
 from selhn.base.types import Products
 from selhn.losses.base import AbstractLoss, TakesGiven
 from selhn.losses.checks import ImageIds, as_image_ids
@@ -24,14 +25,17 @@ class AcrossRanks(nn.Module):
         """The loss of the global batch, the same number on every rank.
 
         `image_ids` must mean the same on all ranks: captions of one image that are on two ranks are not
-        negatives of each other either. All ranks give them, or none does.
+        negatives of each other either. All ranks give them, or none.
         """
         ranks = Ranks.of(self.group)
         if ranks is None:
             return self.loss.from_embeddings(image_emb, text_emb, image_ids)
-        shares = ranks.told_shares(len(image_emb), image_emb.device)
-        own = as_image_ids(image_ids, len(image_emb))
-        ids = None if own is None else shares.gather(own.to(image_emb.device))
+        own, device = as_image_ids(image_ids, len(image_emb)), image_emb.device
+        sizes, has_ids = ranks.all(torch.tensor([len(image_emb), int(own is not None)], device=device)).T.tolist()
+        if len(set(has_ids)) > 1:
+            raise SelhnError("some ranks gave image_ids and others did not: give image_ids on all ranks, or on none")
+        shares = Shares(ranks, sizes)
+        ids = None if own is None else shares.gather(own.to(device, torch.int64))
         return self.loss.reduce(self.loss.statistics(Products(image_emb, text_emb, shares), ids))
 
 

@@ -170,6 +170,33 @@ def test_only_what_is_damaged_is_made_again(pictures, whole, tmp_path, accident)
     assert content(out) == content(whole)
 
 
+def test_a_full_disk_is_one_sentence_and_the_same_command_continues(pictures, whole, tmp_path, monkeypatch):
+    """numpy tells how many bytes were written, and not that there is no space."""
+    save, saved = np.save, []
+
+    def filled(path, vectors):
+        saved.append(path)
+        if len(saved) > 2:
+            raise OSError("10240 requested and 1984 written")
+        save(path, vectors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", filled)
+        with pytest.raises(OSError, match=r"shard 2 of .* could not be written \(10240 .*: what is done is kept; free"):
+            embed(pictures, tmp_path / "out")
+    backbone = TinyBackbone()
+    embed(pictures, tmp_path / "out", backbone=backbone)
+    assert sum(backbone.calls) == NUMBER - 7, "the first two shards have seven"
+    assert content(tmp_path / "out") == content(whole)
+
+
+def test_a_manifest_that_was_cut_says_what_to_do(pictures, whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "out")
+    (out / "manifest.json").write_bytes((out / "manifest.json").read_bytes()[:100])
+    with pytest.raises(Damaged, match=r"manifest\.json is not JSON .*: remove the folder and embed again$"):
+        embed(pictures, out)
+
+
 def test_a_kill_in_the_middle_of_a_shard_loses_only_that_shard(pictures, whole, tmp_path):
     class Killed(BaseException):
         pass

@@ -56,7 +56,7 @@ def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
     """What `write_sealed_json` wrote; a file without a format was written before, and is not checked."""
-    content = read_json(path)
+    content = read_json(path, what_to_do=what_to_do)
     known = content.pop(_OWN_CHECKSUM, None)
     if (known is not None or content.get("format", 1) != 1) and known != _digest_of(content):
         raise Damaged(f"{path} is not what was written (its checksum differs): {what_to_do}")

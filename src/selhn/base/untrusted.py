@@ -152,19 +152,19 @@ def read_integers(path: Path) -> list[int]:
     return [int(line) for line in lines]
 
 
-def parse_json(text: str, place: str) -> Any:
+def parse_json(text: str, place: str, what_to_do: str = "write it again, or copy it again") -> Any:
     """A JSON value."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as wrong:
-        raise Damaged(f"{place} is not JSON ({str(wrong)[:120]}): write it again, or copy it again") from None
+        raise Damaged(f"{place} is not JSON ({str(wrong)[:120]}): {what_to_do}") from None
 
 
-def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """A JSON object; if it is optional and there is no such file, an empty one."""
+def read_json(path: Path, optional: bool = False, **advice: str) -> dict[str, Any]:
+    """A JSON object; if it is optional and there is no such file, an empty one. `advice` is that of `parse_json`."""
     if optional and not path.exists():
         return {}
-    content = parse_json(read_text(path), str(path))
+    content = parse_json(read_text(path), str(path), **advice)
     if not isinstance(content, dict):
         raise Damaged(f"{path} should hold one JSON object, not a {type(content).__name__}: check the file")
     return content

@@ -31,7 +31,7 @@ class ShardActor:
         except SelhnError as error:
             kind, why = type(error).__name__, str(error)
         except OSError as error:  # the disk is full, say
-            kind, why = SelhnError.__name__, f"shard {number} could not be made on {platform.node()}: {error}"
+            kind, why = SelhnError.__name__, f"on {platform.node()}: {error}"
         return {name: np.array([value]) for name, value in {**made._asdict(), "kind": kind, "why": why}.items()}
 
 

@@ -127,11 +127,16 @@ class Shards:
                 files[name] = [(partial / name).stat().st_size, digest_file(partial / name)]
                 (self.folder / name).parent.mkdir(exist_ok=True)
                 os.replace(partial / name, self.folder / name)
+            (self.folder / "done").mkdir(exist_ok=True)
+            content = {"rows": len(rows), "left out": len(left_out), "inputs": self.inputs[number], "files": files}
+            write_sealed_json(self._record(number), content)
+        except OSError as error:
+            raise OSError(
+                f"shard {number} of {self.folder} could not be written ({error.strerror or error}): what is done is "
+                "kept; free some space, and give the same command again"
+            ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        (self.folder / "done").mkdir(exist_ok=True)
-        content = {"rows": len(rows), "left out": len(left_out), "inputs": self.inputs[number], "files": files}
-        write_sealed_json(self._record(number), content)
         return ShardDone(len(rows), len(left_out))
 
     def done(self, number: int) -> ShardDone:

@@ -7,6 +7,7 @@ over the ranks, as `DistributedDataParallel`, FSDP and `average_gradients` do, i
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -189,8 +190,9 @@ def _exchange(call: Callable[[], ResultT]) -> ResultT:
         return call()
     except RuntimeError as error:  # what the backends raise, and nothing more precise
         if "gloo" in str(error) or isinstance(error, dist.DistError):
+            said = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])  # without the line of gloo's source
             raise SelhnError(
-                f"another process of this run has ended ({str(error).splitlines()[0][:200]}): "
+                f"another process of this run has ended ({said.partition('. ')[0][:200]}): "
                 "all are ended; resume the run from its last checkpoint"
             ) from None
         raise

@@ -16,6 +16,7 @@ from programs import Program
 from typer.testing import CliRunner
 
 from selhn.base.errors import SelhnError
+from selhn.base.ranks import joined
 from selhn.cli import app
 from selhn.losses import TripletHN, TripletSelHN
 from selhn.models import load_model
@@ -111,6 +112,14 @@ def test_what_is_refused_by_name(together):
     words = {"ncr": "NCR", "aoq": "AOQ", "meta": "MetaSPN", "naaf": "naaf", "vsrn": "vsrn"}
     for name, word in words.items():
         assert word in together[0][f"refused {name}"]
+
+
+def test_torchrun_with_one_process_makes_no_group(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with joined() as ranks:
+        assert ranks is None
+        assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.parametrize(("settings", "word"), [("loss=ncr", "NCR"), ("loss=hn capture=always", "capture=always")])

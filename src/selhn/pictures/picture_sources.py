@@ -114,9 +114,7 @@ def list_source(
         found = find_pictures(path).without_videos()
         for folder, why in found.closed:
             warn(f"{folder} {why}: what it holds is left out")
-        missing = (
-            missing_packages().keys() - VIDEOS
-        )  # those that need a package are told with those that cannot be read
+        missing = missing_packages().keys() - VIDEOS  # they are listed with those that cannot be read
         files = sorted([*found.pictures, *(one for one in found.others if one.suffix.lower() in missing)])
         tables = [] if files else [one for one in found.others if one.suffix == ".parquet"]
         if not files and not tables:

@@ -25,7 +25,7 @@ from selhn.data import Batches, Data, Pairs
 from selhn.kernels import MAXIMA, STATISTICS, Terms
 from selhn.layers import Fragments, remembering_nothing
 from selhn.losses import AbstractLoss, Scheduled
-from selhn.models import AbstractMatcher, CrossAttention, encode_batch
+from selhn.models import AbstractMatcher, CrossAttention, Twins, encode_batch
 from selhn.models.matcher import trains_on_more
 from selhn.training.average import WeightAverage
 from selhn.training.config import TrainConfig
@@ -154,7 +154,8 @@ def require_shareable_model(model: AbstractMatcher, config: TrainConfig, ranks: 
         return
     name = model.name or type(model).__name__
     if trains_on_more(model):
-        raise SelhnError(f"{name} trains on more than its scores, for which a batch must be whole: {_instead(ranks)}")
+        what = "has two networks" if isinstance(model, Twins) else "trains on more than its scores"
+        raise SelhnError(f"{name} {what}, for which a batch must be whole: {_instead(ranks)}")
     if isinstance(model, CrossAttention) and not model.images_apart:
         raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {_instead(ranks)}")
     if config.chunk and not model.is_embedding:

@@ -160,6 +160,16 @@ def test_two_writers_of_the_same_item(made, model, make_item):
     assert len(other) == 21
 
 
+def test_a_server_that_can_only_be_read(made, server, model, make_item):
+    """A copy of another server; some make the first one such, too, when its disk is nearly full."""
+    execute(made, "CREATE ROLE reader LOGIN SUPERUSER")
+    execute(made, "ALTER ROLE reader SET default_transaction_read_only = on")
+    index = Index.load(f"{server.uri('reader')}#{made.store.name}", model)
+    assert index.search("word3")
+    with pytest.raises(SelhnError, match=r"read-only.*this server is only read, name the one that is written to"):
+        index.add([make_item(60)])
+
+
 def test_searches_in_several_threads(made, exact):
     wanted = [hit.id for hit in exact.search("word3 word8")]
     found = []

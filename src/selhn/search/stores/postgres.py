@@ -61,6 +61,10 @@ _ORDERS: Mapping[Order | None, str] = {
 _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     "UniqueViolation DeadlockDetected": (Locked, "another process is writing the same items, repeat the command"),
     "InsufficientPrivilege": (SelhnError, "the user may not do this, ask whoever runs the server"),
+    "ReadOnlySqlTransaction": (
+        SelhnError,
+        "this server is only read, name the one that is written to, or check its disk",
+    ),
     "FeatureNotSupported UndefinedFile": (SelhnError, "the server has no pgvector, ask whoever runs it"),
     "DuplicateSchema": (SelhnError, "the schema of this name has something else in it, choose another #NAME"),
     "UndefinedTable InvalidSchemaName": (NotFound, REMOVED),

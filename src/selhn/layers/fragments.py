@@ -162,10 +162,10 @@ def score_in_blocks(
     order = texts.mask.sum(1).argsort(stable=True)
     blocks = [some.trimmed() for some in texts[order].split(min(sizes[1], CPU_TEXTS))]
     scores = _joined_blocks(score, images.with_gram().split(sizes[0]), blocks)
-    ranks = order.argsort()
+    back = order.argsort()
     if isinstance(scores, Tensor):
-        return scores.index_select(1, ranks)
-    return tuple(rows.index_select(1, ranks) for rows in scores)
+        return scores.index_select(1, back)
+    return tuple(rows.index_select(1, back) for rows in scores)
 
 
 def plan_blocks(num_images: int, num_texts: int, pairs: int, all_images: bool = False) -> tuple[int, int]:

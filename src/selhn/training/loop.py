@@ -257,11 +257,10 @@ def _results(
 
 def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.device) -> tuple[Position, list[str]]:
     """Rank 0 first, which may repair what it finds damaged."""
-    if ranks is None or ranks.own == 0:
-        loaded = checkpoints.load()
-    if ranks is not None and ranks.most(0, device) == 0 and ranks.own:
-        loaded = checkpoints.load()
-    return loaded
+    loaded = checkpoints.load() if ranks is None or ranks.own == 0 else None
+    if ranks is not None:
+        ranks.most(0, device)  # the others wait for it
+    return checkpoints.load() if loaded is None else loaded
 
 
 @contextmanager

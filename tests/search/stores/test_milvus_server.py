@@ -86,7 +86,7 @@ def test_a_full_disk(model, exact, same_answers, monkeypatch):
             index = Index.create(model, server.uri)
             index.add(map(make_item, range(20)))
             with pytest.raises(
-                ConnectionError, match=r"Milvus has no room left\. No data was lost: make room on its disk"
+                ConnectionError, match=r"Milvus has no space left\. No data was lost: free some on its disk"
             ) as told:
                 index.add(long)
             assert "\n" not in str(told.value)

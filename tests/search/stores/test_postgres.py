@@ -261,11 +261,11 @@ def test_a_full_disk(own_server, model, make_item):
         index.add(make_item(number) for number in range(20))
         long = (make_item(number, metadata={"long": secrets.token_hex(2**18)}) for number in range(100, 110))
         with pytest.raises(
-            ConnectionError, match=r"PostgreSQL has no room left\. No data was lost: check its disk"
+            ConnectionError, match=r"PostgreSQL has no space left\. No data was lost: check its disk"
         ) as told:
             index.add(long)
         assert "\n" not in str(told.value)
         assert len(index) == 20
         assert index.search(like="item3", k=2, where="year < 2020")
-        assert index.add([make_item(20)]) == 1, "what is small still has room"
+        assert index.add([make_item(20)]) == 1, "what is small still fits"
         own_server.stop()

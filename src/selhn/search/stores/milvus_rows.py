@@ -46,7 +46,7 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     rf"{_MISSING}\b": (NotFound, REMOVED),
     ".*([Nn]o space left|quota exceeded)": (
         ConnectionError,
-        f"Milvus has no room left. {REPEAT.format('make room on its disk, start it again')}",
+        f"Milvus has no space left. {REPEAT.format('free some on its disk, start it again')}",
     ),
     "": (ConnectionError, f"Milvus is not responding. {REPEAT.format('check that it is running')}"),
 }

@@ -72,7 +72,7 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
         SelhnError,
         "the database cannot keep a text, use one in UTF8",
     ),
-    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no room left. {REPEAT.format('check its disk')}"),
+    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no space left. {REPEAT.format('check its disk')}"),
     "OperationalError": (ConnectionError, f"PostgreSQL cannot be reached. {REPEAT.format('check that it is running')}"),
 }
 
@@ -124,10 +124,10 @@ class PostgresStore(ServerStore):
         if searching == "hnsw" and self.identity.width > WIDEST_HNSW:
             raise SelhnError(f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly")
         # A graph that does not fit into memory takes several times as long.
-        room = min(MOST_MEMORY, 64 + self.count() * (4 * self.identity.width + 512) // 2**20)
+        memory = min(MOST_MEMORY, 64 + self.count() * (4 * self.identity.width + 512) // 2**20)
         with self._connected() as connection:
             connection.execute(self._sql("DROP INDEX IF EXISTS {schema}.images_hnsw, {schema}.texts_hnsw"))
-            connection.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{room}MB",))
+            connection.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{memory}MB",))
             for table in PLURAL.values() if searching == "hnsw" else ():
                 made = "CREATE INDEX {table}_hnsw ON {schema}.{table} USING hnsw (vector vector_ip_ops)"
                 connection.execute(self._sql(made, table=table))

@@ -126,6 +126,7 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         ("2026-11-15-search-cpu.md", ["298.6", "20.47", "10.8", "3.74", "709"]),
         ("2026-11-15-search-cuda.md", ["2.65", "6.83"]),
         ("2026-11-16-embedding-read-cpu.md", ["91", "223"]),
+        ("2026-11-17-stores-cpu-million.md", ["779", "20.1", "0.07", "424.0", "1.000", "2,177", "4,397"]),
         ("2026-11-16-stores-cpu.md", ["118.5", "340.9", "330.4", "244.1", "403.47", "93.9", "1,565", "14.5", "1676.9"]),
     ]:
         measured = (folder / file).read_text()

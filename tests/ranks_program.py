@@ -58,7 +58,7 @@ def weights(model, loss):
     return torch.cat([x.detach().flatten().double() for x in [*model.parameters(), *learnt_by(loss)]])
 
 
-def course(loss, compute, ranks=None, dtype=torch.float64, steps=20):
+def course(loss, compute, ranks=None, dtype=torch.float64, *, steps):
     """Value and gradients of the first step, and the weights after some steps of SGD with learnt parts of the loss."""
     model, rows = Towers().to(dtype), slice(None) if ranks is None else rows_of(ranks.own, ranks.number)
     loss = loss.to(dtype)
@@ -81,7 +81,7 @@ def course(loss, compute, ranks=None, dtype=torch.float64, steps=20):
     return torch.cat([first, weights(model, loss)])
 
 
-def alone(loss, dtype=torch.float64, steps=20):
+def alone(loss, dtype=torch.float64, *, steps):
     """One process with the whole batch: the truth."""
     return course(loss, lambda a, b, ids: loss.from_embeddings(a, b, ids), dtype=dtype, steps=steps)
 
@@ -113,7 +113,6 @@ RUNS = {
     "mask": ("rvse", TripletSelHN.paper(), {"mlp_order": "bn-fc-relu-bn-fc", "mask_bn": True}),
     "chunk": ("vse_fc", InfoNCE(learn=True), {"chunk": 9}),
     "scan": ("scan_t2i_avg", TripletHN(), {}),
-    "sgr": ("sgr", TripletHN(), {}),
     "saf": ("saf", TripletSelHN(), {}),
     "two_pass": ("scan_t2i_avg", TripletSHN(), {"two_pass": True}),
     "distil": ("vse_fc", TripletHN(), {"distil": 0.3, "ema": 0.9, "schedule": "cosine", "lr_warmup": 0.5}),
@@ -138,7 +137,7 @@ def trained(data, name, loss, settings, out=None, **more):
     torch.manual_seed(0)
     sizes = {"feature_dim": data.feature_dim, "dim": 8, "word_dim": 6}
     sizes |= {key: settings[key] for key in ("networks", "mlp_order", "mask_bn") if key in settings}
-    if name in ("sgr", "saf"):
+    if name == "saf":
         sizes |= {"num_regions": data.train.features.num_regions, "sim_dim": 4, "dropout": 0.0}
     model = create_model(name, tokenizer=Vocabulary.build(data.train.captions), **sizes)
     of_training = {key: value for key, value in settings.items() if key not in sizes}
@@ -155,9 +154,10 @@ def main(folder, steps):
             shared = across_ranks(loss)
             found[name] = course(loss, shared, ranks, steps=steps)
             if name in ("selhn", "infonce"):
-                found[f"{name} float32"] = course(loss, shared, ranks, torch.float32)
-        found["wrong: each rank alone"] = course(TripletSelHN(), TripletSelHN().from_embeddings, ranks)
-        found["wrong: gathered without gradient"] = course(TripletHN(), gathered_without_gradient(ranks), ranks)
+                found[f"{name} float32"] = course(loss, shared, ranks, torch.float32, steps=steps)
+        wrong = TripletSelHN().from_embeddings, gathered_without_gradient(ranks)
+        found["wrong: each rank alone"] = course(TripletSelHN(), wrong[0], ranks, steps=steps)
+        found["wrong: gathered without gradient"] = course(TripletHN(), wrong[1], ranks, steps=steps)
         data = world()
         for name, made in RUNS.items():
             found[f"run {name}"] = trained(data, *made)[0]

@@ -66,14 +66,14 @@ def test_losses(together):
         near = 1e-8 if name.startswith("bce") else 1e-10
         torch.testing.assert_close(found[name], truth, rtol=near, atol=near, msg=name)
     for name in ("selhn", "infonce"):
-        truth = ranks_program.alone(made[name].float(), torch.float32)
+        truth = ranks_program.alone(made[name].float(), torch.float32, steps=steps)
         torch.testing.assert_close(found[f"{name} float32"], truth, rtol=1e-4, atol=1e-5, msg=name)
-    truth = ranks_program.alone(TripletSelHN())
+    truth = ranks_program.alone(TripletSelHN(), steps=steps)
     first = slice(1, 1 + 6 * 5 + 6 + 6 * 4 + 6)  # the gradients of the first step
     alone = found["wrong: each rank alone"]
     assert torch.cosine_similarity(alone[first], truth[first], dim=0) < 0.99, "another loss is trained"
     assert not torch.allclose(alone, truth, rtol=1e-3)
-    truth, shrunk = ranks_program.alone(TripletHN()), found["wrong: gathered without gradient"]
+    truth, shrunk = ranks_program.alone(TripletHN(), steps=steps), found["wrong: gathered without gradient"]
     assert shrunk[first].norm() < 0.8 * truth[first].norm(), "the gradient is smaller, silently"
 
 
@@ -83,9 +83,9 @@ def data():
 
 
 # A batch norm follows these: their gradients are 0 but for rounding, of which AdamW makes whole steps.
-NO_GRADIENT = {"rvse": ("mlp.layers.0.bias", "mlp.bns.0.running_mean"), "sgr": ("mean.0.bias", "mean.1.running_mean")}
-NO_GRADIENT["sgr"] += ("head.last.bias",)  # added to positives and negatives alike
-NO_GRADIENT["saf"] = (*NO_GRADIENT["sgr"], "reasoning.attention.bias", "reasoning.norm.running_mean")
+NO_GRADIENT = {"rvse": ("mlp.layers.0.bias", "mlp.bns.0.running_mean"), "saf": ("mean.0.bias", "mean.1.running_mean")}
+NO_GRADIENT["saf"] += ("reasoning.attention.bias", "reasoning.norm.running_mean")
+NO_GRADIENT["saf"] += ("head.last.bias",)  # added to positives and negatives alike
 
 
 @pytest.mark.parametrize("name", ranks_program.RUNS)

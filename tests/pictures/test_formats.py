@@ -106,8 +106,12 @@ def damaged(content, number=12):
 def test_what_is_damaged_or_forged_gets_one_sentence(content, reason):
     with pytest.raises(SelhnError, match=reason) as caught:
         decode_picture(content, "a.heic")
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith("a.heic ")
+    said = str(caught.value)
+    assert said.startswith("a.heic ")
+    assert "\n" not in said
+    assert "Error" not in said, "the name of an exception is not a word for people"
+    assert len(said) < 130
+    assert said.count("(") == said.count(")")
 
 
 def test_a_tiff_stays_a_tiff():

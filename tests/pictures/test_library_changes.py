@@ -101,7 +101,7 @@ def test_uploads_that_would_leave_the_folder(library, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"no picture", huge_png()])
 def test_what_is_no_picture_is_kept_nowhere(library, tmp_path, content):
-    with pytest.raises(SelhnError, match="the picture"):
+    with pytest.raises(SelhnError, match="this file"):
         library.add(content, 10**6, [], {})
     assert not (tmp_path / "Pictures" / "uploads").exists()
     assert len(library.index) == NUMBER

@@ -23,6 +23,7 @@ def test_browsing_ends_with_the_last_picture(page):
     """Only what is near the view is in the document; rows keep the shapes of the pictures."""
     expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE} pictures")
     assert 0 < page.locator(".open").count() < NUMBER + MORE
+    expect(page.locator("[data-place='0'] img.come")).to_be_visible()
     until(
         page,
         f"({SEEN})().every(([place, , width, height]) => place >= {NUMBER} || Math.abs(width / height - 1.5) < 0.02)",
@@ -46,7 +47,10 @@ def test_headings_and_the_timeline(page):
     expect(page.locator(".head h2").nth(1)).to_have_text("March 2024")
     scrubber = page.get_by_role("slider", name="Timeline")
     expect(scrubber).to_be_visible()
-    box = scrubber.bounding_box()
+    page.evaluate("document.getElementById('progress').hidden = false")
+    page.evaluate("document.getElementById('progress-list').hidden = false")
+    box, files = scrubber.bounding_box(), page.locator("#progress-list").bounding_box()
+    assert files["x"] + files["width"] <= box["x"] + 16, "the years are beside the files that were left out"
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 2)
     expect(page.locator("[data-place='71'] img.come")).to_be_visible()
     expect(scrubber).to_have_attribute("aria-valuetext", "January 2024")
@@ -210,7 +214,7 @@ def test_adding_selecting_and_removing(open_page, server):
     files.append({"name": "broken.png", "mimeType": "image/png", "buffer": b"no picture"})
     page.set_input_files("#upload-files", files)
     expect(page.locator("#upload-told")).to_have_text("2 pictures added, 1 left out:")
-    expect(page.locator("#upload-refused")).to_contain_text("broken.png: The picture cannot be read")
+    expect(page.locator("#upload-refused")).to_contain_text("broken.png: This file cannot be read")
     expect(page.locator("#status")).to_contain_text(f"{NUMBER + MORE + 2} pictures")
     expect(page.locator(".card[data-id*='uploads']")).to_have_count(2)
     page.locator(".card").nth(0).hover()

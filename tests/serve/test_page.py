@@ -235,7 +235,7 @@ def test_what_fits_is_shown_first(open_page, server):
     answer(0, ["ein", "roter"])
     ask(page, "ein roter dog")
     playwright.expect(page.locator("#status")).to_have_text(
-        "“ein”, “roter” are new to the model, which reads English. Nothing fits well. The nearest pictures:"
+        "The model reads English and hardly knows “ein”, “roter”. Nothing fits well. The nearest pictures:"
     )
 
 

@@ -195,12 +195,12 @@ class Library:
 
     def decode(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Picture:
         """The picture in the content of a file, for `add`."""
-        return self._require_extractor("it takes no pictures").decode(content, "the picture", most_pixels)
+        return self._require_extractor("it takes no pictures").decode(content, "this file", most_pixels)
 
     def prepare(self, content: bytes, most_pixels: int = MOST_PIXELS) -> Prepared:
         """The content of a picture file, ready to be searched with."""
         extractor = self._require_extractor("search with a text")
-        return extractor.prepare(extractor.decode(content, "the picture", most_pixels).image)
+        return extractor.prepare(extractor.decode(content, "this file", most_pixels).image)
 
     def picture(self, name: str) -> Path | None:
         """The file of an item; None if it has none."""

@@ -6,6 +6,7 @@ Used by the program of a decoder only, which imports this file without the packa
 import io
 import re
 import struct
+import textwrap
 import zlib
 from contextlib import suppress
 from typing import Any
@@ -60,10 +61,11 @@ class Missing(Refused):
 
 
 def reason(error: Exception) -> str:
-    """The words of a decoder as a part of a sentence."""
+    """The first words of a decoder as a part of a sentence."""
     said = error.args[0] if error.args and isinstance(error.args[0], str | bytes) else str(error)
     said = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-    return f"{type(error).__name__}: {' '.join(said.split())[:120]}"
+    words = ": ".join(said.split("(")[0].split(": ")[:2])
+    return textwrap.shorten(words, 60, placeholder=" ...") if re.search("[a-z]", words) else "it is damaged"
 
 
 def open_image(content: bytes) -> Image.Image:

@@ -27,7 +27,7 @@ export function acceptPictures(take, add) {
   $("drop-add").hidden = !add;
 }
 
-// The model sees few pixels anyway; drawn anew the picture also loses where and when it was taken.
+// The model sees few pixels anyway; drawn again the picture also loses where and when it was taken.
 async function reduced(file) {
   let bytes = file;
   try {
@@ -37,7 +37,7 @@ async function reduced(file) {
     canvas.width = Math.max(1, Math.round(bitmap.width * scale));
     canvas.height = Math.max(1, Math.round(bitmap.height * scale));
     const pen = canvas.getContext("2d");
-    pen.fillStyle = "#fff"; // what is transparent lies on white, as in the index
+    pen.fillStyle = "#fff"; // transparent parts become white, as in the index
     pen.fillRect(0, 0, canvas.width, canvas.height);
     pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     bitmap.close();

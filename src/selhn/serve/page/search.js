@@ -162,8 +162,7 @@ function present() {
   const words = fits === 0 ? "Nothing fits well. The nearest pictures:" :
     fits !== null && limit === fits ? `${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.` :
       `The ${count(best.length, "picture")} closest to ${what}, ${order}.`;
-  const are = unknown.length > 1 ? "are" : "is";
-  const hint = unknown.length ? `${unknown.map((word) => `“${word}”`).join(", ")} ${are} new to the model, which reads English. ` : "";
+  const hint = unknown.length ? `The model reads English and hardly knows ${unknown.map((word) => `“${word}”`).join(", ")}. ` : "";
   $("status").textContent = hint + words;
 }
 
@@ -234,7 +233,7 @@ function nothing() {
   const hint = filtered ? "No picture passes these filters." :
     about.items ? "Ask in other words." : document.body.hasAttribute("data-indexing") ?
       "They appear here as they are indexed." : `Add some with selhn photos FOLDER${about.can.write ? ", or drop them here" : ""}.`;
-  const clear = el("button", { type: "button", onclick: () => change({ filters: {}, where: "", album: "", from: "", to: "" }) }, "No filters");
+  const clear = el("button", { type: "button", onclick: () => change({ filters: {}, where: "", album: "", from: "", to: "" }) }, "Remove the filters");
   $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), el("p", {}, hint), ...(filtered ? [clear] : []));
   $("empty").hidden = false;
 }

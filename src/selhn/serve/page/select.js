@@ -114,11 +114,11 @@ export async function remove(items) {
     try {
       await write("DELETE", "/item", { id: item.id });
       selected.delete(item.id);
+      draw(); // so many are left
     } catch (error) {
       wrong.push(error.message);
     }
   }
-  draw();
   await use.changed(wrong.length ? `${count(wrong.length, "picture")} could not be removed. ${wrong[0]}` : `${count(items.length, "picture")} removed.`);
   return true;
 }

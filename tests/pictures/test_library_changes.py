@@ -12,6 +12,7 @@ from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures.picture_files import drawn
 from selhn.pictures.plans import make_plan
+from selhn.pictures.upkeep import bring_up_to_date
 from selhn.search import Index, Item
 from selhn.text import Vocabulary
 
@@ -89,6 +90,23 @@ def test_what_was_added_stays_when_the_folder_is_indexed_again(library, tmp_path
     assert (again.added, again.changed, again.removed) == (0, 0, 0)
     assert not library.extractor.backbone.calls
     assert again.index.get(name).metadata["stars"] == 5
+
+
+def test_what_was_removed_stays_out_until_it_is_indexed_again(library, tmp_path, monkeypatch):
+    """`selhn photos` brings the index up to date at every start: what people removed must not come back."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pictures, path = tmp_path / "Pictures", library.index.path
+    first, second, _ = library.index.ids()
+    library.delete(first)
+    library.delete(second)
+    bring = lambda: sum(done.added for done in bring_up_to_date(path, [pictures]))  # noqa: E731
+    assert bring() == 0
+    Path(second).write_bytes(encoded(photo(78), "PNG"))
+    assert bring() == 1, "another picture of that name"
+    assert index_pictures(pictures, path, quiet=True).added == 1, "`selhn index` was asked for this folder"
+    assert bring() == 0
+    Index.load(path).delete([first])
+    assert bring() == 1, "what was added again is not kept out any more"
 
 
 def test_uploads_that_would_leave_the_folder(library, tmp_path):

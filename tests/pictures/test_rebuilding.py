@@ -29,7 +29,7 @@ def computed(tmp_path, monkeypatch):
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
     monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(backbone))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for folder, numbers in (("Pictures", range(4)), ("Other", range(4, 6))):
+    for folder, numbers in (("Pictures", range(4)), ("Other", range(4, 7))):
         (tmp_path / folder).mkdir()
         for number in numbers:
             (tmp_path / folder / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
@@ -38,6 +38,7 @@ def computed(tmp_path, monkeypatch):
     first = str(tmp_path / "Pictures" / "0.png")
     library.change(first, ["my own words"], {"tag": "mine", "camera": "Corrected"})
     library.index.albums.change("Favourites", add=[first])
+    library.delete(str(tmp_path / "Other" / "6.png"))
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", new_model)
     backbone.calls.clear()
     return backbone.calls

@@ -21,7 +21,9 @@ def photos(
     host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",
     port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
     token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
-    writable: Annotated[bool, Option("--writable", help="Let clients add, change and delete items.")] = False,
+    writable: Annotated[
+        bool, Option("--writable", help="Favourites, albums, adding and removing in the page.")
+    ] = False,
 ) -> None:
     """Search your photographs in the browser: index them, serve them, keep them up to date."""
     from selhn.serve.photos import photos

@@ -24,6 +24,7 @@ from selhn.pictures.picture_files import Found, find_pictures, picture_source
 from selhn.pictures.picture_folders import indexed_folders, locate, picture_id
 from selhn.pictures.plans import OF_VIDEO, WRITTEN_BY_INDEXING, Indexed, Plan, make_plan, picture_facts
 from selhn.pictures.ready import READY
+from selhn.pictures.removed import Removed
 from selhn.pictures.two_towers import TwoTowers
 from selhn.pictures.uploads import is_upload, uploaded
 from selhn.search import Hit, Index, Item, Query, Record
@@ -261,10 +262,13 @@ class Library:
         self.know_ids()
 
     def delete(self, name: str) -> None:
-        """Remove an item, or the video of a moment; its file is deleted only if `add` wrote it."""
-        path = self.picture(name)
+        """Remove an item, or the video of a moment; its file is deleted if `add` wrote it, and else kept out."""
+        path, record = self.picture(name), self.index.get(whole(name))
         is_own = path is not None and is_upload(path, self.folders)
-        self.index.delete([whole(name)])
+        with self.index.writing():
+            if path is not None and not is_own:
+                Removed(self.index).add(record)
+            self.index.delete([record.id])
         self.know_ids()
         if path is not None and is_own:
             path.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there
 from selhn.pictures.picture_folders import folders_of
 from selhn.pictures.plans import Plan, kept_metadata
+from selhn.pictures.removed import REMOVED_FILE
 from selhn.search import Index, Item, Record
 from selhn.search.stores import SegmentStore
 
@@ -52,7 +53,7 @@ class Former:
 def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tuple[Library, str]:
     """The library of an index, and what to say if a former ready model made that, and a new one is in its place.
 
-    The new one is empty, but for favourites and albums; `Former` is what it has to become.
+    The new one is empty, but for favourites, albums and what was removed; `Former` is what it has to become.
     """
     former, making = path.with_name(f"{path.name}.former"), path.with_name(f".{path.name}.making")
     if not Index.exists(path) and Index.exists(former):  # killed between two renames
@@ -66,8 +67,8 @@ def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tup
             raise
         shutil.rmtree(making, ignore_errors=True)
         Library.create(making)
-        if (path / "albums.json").exists():
-            shutil.copy2(path / "albums.json", making)
+        for kept in filter(Path.exists, (path / "albums.json", path / REMOVED_FILE)):
+            shutil.copy2(kept, making)
         if former.exists():  # that one was whole, and this one only a part of it
             shutil.rmtree(path)
         else:

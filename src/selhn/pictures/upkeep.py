@@ -12,11 +12,14 @@ from selhn.pictures.library import Library
 from selhn.pictures.picture_files import is_there, readable_suffixes
 from selhn.pictures.plans import Indexed, make_plan
 from selhn.pictures.rebuilding import Former
+from selhn.pictures.removed import Removed
 from selhn.search import Index
 
 
 def bring_up_to_date(path: Path, folders: Sequence[Path], model: Path | str | None = None) -> Iterator[Indexed]:
     """Make an index agree with folders, newest pictures first; a folder that is empty or missing is skipped.
+
+    Pictures that people removed stay out, see `Removed`.
 
     If there is no index yet, or only that of a former ready model, wait until another process has created one, see
     `open_or_start_again`. `model` is for an index without its own.
@@ -30,7 +33,8 @@ def bring_up_to_date(path: Path, folders: Sequence[Path], model: Path | str | No
             plan = library.plan(library.scan(folder))
         except NotFound:  # it has been unplugged, or its last picture is gone: nothing is deleted
             continue
-        yield library.apply(former.carried(plan).newest_first(), quiet=True)
+        plan = Removed(library.index).kept_out(former.carried(plan))
+        yield library.apply(plan.newest_first(), quiet=True)
     former.remove()
 
 

@@ -98,6 +98,10 @@ def photos(
         if words:
             print(words, flush=True)
         print("Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.", flush=True)
+        if not writable:
+            print(
+                "With --writable the page has favourites and albums, and pictures can be added and removed.", flush=True
+            )
         keeper = Keeper(path, kept, watch, first=indexer, model=model)
         stack.callback(keeper.stop)
         service = Service(Collection(library), writable=writable, keeper=keeper)

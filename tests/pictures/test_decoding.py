@@ -13,6 +13,7 @@ from PIL import Image
 
 from selhn.base.errors import SelhnError
 from selhn.pictures import decoder, decoding, picture_headers
+from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import Decoding, decode_picture
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limits are those of Linux")
@@ -27,7 +28,7 @@ def cpu_seconds_of(function):
     """CPU time of decoders that ended meanwhile, and of this process."""
     before = os.times()
     function()
-    decoding.end_decoders()
+    end_decoders()
     after = os.times()
     return sum(after[:4]) - sum(before[:4])
 
@@ -135,7 +136,7 @@ def test_a_decoder_that_crashes_costs_one_picture(sent):
         time.sleep(0.3)
         os.kill(children_of(os.getpid())[-1], sent)
 
-    decoding.end_decoders()
+    end_decoders()
     thread = threading.Thread(target=crash)
     thread.start()
     with pytest.raises(SelhnError, match=f"the decoder ended with status -{int(sent)}"):
@@ -207,11 +208,11 @@ def is_running(number):
 def test_a_decoder_starts_without_selhn_and_without_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "PIL.py").write_text("raise SystemExit('a stranger')")
     (tmp_path / "struct.py").write_text("raise SystemExit('a stranger')")
-    decoding.end_decoders()
+    end_decoders()
     monkeypatch.chdir(tmp_path)
     assert is_well()
     if sys.platform == "linux":
         maps = Path(f"/proc/{children_of(os.getpid())[-1]}/maps").read_text()
         assert "PIL" in maps
         assert "torch" not in maps, "it would take seconds to start"
-    decoding.end_decoders()
+    end_decoders()

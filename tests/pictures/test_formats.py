@@ -9,8 +9,9 @@ from PIL import Image
 
 from selhn.base.errors import MissingExtra, SelhnError
 from selhn.cli.data import data_import
-from selhn.pictures import Extractor, decoding, index_pictures, picture_files
+from selhn.pictures import Extractor, index_pictures, picture_files
 from selhn.pictures import library as library_module
+from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import decode_picture, header_facts
 from selhn.pictures.picture_files import find_pictures
 
@@ -150,10 +151,10 @@ def without_packages(tmp_path, monkeypatch):
     for name in ("pi_heif", "rawpy"):
         (tmp_path / "none" / f"{name}.py").write_text(f"raise ImportError('No module named {name}')")
     monkeypatch.syspath_prepend(tmp_path / "none")
-    decoding.end_decoders()
+    end_decoders()
     monkeypatch.setattr(picture_files, "find_spec", lambda name: None)
     yield monkeypatch
-    decoding.end_decoders()
+    end_decoders()
 
 
 def test_without_a_package_the_sentence_says_what_to_install(without_packages):

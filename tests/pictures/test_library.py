@@ -25,8 +25,9 @@ from selhn.models import create_model
 from selhn.pictures import Extractor, Library, index_pictures
 from selhn.pictures import library as library_module
 from selhn.pictures.examples import PICTURES
-from selhn.pictures.extraction import REPORT_FILE, PictureRegions, in_blocks
+from selhn.pictures.extraction import PictureRegions, in_blocks
 from selhn.pictures.picture_folders import default_index, picture_id
+from selhn.pictures.picture_report import REPORT_FILE
 from selhn.pictures.plans import make_plan
 from selhn.search import Index, Item
 from selhn.search.hits import Hits

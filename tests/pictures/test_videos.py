@@ -13,6 +13,7 @@ from selhn.cli.search import answers, find_hits
 from selhn.pictures import Extractor, Library, decoding, index_pictures, picture_files
 from selhn.pictures import library as library_module
 from selhn.pictures.dataset import picture_split
+from selhn.pictures.decoder_processes import end_decoders
 from selhn.pictures.decoding import Moment, TooSlow, decode_picture, decode_video
 from selhn.pictures.picture_files import thumbnail
 from selhn.pictures.video_frames import MOST
@@ -151,14 +152,14 @@ def test_whatever_it_holds_gets_one_sentence(tmp_path, clip):
 
 def test_time_and_memory_are_bounded(tmp_path, clip, monkeypatch):
     large = video([photo(1, (1920, 1080))], each=1)
-    decoding.end_decoders()  # the next one has no memory left over from larger pictures
+    end_decoders()  # the next one has no memory left over from larger pictures
     frames(tmp_path, clip)
     monkeypatch.setitem(decoding.LIMITS, "memory", 2**22)
     with pytest.raises(SelhnError, match="does not fit into memory|cannot be|has no frame"):
         frames(tmp_path, large)
     monkeypatch.setitem(decoding.LIMITS, "memory", 2**30)
     monkeypatch.setattr(decoding, "LIMITS", {**decoding.LIMITS, "seconds": 0.001, "seconds_per_megapixel": 0.0})
-    decoding.end_decoders()
+    end_decoders()
     with pytest.raises(TooSlow, match=r"takes too long to decode: save it again as an ordinary MP4"):
         frames(tmp_path, large)
 
@@ -292,10 +293,10 @@ def test_without_the_package_videos_are_counted(pictures, index_of, monkeypatch,
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "av.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(tmp_path / "none")
-    decoding.end_decoders()
+    end_decoders()
     with pytest.raises(MissingExtra, match="clip.mp4 is a video, which needs a package .*: pip install av"):
         decode_video(pictures / "clip.mp4", "clip.mp4")
-    decoding.end_decoders()
+    end_decoders()
 
 
 def test_beside_pictures(pictures, clip, tmp_path):

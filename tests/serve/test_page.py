@@ -9,8 +9,8 @@ from page_driver import PHONE, ask, captions, drop, needs_chromium, playwright, 
 from picture_cases import encoded, photo
 from tiny import NUMBER, WORDS, small_model
 
-from selhn.pictures.extraction import REPORT_FILE
 from selhn.pictures.how_far import HowFarFile
+from selhn.pictures.picture_report import REPORT_FILE
 from selhn.search import Index, Item
 
 pytestmark = needs_chromium
@@ -24,7 +24,7 @@ def server(start_server):
 def test_it_begins_with_what_there_is(page):
     assert page.title() == "Tiny pictures · selhn"
     assert page.locator("h1").inner_text() == "Tiny pictures"
-    playwright.expect(page.locator(".card")).to_have_count(NUMBER)
+    playwright.expect(page.locator(".card .caption")).to_have_count(NUMBER)
     assert captions(page) == WORDS[:NUMBER][::-1], "the newest first"
     assert page.locator(".card .score").count() == 0
     playwright.expect(page.locator("#status")).to_contain_text("12 pictures")

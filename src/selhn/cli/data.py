@@ -54,7 +54,7 @@ def data_import(
     pictures = pictures_in(source)
     if captions is not None or extractor == "files" or pictures is not None:
         from selhn.pictures import import_pictures, load_extractor
-        from selhn.pictures.extraction import REPORT_FILE
+        from selhn.pictures.picture_report import REPORT_FILE
 
         out = out or Path(f"{Path(source).resolve().name}_data")
         options = {"precision": precision, **options}

@@ -4,11 +4,12 @@ from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.cache import CachedFeatures, FeatureCache, default_cache
 from selhn.pictures.dataset import import_pictures, import_rows, picture_split
 from selhn.pictures.embedding import EmbeddedPictures, embed_pictures
-from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
+from selhn.pictures.extraction import Extracted, extract_pictures
 from selhn.pictures.extractor import Extractor, Form, grid_boxes, load_extractor, pool_boxes
 from selhn.pictures.indexing import index_pictures
 from selhn.pictures.library import Library
 from selhn.pictures.picture_files import Found, find_pictures, open_picture
+from selhn.pictures.picture_report import PictureReport
 from selhn.pictures.plans import Indexed, Plan
 
 __all__ = ["Backbone", "CachedFeatures", "EmbeddedPictures", "Extracted", "Extractor", "FeatureCache", "Form", "Found"]

@@ -25,9 +25,10 @@ from selhn.data.formats.captions import PictureTexts, match_texts, read_picture_
 from selhn.data.formats.native import NativePrecision
 from selhn.data.splits import SPLITS
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
-from selhn.pictures.extraction import Extracted, PictureReport, extract_pictures
+from selhn.pictures.extraction import Extracted, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
 from selhn.pictures.picture_files import Found, find_pictures, missing_packages, read_bytes, why_other, writable
+from selhn.pictures.picture_report import PictureReport
 
 PNG = b"\x89PNG"
 ARRAYS = ("features", "x", "feat")

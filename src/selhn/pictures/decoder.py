@@ -1,6 +1,6 @@
 """The program of a decoder: a process of its own that turns the bytes of a picture into RGB, within limits.
 
-`selhn.pictures.decoding` starts it and talks to it through its standard input and output. It is run by its
+`selhn.pictures.decoder_processes` starts it and talks to it through its standard input and output. It is run by its
 path and imports nothing of selhn but two files beside it, so that it is ready at once.
 """
 

@@ -3,25 +3,18 @@
 Each process decodes one picture at a time, and is kept for the next one unless it had to be ended.
 """
 
-import atexit
-import json
-import os
 import signal
-import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
 from typing import Any, TypeVar
 
 from PIL import Image
 
 from selhn.base.errors import MissingExtra, SelhnError
-from selhn.pictures import decoder
+from selhn.pictures.decoder_processes import DecoderProcess, idle_process, keep_idle
 from selhn.pictures.facts import checked_facts
 
 Value = TypeVar("Value")
@@ -32,17 +25,7 @@ DEADLINE = 30.0
 """Seconds by the clock, also for systems without these limits."""
 TIMERS = hasattr(signal, "setitimer")
 """Whether a process can limit its own time."""
-SETTINGS = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    # glibc keeps the memory of small pictures for the next ones; to return it after each costs a fifth more.
-    "MALLOC_MMAP_THRESHOLD_": str(16 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
-}
-"""Environment of the processes."""
-MOST_IDLE = max(4, os.cpu_count() or 1)
 _THREAD = threading.local()
-_IDLE: list["_Process"] = []
 
 
 class TooSlow(SelhnError):
@@ -139,7 +122,7 @@ class Decoding:
     def __init__(self, seconds: float | None = None) -> None:
         self._limits = {} if seconds is None else {"seconds": seconds, "seconds_per_megapixel": 0.0}
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._process: DecoderProcess | None = None
         self._ended = False
 
     def run(self, function: Callable[..., Value], *arguments: Any) -> Value:
@@ -159,7 +142,7 @@ class Decoding:
 
     def ask(self, content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """The answer of a process and the pixels; a SelhnError if the process has to be ended."""
-        process = _idle_process() or _Process()
+        process = idle_process() or DecoderProcess()
         late = None if TIMERS else threading.Timer(DEADLINE, self.end)
         if late is not None:
             late.daemon = True
@@ -176,12 +159,10 @@ class Decoding:
             if late is not None:
                 late.cancel()
             self._use(None)
-            if answered and not self._ended and len(_IDLE) < MOST_IDLE:
-                _IDLE.append(process)
-            else:
+            if not answered or self._ended or not keep_idle(process):
                 process.close()
 
-    def _why_ended(self, name: str, process: "_Process", is_video: bool) -> SelhnError:
+    def _why_ended(self, name: str, process: DecoderProcess, is_video: bool) -> SelhnError:
         status = process.close()
         if self._ended or (TIMERS and status in (-signal.SIGPROF, -signal.SIGALRM)):
             kind = "MP4 (H.264)" if is_video else "JPEG or PNG"
@@ -189,88 +170,8 @@ class Decoding:
         why = f"the decoder ended with status {status}"
         return SelhnError(f"{name} cannot be decoded ({why}): copy or export it again")
 
-    def _use(self, process: "_Process | None") -> None:
+    def _use(self, process: DecoderProcess | None) -> None:
         with self._lock:
             self._process = process
             if self._ended and process is not None:
                 process.kill()
-
-
-class _Process:
-    """A running `decoder`."""
-
-    def __init__(self) -> None:
-        # Isolated, so that the current folder, which may be a stranger's, is not searched for modules.
-        command = [sys.executable, "-ISW", "ignore", decoder.__file__, json.dumps(sys.path)]
-        environment = {**os.environ, **SETTINGS}
-        try:
-            self._popen = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment)
-        except OSError as error:
-            why = f"cannot start a process that decodes pictures ({error.strerror}): try again later"
-            raise SelhnError(why) from None
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        self._give, self._take = self._popen.stdin, self._popen.stdout
-        for pipe in (self._give, self._take):
-            with suppress(ImportError, AttributeError, OSError):  # not Linux, or too many such pipes
-                import fcntl
-
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 2**20)
-        self.kill = self._popen.kill
-
-    def ask(self, content: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        head = json.dumps(request).encode()
-        self._give.write(struct.pack("<IQ", len(head), len(content)) + head)
-        self._give.write(content)
-        self._give.flush()
-        said = json.loads(self._read(*struct.unpack("<I", self._read(4))))
-        width, height = said.get("size", (0, 0))
-        return said, self._read(3 * width * height * len(said.get("at", [None])))
-
-    def is_alive(self) -> bool:
-        return self._popen.poll() is None
-
-    def close(self) -> int:
-        """End it; returns its exit status, that of its own end if it had ended before."""
-        self.kill()
-        for pipe in (self._give, self._take):
-            with suppress(OSError):
-                pipe.close()
-        return self._popen.wait()
-
-    def forget(self) -> None:
-        """In a forked process: it belongs to the other one."""
-        self._popen.returncode = 0
-
-    def _read(self, number: int) -> bytes:
-        found = self._take.read(number)
-        if len(found) < number:
-            raise EOFError
-        return found
-
-
-def _idle_process() -> _Process | None:
-    while True:
-        try:
-            process = _IDLE.pop()
-        except IndexError:
-            return None
-        if process.is_alive():
-            return process
-        process.close()
-
-
-@atexit.register
-def end_decoders() -> None:
-    """End all processes that are idle; they would end with this process anyway."""
-    while _IDLE:
-        _IDLE.pop().close()
-
-
-def _forget_all() -> None:
-    while _IDLE:
-        _IDLE.pop().forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -4,7 +4,6 @@ On a CPU each worker takes a picture through all steps on one core. On a GPU, wo
 computed there.
 """
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -20,55 +19,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from selhn.base.errors import SelhnError
-from selhn.base.files import write_whole
 from selhn.base.progress import Progress
 from selhn.base.types import StoredPrecision
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.decoding import Picture, header_facts
 from selhn.pictures.extractor import Extractor, Prepared
-from selhn.pictures.picture_files import VIDEOS, read_bytes, writable
+from selhn.pictures.picture_files import VIDEOS, is_text, read_bytes, writable
+from selhn.pictures.picture_report import PictureReport
 from selhn.pictures.picture_sources import PictureInput, PictureInputs
 from selhn.search.items import moment_id
 
-REPORT_FILE = "pictures.json"
 FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
 """A block has so many pictures at least; it ends after 0.5 seconds, and later after 1, 2, 4 and then always 8."""
-SHOWN = 20
-"""Files that a printed report names."""
-
-
-@dataclass
-class PictureReport:
-    """What happened to each file."""
-
-    used: int = 0
-    computed: int = 0
-    """Pictures whose features were not in the cache."""
-    notes: list[tuple[str, str]] = field(default_factory=list)
-    """Pictures that are used, and how they were changed."""
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    """Files that are not used, and why."""
-
-    def describe(self, where: Path | str = "") -> str:
-        """The numbers and the first files; `where` is the file that names all."""
-        lines = [f"  left out: {name}: {why}" for name, why in self.refused]
-        lines += [f"  note: {name}: {what}" for name, what in self.notes]
-        if len(lines) > SHOWN:
-            lines[SHOWN:] = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"]
-        used = f"{self.used:,} pictures used ({self.computed:,} computed now)"
-        return "\n".join([f"{used}, {len(self.refused):,} files left out", *lines])
-
-    __str__ = describe
-
-    def write(self, pictures: Path, out: Path | None) -> Path | None:
-        """Write the report on a folder of pictures into the folder `out`, if there is one; returns the new file."""
-        if out is None:
-            return None
-        about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
-        text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
-        out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / REPORT_FILE, text + "\n")
-        return out / REPORT_FILE
 
 
 @dataclass(frozen=True)
@@ -251,11 +213,6 @@ def extract_pictures(
     return Extracted(
         [path for path, _ in used if isinstance(path, Path)], CachedFeatures(store, keys, regions), extraction.report
     )
-
-
-def is_text(name: str) -> bool:
-    """Whether a file name is Unicode; on some systems it may be any bytes."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _use_one_core(cores: int) -> None:

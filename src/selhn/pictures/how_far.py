@@ -13,7 +13,8 @@ from typing import Any
 from selhn.base.errors import SelhnError
 from selhn.base.files import write_whole
 from selhn.base.untrusted import read_json
-from selhn.pictures.extraction import REPORT_FILE, Extraction
+from selhn.pictures.extraction import Extraction
+from selhn.pictures.picture_report import REPORT_FILE
 
 PROGRESS_FILE = "progress.json"
 EVERY, WINDOW, FEWEST = 0.5, 30.0, 8

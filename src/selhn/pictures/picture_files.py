@@ -166,3 +166,8 @@ def writable(path: object, root: Path | None = None) -> str:
     """A path, relative to `root` if there is one, in a form that can be written to any file."""
     shown = str(path) if root is None else Path(str(path)).relative_to(root).as_posix()
     return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def is_text(name: str) -> bool:
+    """Whether a file name is Unicode; on some systems it may be any bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -11,9 +11,9 @@ from typing import Any
 
 from selhn.base.errors import MissingExtra, NotFound, SelhnError
 from selhn.data.formats.captions import match_texts, read_picture_texts
-from selhn.pictures.extraction import PictureReport, is_text
 from selhn.pictures.facts import FACTS
-from selhn.pictures.picture_files import Found, missing_packages
+from selhn.pictures.picture_files import Found, is_text, missing_packages
+from selhn.pictures.picture_report import PictureReport
 from selhn.search import Index, Item
 from selhn.search.items import whole
 

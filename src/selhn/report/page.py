@@ -21,7 +21,7 @@ from selhn.data.splits import SPLITS
 from selhn.data.world import WorldFeatures, world_scene
 from selhn.data.world.render import render
 from selhn.pictures import open_picture
-from selhn.pictures.extraction import REPORT_FILE
+from selhn.pictures.picture_report import REPORT_FILE
 from selhn.report.curves import panel_data, panels
 from selhn.report.records import RunRecord, compared, lead, read_runs, results
 from selhn.report.retrievals import ANSWERS, Examples, find_examples

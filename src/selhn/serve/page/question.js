@@ -1,5 +1,6 @@
 // What is asked, and how the address says it.
-import { $ } from "./dom.js";
+import { $, el } from "./dom.js";
+import { pictureAddress } from "./http.js";
 
 const NOTHING = { text: "", like: null, picture: null, filters: {}, where: "", album: "", from: "", to: "", order: "", view: "" };
 export const asked = { ...NOTHING };
@@ -30,4 +31,20 @@ export function readAddress(fields) {
   const plain = ["text", "where", "album", "from", "to", "order", "view"].map((name) => [name, words.get(name) ?? ""]);
   Object.assign(asked, NOTHING, Object.fromEntries(plain), { like: id ? { id, less: words.has("unlike") } : null, filters });
   $("text").value = asked.text;
+}
+
+// The pictures that are asked with, before the words; `shows` if pictures can be seen.
+export function drawChips(shows, change) {
+  const chips = [];
+  if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", shows && pictureAddress(asked.like.id, 160),
+    () => change({ like: null })));
+  if (asked.picture) chips.push(chip("Your picture", asked.picture.address, () => change({ picture: null })));
+  $("chips").replaceChildren(...chips);
+  $("text").placeholder = chips.length ? "… and with words" : "Describe a picture";
+}
+
+function chip(words, address, remove) {
+  const image = el("img", { alt: "", src: address, onerror: () => image.remove() });
+  const button = el("button", { type: "button", "aria-label": `Remove: ${words}`, onclick: () => { remove(); $("text").focus(); } }, "×");
+  return el("span", { class: "chip" }, image, el("span", {}, words), button);
 }

@@ -5,9 +5,9 @@ import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
 import { drawFilters, whereOf } from "./filters.js";
 import { focusCard, inView, returnTo, setSource, skeletons, startGrid } from "./grid.js";
-import { ask, get, pictureAddress } from "./http.js";
+import { ask, get } from "./http.js";
 import { acceptPictures } from "./picture.js";
-import { asked, isQuestion, readAddress, writeAddress } from "./question.js";
+import { asked, drawChips, isQuestion, readAddress, writeAddress } from "./question.js";
 import { addCircle, addHeadCircle, remove, selects, startSelecting } from "./select.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
@@ -17,7 +17,8 @@ import { closeViewer, drawAlbums, openViewer, startViewer } from "./viewer.js";
 const FEW = 24, STEP = 60;
 const PAUSE = 280; // milliseconds of quiet before what is typed is asked
 const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
-let about, running, timer, shown = null, answers = [], fits = null, unknown = [], limit = STEP, pages = 1, days = [], years = null;
+const NONE = { answers: [], fits: null, unknown: [] }; // fits: how many of the answers are matches; null if that is not known
+let about, running, timer, shown = null, found = NONE, limit = STEP, pages = 1, days = [], years = null;
 
 export function startSearch(told) {
   about = told;
@@ -47,7 +48,7 @@ export function startSearch(told) {
   $("text").addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => typed(false), PAUSE); });
   $("more").addEventListener("click", () => {
     if (asked.view) pages += 1;
-    else limit = fits === null ? limit + STEP : answers.length;
+    else limit = found.fits === null ? limit + STEP : found.answers.length;
     (asked.view ? load : present)();
   });
   $("again").addEventListener("click", load);
@@ -104,7 +105,7 @@ async function load() {
   running?.abort();
   const mine = running = new AbortController();
   const grid = $("grid");
-  drawChips();
+  drawChips(about.can.show_pictures, change);
   redrawFilters();
   grid.setAttribute("aria-busy", "true");
   $("problem").hidden = $("empty").hidden = true;
@@ -137,10 +138,10 @@ async function load() {
 async function search(signal) {
   const less = asked.like?.less ? { text_weight: 1, like_weight: LESS } : {};
   const parts = { text: asked.text, like: asked.like?.id, where: whereOf(asked), k: about.limits.answers, ...less };
-  const found = await ask(parts, asked.picture?.bytes ?? null, signal);
+  const answer = await ask(parts, asked.picture?.bytes ?? null, signal);
   if (signal.aborted) return;
-  ({ answers, fits = null, unknown = [] } = found);
-  limit = fits === null ? STEP : fits || FEW;
+  found = { ...NONE, ...answer };
+  limit = found.fits === null ? STEP : found.fits || FEW;
   present();
 }
 
@@ -148,35 +149,38 @@ const dateOf = ({ metadata }) => String(metadata.taken ?? metadata.modified ?? "
 
 // The answers up to the limit: those that are said to fit, or the nearest ones.
 function present() {
-  const best = answers.slice(0, limit);
-  if (asked.order === "newest") best.sort((one, other) => (dateOf(one) < dateOf(other) ? 1 : -1));
+  const { answers, fits } = found, best = answers.slice(0, limit);
+  if (asked.order === "newest") best.sort((one, other) => dateOf(other).localeCompare(dateOf(one)));
   const next = new Found(best);
   next.foot = best.some(({ fit }) => typeof fit === "number") ? 10 : 0;
   setShown(next);
   $("more").hidden = limit >= answers.length;
   $("more").textContent = fits === null ? "Show more" : "Show weaker matches";
   if (!answers.length) return nothing();
+  $("status").textContent = said(best.length);
+}
+
+function said(number) {
+  const { fits, unknown } = found, order = asked.order === "newest" ? "newest first" : "best first";
   const what = [asked.text && `“${asked.text}”`, asked.like && (asked.like.less ? "less like that picture" : "that picture"),
     asked.picture && "your picture"].filter(Boolean).join(" and ");
-  const order = asked.order === "newest" ? "newest first" : "best first";
-  const words = fits === 0 ? "Nothing fits well. The nearest pictures:" :
-    fits !== null && limit === fits ? `${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.` :
-      `The ${count(best.length, "picture")} closest to ${what}, ${order}.`;
   const hint = unknown.length ? `The model reads English and hardly knows ${unknown.map((word) => `“${word}”`).join(", ")}. ` : "";
-  $("status").textContent = hint + words;
+  if (fits === 0) return `${hint}Nothing fits well. The nearest pictures:`;
+  if (number === fits) return `${hint}${fits === about.limits.answers ? "The best " : ""}${count(fits, "picture")} for ${what}, ${order}.`;
+  return `${hint}The ${count(number, "picture")} closest to ${what}, ${order}.`;
 }
 
 async function browse(signal) {
   const where = whereOf(asked), order = asked.order || "newest";
-  const found = await get("/timeline", { where, order, layout: true }, signal);
+  const listed = await get("/timeline", { where, order, layout: true }, signal);
   if (signal.aborted) return;
-  if (!where) learnYears(found);
+  if (!where) learnYears(listed);
   const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
-  setShown(new Listing(found, sections(found.days), page, load), found.days);
+  setShown(new Listing(listed, sections(listed.days), page, load), listed.days);
   $("more").hidden = true;
-  if (!found.total) return nothing();
+  if (!listed.total) return nothing();
   const mine = shown;
-  $("status").replaceChildren(`${count(found.total, "picture")}${asked.album && ` in ${asked.album}`}. `, ...albumTools());
+  $("status").replaceChildren(`${count(listed.total, "picture")}${asked.album && ` in ${asked.album}`}. `, ...albumTools());
   if (!where) shown.load(0).then(() => { if (mine === shown) suggest(); }, () => {});
 }
 
@@ -247,21 +251,6 @@ function suggest() {
   const words = [0, 1, 2].map((row) => short[row * every]).filter(Boolean).map((text) => text.toLowerCase());
   if (words.length) $("status").append(" Try ", ...words.flatMap((text, row) => [row ? (row === words.length - 1 ? " or " : ", ") : "",
     el("button", { class: "try", type: "button", onclick: () => change({ text }) }, text)]));
-}
-
-function drawChips() {
-  const chips = [];
-  if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", about.can.show_pictures && pictureAddress(asked.like.id, 160),
-    () => change({ like: null })));
-  if (asked.picture) chips.push(chip("Your picture", asked.picture.address, () => change({ picture: null })));
-  $("chips").replaceChildren(...chips);
-  $("text").placeholder = chips.length ? "… and with words" : "Describe a picture";
-}
-
-function chip(words, address, remove) {
-  const image = el("img", { alt: "", src: address, onerror: () => image.remove() });
-  const button = el("button", { type: "button", "aria-label": `Remove: ${words}`, onclick: () => { remove(); $("text").focus(); } }, "×");
-  return el("span", { class: "chip" }, image, el("span", {}, words), button);
 }
 
 function keys(event) {

@@ -1,0 +1,45 @@
+"""What happened to each file of a folder of pictures: for people, and as a file."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from selhn.base.files import write_whole
+
+REPORT_FILE = "pictures.json"
+SHOWN = 20
+"""Files that a printed report names."""
+
+
+@dataclass
+class PictureReport:
+    """What happened to each file."""
+
+    used: int = 0
+    computed: int = 0
+    """Pictures whose features were not in the cache."""
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    """Pictures that are used, and how they were changed."""
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    """Files that are not used, and why."""
+
+    def describe(self, where: Path | str = "") -> str:
+        """The numbers and the first files; `where` is the file that names all."""
+        lines = [f"  left out: {name}: {why}" for name, why in self.refused]
+        lines += [f"  note: {name}: {what}" for name, what in self.notes]
+        if len(lines) > SHOWN:
+            lines[SHOWN:] = [f"  and {len(lines) - SHOWN:,} more{f' in {where}' if where else ''}"]
+        used = f"{self.used:,} pictures used ({self.computed:,} computed now)"
+        return "\n".join([f"{used}, {len(self.refused):,} files left out", *lines])
+
+    __str__ = describe
+
+    def write(self, pictures: Path, out: Path | None) -> Path | None:
+        """Write the report on a folder of pictures into the folder `out`, if there is one; returns the new file."""
+        if out is None:
+            return None
+        about = {"folder": str(pictures.resolve()), "used": self.used, "notes": self.notes}
+        text = json.dumps({**about, "left out": self.refused}, indent=1, ensure_ascii=False)
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / REPORT_FILE, text + "\n")
+        return out / REPORT_FILE

@@ -60,6 +60,20 @@ def test_headings_and_the_timeline(page):
     expect(page.locator("[data-place='0'] img.come")).to_be_visible()
 
 
+def test_pictures_stay_while_the_list_is_read_again(page):
+    """While a folder is indexed this happens every few seconds."""
+    expect(page.locator("[data-place='0'] img.come")).to_be_visible()
+    held = []
+    page.route(re.compile("/api/v1/items"), lambda route: route.continue_() if held else held.append(route))
+    page.evaluate("document.dispatchEvent(new CustomEvent('library-changed'))")
+    while not held:
+        page.wait_for_timeout(20)
+    expect(page.locator("[data-place='0'] img.come")).to_be_visible(timeout=1)
+    held[0].continue_()
+    until(page, "!document.querySelector('#grid[aria-busy]')")
+    expect(page.locator("[data-place='0'] img.come")).to_be_visible(timeout=1)
+
+
 def test_dates_filter(open_page, page, server):
     page.get_by_label("Dates: any date").click()
     page.get_by_role("button", name="2024", exact=True).click()

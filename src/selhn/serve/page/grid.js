@@ -38,6 +38,9 @@ const width = () => Math.floor($("grid").clientWidth);
 const within = () => -$("grid").getBoundingClientRect().top; // pixels of the grid above the view
 const rowOf = (place) => lastWhere(plan.rows, (row) => row.first <= place);
 
+// The first and the last picture that are drawn.
+export const drawnPlaces = () => (cards.size ? [Math.min(...cards.keys()), Math.max(...cards.keys())] : []);
+
 // The first picture of the view and where it is, and the way back to it.
 export function inView() {
   const row = plan.rows[lastWhere(plan.rows, ({ top }) => top <= within() + $("ask").offsetHeight)];

@@ -4,7 +4,7 @@ import { duplicates } from "./duplicates.js";
 import { sections, yearOf } from "./dates.js";
 import { $, count, el } from "./dom.js";
 import { drawFilters, whereOf } from "./filters.js";
-import { focusCard, inView, returnTo, setSource, skeletons, startGrid } from "./grid.js";
+import { drawnPlaces, focusCard, inView, returnTo, setSource, skeletons, startGrid } from "./grid.js";
 import { ask, get } from "./http.js";
 import { acceptPictures } from "./picture.js";
 import { asked, drawChips, isQuestion, readAddress, writeAddress } from "./question.js";
@@ -32,16 +32,16 @@ export function startSearch(told) {
     },
     headed: about.can.write ? addHeadCircle : () => {}, arranged, moved,
   });
-  const tell = async (words) => { await load(); $("status").textContent = words; };
+  const tell = async (words) => { await load(true); $("status").textContent = words; };
   const acts = { shown: () => shown, favour, album: chooseAlbum };
   if (about.can.write) startSelecting({ ...acts, albums: about.can.albums, changed: tell });
   if (about.can.albums) startAlbums({ changed: albumsChanged, failed: (words) => ($("detail").open ? alert(words) : tell(words)) });
-  if (writes) startUpload(load);
+  if (writes) startUpload(() => load(true));
   startTimeline();
   startViewer({ ...acts, like: moreLike, less: lessLike, text: () => asked.text, can: about.can, shownKinds: about.shown, closed: focusCard, remove });
   if (about.can.ask_with_pictures) {
     $("choose").hidden = false;
-    acceptPictures((picture) => change({ picture, like: null }), writes && ((files) => add(files, load)));
+    acceptPictures((picture) => change({ picture, like: null }), writes && ((files) => add(files, () => load(true))));
   }
   $("text").maxLength = about.limits.query;
   $("ask").addEventListener("submit", (event) => { event.preventDefault(); typed(true); });
@@ -51,7 +51,7 @@ export function startSearch(told) {
     else limit = found.fits === null ? limit + STEP : found.answers.length;
     (asked.view ? load : present)();
   });
-  $("again").addEventListener("click", load);
+  $("again").addEventListener("click", () => load());
   history.scrollRestoration = "manual"; // the pictures come later
   addEventListener("popstate", async ({ state }) => {
     if (closeViewer()) return; // Back closes the picture; the question stays
@@ -65,7 +65,7 @@ export function startSearch(told) {
   $("show-keys").addEventListener("click", () => $("keys").showModal());
   document.addEventListener("library-changed", () => {
     loadAlbums();
-    if (!isQuestion() && !asked.view && scrollY < innerHeight && !document.querySelector("dialog[open]")) load();
+    if (!isQuestion() && !asked.view && scrollY < innerHeight && !document.querySelector("dialog[open]")) load(true);
   });
   addEventListener("click", (event) => {
     for (const open of document.querySelectorAll("details.dates[open]")) if (!event.composedPath().includes(open)) open.open = false;
@@ -101,7 +101,8 @@ function moreLike(item) {
 
 const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
-async function load() {
+// `again`: what is shown has changed, and stays until the new state is here.
+async function load(again = false) {
   running?.abort();
   const mine = running = new AbortController();
   const grid = $("grid");
@@ -110,12 +111,13 @@ async function load() {
   grid.setAttribute("aria-busy", "true");
   $("problem").hidden = $("empty").hidden = true;
   const waiting = setTimeout(() => {
+    if (again) return;
     if (shown?.total) grid.classList.add("stale");
     else skeletons();
     $("status").textContent = "Looking …";
   }, 160);
   try {
-    await (asked.view === "duplicates" ? compare : isQuestion() ? search : browse)(mine.signal);
+    await (asked.view === "duplicates" ? compare : isQuestion() ? search : browse)(mine.signal, again);
     clearTimeout(waiting);
     if (!years && !mine.signal.aborted) learnYears(await get("/timeline", {}, mine.signal));
   } catch (error) {
@@ -170,13 +172,16 @@ function said(number) {
   return `${hint}The ${count(number, "picture")} closest to ${what}, ${order}.`;
 }
 
-async function browse(signal) {
+async function browse(signal, again) {
   const where = whereOf(asked), order = asked.order || "newest";
   const listed = await get("/timeline", { where, order, layout: true }, signal);
   if (signal.aborted) return;
   if (!where) learnYears(listed);
   const page = (first, number, stop) => get("/items", { first, number, where, order }, stop);
-  setShown(new Listing(listed, sections(listed.days), page, load), listed.days);
+  const next = new Listing(listed, sections(listed.days), page, () => load(true));
+  if (again && listed.total) await Promise.all(drawnPlaces().map((place) => next.load(Math.min(place, listed.total - 1)).catch(() => {})));
+  if (signal.aborted) return;
+  setShown(next, listed.days);
   $("more").hidden = true;
   if (!listed.total) return nothing();
   const mine = shown;

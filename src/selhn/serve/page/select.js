@@ -3,7 +3,7 @@ import { $, count, el, sure } from "./dom.js";
 import { write } from "./http.js";
 
 const LONG = 450; // milliseconds of a press that selects
-const STAYS = "It is no longer found here. Files that were added in this page are deleted. Files in your own folders stay; " +
+const STAYS = "What is removed is no longer found here. Files that were added in this page are deleted. Files in your own folders stay; " +
   "selhn index FOLDER brings them back.";
 const selected = new Map();
 let use, last = null, pressed = false;

@@ -8,7 +8,7 @@ import { drawnPlaces, focusCard, inView, returnTo, setSource, skeletons, startGr
 import { ask, get } from "./http.js";
 import { acceptPictures } from "./picture.js";
 import { asked, drawChips, isQuestion, readAddress, writeAddress } from "./question.js";
-import { addCircle, addHeadCircle, remove, selects, startSelecting } from "./select.js";
+import { addCircle, addHeadCircle, remove, selectSpare, selects, startSelecting } from "./select.js";
 import { Found, Listing } from "./source.js";
 import { drawTimeline, hideTimeline, moved, startTimeline } from "./timeline.js";
 import { add, startUpload } from "./upload.js";
@@ -222,7 +222,8 @@ async function compare(signal) {
   const { source, words, more } = await duplicates(signal, told, pages);
   if (signal.aborted) return;
   setShown(source);
-  $("status").textContent = words;
+  const spare = el("button", { type: "button", class: "try", onclick: () => selectSpare(source) }, "Select all but the first of each");
+  $("status").replaceChildren(words, ...(about.can.write && source.total ? [" ", spare] : []));
   $("more").hidden = !more;
   $("more").textContent = "Show more";
 }

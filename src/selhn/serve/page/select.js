@@ -84,6 +84,14 @@ async function between(one, other) {
   draw();
 }
 
+// Of groups of almost the same pictures, all but the first.
+export function selectSpare({ items, sections }) {
+  for (const { first, count: number } of sections) {
+    for (const item of items.slice(first + 1, first + number)) selected.set(item.id, item);
+  }
+  draw();
+}
+
 function toggle(place) {
   const item = use.shown().item(place);
   if (!item) return;

@@ -76,7 +76,7 @@ def test_it_continues_when_there_is_space(keep, tmp_path):
     (tmp_path / "index" / "full").touch()
     keeper, said = keep(indexing_cases.full)
     until(lambda: keeper.state == "waiting")
-    assert "indexing waits for space" in keeper.told()[2]
+    assert "indexing waits until 64 MiB are free" in keeper.told()[2]
     (tmp_path / "index" / "full").unlink()
     until(lambda: keeper.state == "idle")
     assert said[-1] == "1 folders were read"

@@ -20,6 +20,8 @@ from selhn.base.errors import Locked, SelhnError
 from selhn.base.files import is_disk_full
 
 Work = Callable[[Path, Sequence[Path]], Iterable[object]]
+ENOUGH_SPACE = 64 * 2**20
+"""Bytes that must be free before indexing is tried again on a disk that was full."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def _index(index: Path, folders: Sequence[Path], model: Path | str | None, work:
         outcome = Outcome(problem=str(locked), again=True)
     except (SelhnError, OSError) as error:
         full = is_disk_full(error)
-        words = "the disk is full, and indexing waits for space" if full else "indexing stopped"
+        free = f"the disk is full, and indexing waits until {ENOUGH_SPACE // 2**20} MiB are free"
+        words = free if full else "indexing stopped"
         outcome = Outcome(problem=f"{words}: {error}", again=full)
     told.send(outcome)
 

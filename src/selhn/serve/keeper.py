@@ -12,13 +12,13 @@ from typing import Literal
 from selhn.base.progress import Progress
 from selhn.pictures.how_far import PROGRESS_FILE, HowFar
 from selhn.pictures.upkeep import fingerprint, has_pictures
-from selhn.serve.indexer import Indexer, Outcome, Work
+from selhn.serve.indexer import ENOUGH_SPACE, Indexer, Outcome, Work
 
 LOOK_EVERY, SHARE = 2.0, 50
 """Seconds between two looks at the folders, but never more than one fiftieth of the time is spent looking."""
 QUIET, LONGEST_CHANGE = 1.0, 30.0
 """A folder must be the same for so long before it is indexed again, unless it keeps changing for so long."""
-TRY_AGAIN, ENOUGH_SPACE = 5.0, 64 * 2**20
+TRY_AGAIN = 5.0
 LOOKING = "Looking for new pictures"
 State = Literal["idle", "indexing", "waiting"]
 

@@ -39,6 +39,14 @@ def test_true_pairs_by_their_ids(folder):
     assert truth.of_texts.nonzero().tolist() == [[0, 0], [0, 1], [3, 1]]
 
 
+def test_a_sixth_caption_that_the_split_left_out_is_no_item(folder):
+    """The true captions of ECCV Caption have two of them."""
+    path = folder / "eccv_image_to_caption.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), IDS[1]: [102, 100]}))
+    truth = read_truth(folder, split(), folder / "dataset_coco.json")
+    assert truth.of_images[1].nonzero().flatten().tolist() == [2]
+
+
 def test_only_queries_with_a_truth_are_measured(folder):
     truth = read_truth(folder, split(), folder / "dataset_coco.json")
     scores = torch.zeros(4, 8)

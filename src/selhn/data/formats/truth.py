@@ -9,18 +9,20 @@ References: Parekh et al., Crisscrossed Captions, EACL 2021. Chun et al., ECCV C
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from selhn.base.errors import Damaged, SelhnError
 from selhn.base.untrusted import read_json
 from selhn.data.formats.karpathy import CaptionedImage, read_captioned_images
 from selhn.data.splits import Split
+
+Rows = dict[str, int | None]
+"""By the ids of COCO."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,18 @@ def read_truth(folder: Path | str, split: Split, captions: Path | str, name: str
         captions: Karpathy's dataset_coco.json, which has the ids of the captions.
     """
     images, texts = coco_ids(captions, split)
-    shape = split.num_images, split.num_texts
-    of_images = _pairs(Path(folder) / f"{name}_image_to_caption.json", images, texts)
-    of_texts = _pairs(Path(folder) / f"{name}_caption_to_image.json", texts, images)
-    found = [torch.zeros(shape, dtype=torch.bool) for _ in range(2)]
-    for matrix, (rows, columns) in zip(found, (of_images, of_texts[::-1]), strict=True):
-        matrix[torch.tensor(rows), torch.tensor(columns)] = True
-    return Truth(*found)
+    of_images = torch.zeros(split.num_images, split.num_texts, dtype=torch.bool)
+    of_texts = torch.zeros_like(of_images)
+    for matrix, file, known in (
+        (of_images, "image_to_caption", (images, texts)),
+        (of_texts.T, "caption_to_image", (texts, images)),
+    ):
+        matrix[_pairs(Path(folder) / f"{name}_{file}.json", *known).unbind(1)] = True
+    return Truth(of_images, of_texts)
 
 
-def coco_ids(captions: Path | str, split: Split) -> tuple[dict[str, int], dict[str, int]]:
-    """The rows of a split's images and texts by their ids in COCO."""
+def coco_ids(captions: Path | str, split: Split) -> tuple[Rows, Rows]:
+    """The rows of a split's images and texts by their ids in COCO; None for further captions of these images."""
     known = {image.cocoid: image for image in read_captioned_images(Path(captions), max_captions=None)}
     chosen: list[CaptionedImage] = []
     for name in split.image_names:
@@ -59,7 +62,7 @@ def coco_ids(captions: Path | str, split: Split) -> tuple[dict[str, int], dict[s
         if image is None:
             raise SelhnError(f"{captions} has no image of COCO for {name!r}: load the data with COCO's file names")
         chosen.append(image)
-    texts: dict[str, int] = {}
+    texts: Rows = {one: None for image in chosen for one in image.sentids}
     place = [0] * len(chosen)
     for row, (text, owner) in enumerate(zip(split.captions, split.image_of_text.tolist(), strict=True)):
         image, number = chosen[owner], place[owner]
@@ -77,9 +80,9 @@ def _letters(text: str) -> str:
     return re.sub(r"\W+", "", text.lower())
 
 
-def _pairs(path: Path, queries: Mapping[str, int], items: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """Rows of queries, and of what is true for each."""
-    pairs: tuple[list[int], list[int]] = ([], [])
+def _pairs(path: Path, queries: Rows, items: Rows) -> Int[Tensor, "n 2"]:
+    """Rows of queries, and of what is true for each; a caption that the split left out is neither."""
+    pairs: list[tuple[int | None, int | None]] = []
     for query, found in read_json(path).items():
         if not isinstance(found, list) or not all(isinstance(item, int | str) for item in found):
             raise Damaged(f"{path}: {query[:20]!r} should have a list of ids")
@@ -88,6 +91,5 @@ def _pairs(path: Path, queries: Mapping[str, int], items: Mapping[str, int]) -> 
                 raise SelhnError(
                     f"{path} has the id {missing[:20]!r}, which the split has not: take all test images of COCO"
                 )
-        pairs[0].extend([queries[query]] * len(found))
-        pairs[1].extend(items[str(item)] for item in found)
-    return pairs
+        pairs += [(queries[query], items[str(item)]) for item in found]
+    return torch.tensor([pair for pair in pairs if None not in pair], dtype=torch.int64).reshape(-1, 2)

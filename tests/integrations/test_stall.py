@@ -115,10 +115,12 @@ def test_the_collator_and_clip(library):
     class MyTrainer(ours.PairTrainerMixin, transformers.Trainer):
         pass
 
-    trainer = MyTrainer(model, transformers.TrainingArguments(use_cpu=True, report_to="none"))
+    settings = transformers.TrainingArguments(use_cpu=True, report_to="none", remove_unused_columns=False)
+    trainer = MyTrainer(model, settings, data_collator=ours.PairCollator(processor))
     value, outputs = trainer.compute_loss(model, dict(batch), return_outputs=True)
     scores = outputs.image_embeds @ outputs.text_embeds.T
     torch.testing.assert_close(value, TripletSelHN()(scores, batch["image_ids"]))
+    assert trainer.evaluate(data)["eval_loss"] == pytest.approx(float(value))
 
 
 @pytest.mark.parametrize("loss", ["hn", "selhn"])

@@ -105,7 +105,7 @@ def test_wandb_offline(world, tmp_path, library, monkeypatch):
     for record in found:
         items = {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
         curve += [json.loads(items["loss"])] if "loss" in items else []
-        config |= {one.key for one in record.run.config.update}
+        config |= {one.key for one in (*record.run.config.update, *record.config.update)}
     assert curve == pytest.approx([row["loss"] for row in steps_of(tmp_path / "run") if "loss" in row])
     assert "train.epochs" in config
     files = (tmp_path / "run").glob("wandb/offline-run-*/files/media/table/*.json")
@@ -139,3 +139,26 @@ def test_mlflow_in_sqlite(world, tmp_path, library, monkeypatch):
     curve = [metric.value for metric in client.get_metric_history(run.info.run_id, "loss")]
     assert curve == pytest.approx([row["loss"] for row in steps_of(tmp_path / "run") if "loss" in row])
     assert {one.path for one in client.list_artifacts(run.info.run_id)} == {"results.json", "verdict.json"}
+
+
+def test_runs_that_were_started_before_get_all_and_stay_open(world, tmp_path, library, monkeypatch):
+    mlflow, wandb, _ = library("mlflow", "sqlalchemy", "alembic"), library("wandb"), library("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    mlflow.set_tracking_uri("sqlite:///mlflow.db")
+    writer = SummaryWriter(str(tmp_path / "board"))
+    with mlflow.start_run() as active, wandb.init(mode="offline", dir=str(tmp_path)) as ours:
+        trained(world, tmp_path / "run", [active, ours, writer], epochs=1)
+        run = mlflow.MlflowClient().get_run(active.info.run_id)
+        assert run.info.status == "RUNNING"
+        assert run.data.params["train.epochs"] == "1"
+        assert run.data.metrics["loss"] == pytest.approx(
+            [row["loss"] for row in steps_of(tmp_path / "run") if "loss" in row][-1]
+        )
+        assert ours.config["train.epochs"] == 1
+        ours.log({"still": "open"})
+    writer.close()
+    (file,) = (tmp_path / "board").glob("*tfevents*")
+    assert b"| train.epochs | 1 |" in file.read_bytes()

@@ -10,8 +10,9 @@ import selhn
 from selhn.base.errors import NotFound, SelhnError
 from selhn.losses import TripletSelHN
 from selhn.models import load_model
-from selhn.models.pixels import as_pixels
+from selhn.models.pixels import as_pixels, without_weights
 from selhn.pictures import import_rows, load_extractor
+from selhn.training.optim import parameter_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
 SWIN = {"model_type": "swin", "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 4}
@@ -61,6 +62,19 @@ def test_vision_models_of_timm(tmp_path, library):
         assert torch.equal(load_model(tmp_path / name).embed_images(regions), model.embed_images(regions))
     with pytest.raises(NotFound):
         make(vision={"library": "timm", "model": "hf-hub:someone/model"})
+
+
+@pytest.mark.slow
+def test_trained_towers_keep_their_rate_when_a_run_is_resumed_or_a_model_loaded(tmp_path, library, monkeypatch):
+    timm = library("timm")
+    make_timm = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda *named, pretrained, **set: make_timm(*named, **set))  # no network
+    rates = [(len(group["params"]), group["lr"]) for group in parameter_groups(make(vision="timm:resnet18"), 1.0)]
+    assert [rate for _, rate in rates] == [1.0, 0.1]
+    resumed = make(vision=without_weights("timm:resnet18"))
+    resumed.save(tmp_path / "model")
+    for model in (resumed, load_model(tmp_path / "model")):
+        assert [(len(group["params"]), group["lr"]) for group in parameter_groups(model, 1.0)] == rates
 
 
 @pytest.mark.slow

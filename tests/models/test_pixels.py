@@ -13,6 +13,7 @@ from selhn.base.sealed import CHECKSUMS_FILE
 from selhn.models import load_model
 from selhn.models.pixels import as_pixels, sides, without_weights
 from selhn.pictures import load_extractor
+from selhn.training.optim import parameter_groups
 
 
 def noise(side=32):
@@ -59,6 +60,8 @@ def test_patches_left_out_are_not_looked_at():
 def test_clip_learns_its_words_from_scratch():
     model = make("clip", bert={**BERT, "vocab_size": 7})
     assert model.settings["bert"]["vocab_size"] == WORDS.size
+    (group,) = parameter_groups(model, lr=1e-3)  # a tenth of the rate is for BERTs that know language
+    assert group["lr"] == 1e-3
     with pytest.raises(SelhnError, match="take vit_bert"):
         make("clip", bert="a_folder")
 
@@ -75,6 +78,10 @@ def test_a_file_names_no_vision_model_to_fetch(source, tmp_path):
 
 
 def test_a_run_that_is_resumed_fetches_no_weights():
-    assert without_weights("timm:resnet18") == {"library": "timm", "model": "resnet18"}
+    assert without_weights("timm:resnet18") == {
+        "library": "timm",
+        "model": "resnet18",
+        "is_pretrained": True,
+    }
     for vision in ("transformers:folder", {"hidden_size": 8}, None):
         assert without_weights(vision) == vision

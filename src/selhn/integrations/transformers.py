@@ -27,6 +27,7 @@ class PairTrainerMixin:
         super().__init__(*arguments, **settings)
         self.pair_loss = PairLoss(pair_loss).to(self.args.device)  # type: ignore[attr-defined]
         self.pair_loss.require_trained(self.model.parameters())  # type: ignore[attr-defined]
+        self.can_return_loss = True  # or `evaluate` would have no eval_loss
         for callback in self.callback_handler.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, StallCallback) and callback.loss is None:
                 callback.loss = self.pair_loss

@@ -115,13 +115,14 @@ class LibraryVision(nn.Module):
         super().__init__()
         grid, patch = sides(feature_dim, num_regions)
         source = source if isinstance(source, Mapping) else str(source)
-        self.is_pretrained = isinstance(source, str)
         kept = dict(source) if isinstance(source, Mapping) else {"library": source.partition(":")[0]}
+        self.is_pretrained = isinstance(source, str) or bool(kept.pop("is_pretrained", False))
         open_network = {"transformers": _of_transformers, "timm": _of_timm}.get(kept.pop("library", "transformers"))
         if open_network is None:
             raise NotFound(f"vision is {source!r}: give transformers:FOLDER, timm:NAME, or a configuration")
         named = source.partition(":")[2] if isinstance(source, str) else None
         self.network, self.settings = open_network(named, kept, grid * patch)
+        self.settings["is_pretrained"] = self.is_pretrained  # a saved model that is trained on keeps its rates
         for name in ("mean", "deviation"):
             self.register_buffer(name, torch.tensor(self.settings[name])[:, None, None], persistent=False)
         with torch.no_grad():
@@ -204,7 +205,9 @@ def _lists(scale: Mapping[str, Any]) -> dict[str, list[float]]:
 def without_weights(vision: Any) -> Any:
     """The setting for a model whose weights are at hand: timm:NAME in a file, maybe a stranger's, fetches none."""
     library, _, name = str(vision).partition(":")
-    return {"library": "timm", "model": name} if isinstance(vision, str) and library == "timm" else vision
+    if not isinstance(vision, str) or library != "timm":
+        return vision
+    return {"library": "timm", "model": name, "is_pretrained": True}
 
 
 class PixelEncoder(nn.Module):
@@ -242,7 +245,9 @@ def clip(common: PixelSettings) -> VSE:
         raise SelhnError("clip learns its words from scratch: take vit_bert for a BERT that knows language")
     if common.tokenizer is not None:
         words["vocab_size"] = common.tokenizer.size
-    return _matcher(replace(common, bert=words))
+    model = _matcher(replace(common, bert=words))
+    model.text.words.is_pretrained = False
+    return model
 
 
 @builder

@@ -23,9 +23,12 @@ class Tracker:
         self.run = run
 
     @classmethod
-    def start(cls, folder: RunFolder, name: str, settings: Mapping[str, Any]) -> "Tracker":
-        """A new run of this tracker, with the settings of ours."""
+    def start(cls, folder: RunFolder, name: str) -> "Tracker":
+        """A new run of this tracker."""
         raise NotImplementedError
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """The settings of our run; an object that only logs gets none, nor a table."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         self.run.log(dict(numbers), step=step)
@@ -35,7 +38,10 @@ class Tracker:
             self.run.alert(title=title, text=text)
 
     def table(self, name: str, rows: Rows, step: int) -> None:
-        """A table of what came out; an object that only logs gets none."""
+        """A table of what came out."""
+
+    def flush(self) -> None:
+        """Send what waits."""
 
     def close(self, finished: bool) -> None:
         self.run.finish()
@@ -45,12 +51,13 @@ class TensorBoard(Tracker):
     """Its `SummaryWriter`; files are stored in the folder of the run."""
 
     @classmethod
-    def start(cls, folder: RunFolder, name: str, settings: Mapping[str, Any]) -> "Tracker":
+    def start(cls, folder: RunFolder, name: str) -> "Tracker":
         with needs("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
-        made = cls(SummaryWriter(None if folder.path is None else str(folder.path)))
-        made.table("settings", [{"setting": key, "value": value} for key, value in settings.items()], 0)
-        return made
+        return cls(SummaryWriter(None if folder.path is None else str(folder.path)))
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        self.table("settings", [{"setting": key, "value": value} for key, value in settings.items()], 0)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
@@ -73,11 +80,14 @@ class WandB(Tracker):
     library = "wandb"
 
     @classmethod
-    def start(cls, folder: RunFolder, name: str, settings: Mapping[str, Any]) -> "Tracker":
+    def start(cls, folder: RunFolder, name: str) -> "Tracker":
         with needs("wandb"):
             import wandb
         where = {} if folder.path is None else {"dir": str(folder.path)}
-        return cls(wandb.init(project="selhn", name=name, config=dict(settings), **where))
+        return cls(wandb.init(project="selhn", name=name, **where))
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        self.run.config.update(dict(settings), allow_val_change=True)
 
     def table(self, name: str, rows: Rows, step: int) -> None:
         table = importlib.import_module(self.library).Table
@@ -90,10 +100,13 @@ class Trackio(WandB):
     library = "trackio"
 
     @classmethod
-    def start(cls, folder: RunFolder, name: str, settings: Mapping[str, Any]) -> "Tracker":
+    def start(cls, folder: RunFolder, name: str) -> "Tracker":
         with needs("trackio"):
             import trackio
-        return cls(trackio.init(project="selhn", name=name, config=dict(settings), embed=False))
+        return cls(trackio.init(project="selhn", name=name, embed=False))
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        self.run.config.update(settings)
 
 
 class MLflow(Tracker):
@@ -108,17 +121,19 @@ class MLflow(Tracker):
         self.client, self.id, self.waiting = MlflowClient(), run.info.run_id, list[Any]()
 
     @classmethod
-    def start(cls, folder: RunFolder, name: str, settings: Mapping[str, Any]) -> "Tracker":
+    def start(cls, folder: RunFolder, name: str) -> "Tracker":
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # which it would send to its makers
         with needs("mlflow"):
             import mlflow
         client = mlflow.MlflowClient()
         found = client.get_experiment_by_name(cls.EXPERIMENT)
         experiment = client.create_experiment(cls.EXPERIMENT) if found is None else found.experiment_id
-        made = cls(client.create_run(experiment, run_name=name))
-        params = [mlflow.entities.Param(key, str(value)) for key, value in settings.items()]
-        client.log_batch(made.id, params=params)
-        return made
+        return cls(client.create_run(experiment, run_name=name))
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        self.client.log_batch(self.id, params=[Param(key, str(value)) for key, value in settings.items()])
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         from mlflow.entities import Metric
@@ -127,9 +142,9 @@ class MLflow(Tracker):
         allowed = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in numbers.items()}
         self.waiting += [Metric(name, value, now, step) for name, value in allowed.items()]
         if len(self.waiting) >= self.MOST:  # a transaction for each step would take longer than the step
-            self._send()
+            self.flush()
 
-    def _send(self) -> None:
+    def flush(self) -> None:
         for first in range(0, len(self.waiting), self.MOST):
             self.client.log_batch(self.id, metrics=self.waiting[first : first + self.MOST])
         self.waiting = []
@@ -145,7 +160,6 @@ class MLflow(Tracker):
                 self.client.set_tag(self.id, f"{name}.{key}", value)
 
     def close(self, finished: bool) -> None:
-        self._send()
         self.client.set_terminated(self.id, "FINISHED" if finished else "FAILED")
 
 
@@ -185,7 +199,7 @@ def known_trackers(track: Any, folder: RunFolder) -> list[Any]:
     for one in wanted:
         if isinstance(one, str) and one not in TRACKERS:
             raise SelhnError(f"track={one!r} is not a known tracker: {did_you_mean(one, TRACKERS)}")
-        if not isinstance(one, str) and not callable(getattr(one, "log", getattr(one, "add_scalar", None))):
+        if not isinstance(one, str) and kind_of(one) is Tracker and not callable(getattr(one, "log", None)):
             raise SelhnError(f"track={one!r} has no log(dict, step=): give an object that has, or one of {[*TRACKERS]}")
     return list(wanted)
 
@@ -194,14 +208,19 @@ def known_trackers(track: Any, folder: RunFolder) -> list[Any]:
 def tracked(wanted: Sequence[Any], folder: RunFolder, model: str, settings: Mapping[str, Any]) -> Iterator[Trackers]:
     """The trackers of a run; those that are named are started here, and closed at the end."""
     name = model if folder.path is None else "-".join(folder.path.parts[-2:]).strip("-/")
-    started = [TRACKERS[one].start(folder, name, flat(settings)) for one in wanted if isinstance(one, str)]
+    each: list[Tracker] = []
     finished = False
     try:
-        yield Trackers([*started, *(kind_of(one)(one) for one in wanted if not isinstance(one, str))])
+        for one in wanted:
+            each.append(TRACKERS[one].start(folder, name) if isinstance(one, str) else kind_of(one)(one))
+            each[-1].describe(flat(settings))
+        yield Trackers(each)
         finished = True
     finally:
-        for tracker in started:
-            tracker.close(finished)
+        for one, tracker in zip(wanted, each, strict=False):
+            tracker.flush()
+            if isinstance(one, str):
+                tracker.close(finished)
 
 
 def kind_of(run: object) -> type[Tracker]:

@@ -97,7 +97,7 @@ def draw(path):
                 for step in watch.said:
                     axis.axvline(step, color=colour, linestyle=":")
         axes[0, column].set_title(title)
-        axes[0, column].legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.68))
+        axes[0, column].legend(framealpha=1, edgecolor="white", loc="center right", bbox_to_anchor=(1, 0.68))
         axes[1, column].set_xlabel("step; dotted: the callback warns")
         axes[1, column].set_yscale("log")
     axes[0, 0].set_ylabel("loss per anchor")

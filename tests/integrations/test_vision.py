@@ -56,12 +56,14 @@ def test_what_a_file_may_not_name(library):
 def test_vision_models_of_timm(tmp_path, library):
     library("timm")
     regions = torch.rand(2, 17, 192) * 2 - 1
-    for name in ("vit_tiny_patch16_224", "resnet18"):
+    for name in ("vit_tiny_patch16_224", "deit_tiny_patch16_224", "davit_tiny", "resnet18"):
         model = make(vision={"library": "timm", "model": name})
         model.save(tmp_path / name)
         assert torch.equal(load_model(tmp_path / name).embed_images(regions), model.embed_images(regions))
     with pytest.raises(NotFound):
         make(vision={"library": "timm", "model": "hf-hub:someone/model"})
+    with pytest.raises(SelhnError, match="of 32 pixels"):
+        make(vision={"library": "timm", "model": "crossvit_tiny_240"})
 
 
 @pytest.mark.slow

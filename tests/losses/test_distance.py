@@ -16,6 +16,13 @@ def test_far_from_there_it_is_almost_the_hardest_negative():
     assert 0 < difference < 0.1 * 1e-5, "the weights differ by more than 10^5"
 
 
+def test_an_easy_negative_is_as_rare_as_a_hard_one():
+    """Weights are nearly symmetric about a cosine of 0: half of what is drawn here is too easy to count."""
+    scores = torch.tensor([[0.5, 0.4, -0.4], [0.0, 0.5, 0.0], [0.0, 0.0, 0.5]], dtype=torch.float64)
+    easy_and_hard = TripletDistance(reduction="none")(scores)[0, 0]
+    assert 0.5 * 0.1 < easy_and_hard < 0.7 * 0.1, "the hinge of the hard one is 0.1"
+
+
 def test_the_drawn_triplets_of_the_authors_have_this_mean():
     """Their steps: log weights, minus the largest, normalised, and then a draw; here of all that can be drawn."""
     scores = make_scores("trained", 8, 0)

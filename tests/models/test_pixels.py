@@ -58,7 +58,7 @@ def test_patches_left_out_are_not_looked_at():
 
 
 def test_clip_learns_its_words_from_scratch():
-    model = make("clip", bert={**BERT, "vocab_size": 7})
+    model = make("clip", bert={key: value for key, value in BERT.items() if key != "vocab_size"})
     assert model.settings["bert"]["vocab_size"] == WORDS.size
     (group,) = parameter_groups(model, lr=1e-3)  # a tenth of the rate is for BERTs that know language
     assert group["lr"] == 1e-3

@@ -57,6 +57,14 @@ def test_the_seed_decides_the_weights(tiny_data):
     assert not weights[0].equal(weights[2])
 
 
+def test_a_bert_of_random_weights_reads_the_words_of_the_data(tiny_data):
+    bert = "model.bert={hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 1, max_position_embeddings: 32}"
+    model = make_model(override(RunConfig(), [*TINY, "model=rvsepp", bert]), tiny_data)
+    tokens, mask = model.tokenize(tiny_data.train.captions[:2])
+    assert model.encode_texts(tokens, mask).shape == (2, 16)
+    assert model.settings["bert"]["vocab_size"] == model.tokenizer.size
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

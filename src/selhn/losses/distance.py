@@ -25,7 +25,7 @@ class TripletDistance(AbstractLoss):
     Args:
         margin, reduction: see `AbstractLoss`.
         dim: of the sphere on which a distance would be rare or common; the authors' programs write 512 for
-            embeddings of 512 and of 1024 numbers. The larger, the closer to `TripletHN`.
+            embeddings of 512 and of 1024 numbers. The larger, the more a few negatives outweigh the rest.
         nearest: smaller distances weigh no more than this one, whose cosine is 0.875.
         farthest: negatives from this distance on are left out; the programs take 1.7, and 1.9 for COCO.
 
@@ -36,8 +36,10 @@ class TripletDistance(AbstractLoss):
     Relations:
         Those programs draw one negative per anchor with these weights; this is the mean over what they can draw,
         with the same expected gradient and no dice. If all cosines are above 0.875, as in a collapsed model, all
-        weights are equal and this is the mean that `TripletSelHN` falls back to; far from there, at a `dim` of
-        512, a negative that is harder by 0.1 weighs some 10^5 times as much and this is almost `TripletHN`.
+        weights are equal and this is the mean that `TripletSelHN` falls back to. Far from there, at a `dim` of
+        512, the weight grows with the size of the cosine: among positive ones a negative that is harder by 0.1
+        weighs some 10^5 times as much and this is almost `TripletHN`. But most distances are near sqrt(2), so that
+        an easy negative of cosine -0.4 is as rare as a hard one of 0.4 and weighs as much; it has no gradient.
 
     Example:
         >>> loss = TripletDistance()(image_emb @ text_emb.T)

@@ -127,7 +127,12 @@ class LibraryVision(nn.Module):
             self.register_buffer(name, torch.tensor(self.settings[name])[:, None, None], persistent=False)
         with torch.no_grad():
             training, _ = self.network.training, self.network.eval()
-            self.width = self._states(torch.zeros(1, 3, grid * patch, grid * patch)).shape[2]
+            try:
+                self.width = self._states(torch.zeros(1, 3, grid * patch, grid * patch)).shape[2]
+            except (AssertionError, RuntimeError, ValueError) as error:
+                raise SelhnError(
+                    f"this vision model cannot see pictures of {grid * patch} pixels ({error}): import them in its size"
+                ) from None
             self.network.train(training)
 
     def forward(self, regions: Regions, mask: RegionMask) -> States:
@@ -142,6 +147,8 @@ class LibraryVision(nn.Module):
         else:
             found = self.network(pixel_values=pixels).last_hidden_state
             width = getattr(self.network.config, "hidden_size", None) or self.network.config.hidden_sizes[-1]
+        if not isinstance(found, Tensor):
+            raise SelhnError(f"this vision model gives a {type(found).__name__}, not patches or a map: choose another")
         if found.ndim == 4:  # a map: (I, C, h, w), or (I, h, w, C)
             found = found.flatten(2).transpose(1, 2) if found.shape[1] == width else found.flatten(1, 2)
         return found
@@ -188,8 +195,11 @@ def _of_timm(name: str | None, kept: Mapping[str, Any], side: int) -> tuple[Any,
     model = name or str(kept.get("model"))
     if ":" in model or not library.is_model(model):
         raise NotFound(f"timm has no model {model!r}: timm.list_models() has all")
-    sized = {"img_size": side} if "vit" in model or "swin" in model else {}
-    network = library.create_model(model, pretrained=name is not None, num_classes=0, **sized)
+    how = {"pretrained": name is not None, "num_classes": 0}
+    try:
+        network = library.create_model(model, img_size=side, **how)
+    except TypeError:  # it has no such setting, and sees pictures of any size
+        network = library.create_model(model, **how)
     known = library.data.resolve_model_data_config(network)
     return network, {
         "library": "timm",
@@ -238,13 +248,11 @@ def _matcher(common: PixelSettings) -> VSE:
 @builder
 def clip(common: PixelSettings) -> VSE:
     """A small CLIP: two transformers from scratch, patches of pixels and the words of the training texts."""
-    words = {**SMALL, "vocab_size": 0, "max_position_embeddings": 128}
+    words = {**SMALL, "max_position_embeddings": 128}
     if isinstance(common.bert, Mapping):
         words.update(common.bert)
     elif common.bert != PixelSettings.bert:
         raise SelhnError("clip learns its words from scratch: take vit_bert for a BERT that knows language")
-    if common.tokenizer is not None:
-        words["vocab_size"] = common.tokenizer.size
     model = _matcher(replace(common, bert=words))
     model.text.words.is_pretrained = False
     return model

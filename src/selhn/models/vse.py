@@ -4,6 +4,7 @@ regions -> FC -> body -> GPO -> unit vector;  words -> BiGRU -> GPO -> unit vect
 The bodies are f, mlp(f) and f + mlp(f). Public code has only the last one, and without the file of its MLP.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -100,7 +101,10 @@ def with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: M
 
 def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
     """A BERT and what makes its tokens: by default its own tokenizer."""
-    words = Bert(common.bert, common.freeze_bert)
+    source = common.bert
+    if isinstance(source, Mapping) and common.tokenizer is not None:  # of random weights: as many words as there are
+        source = {"vocab_size": common.tokenizer.size, **source}
+    words = Bert(source, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:

@@ -3,7 +3,7 @@
 import inspect
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,9 @@ def make_model(config: RunConfig, data: Data, tokenizer: Tokenizer | None = None
         settings.setdefault("num_regions", data.train.features.num_regions)
     if config.loss in LOSSES:
         settings.setdefault("networks", protocol_of(LOSSES[config.loss].loss).networks)
-    if config.model in MODELS and not MODELS[config.model].brings_tokenizer:
+    if config.model in MODELS and (
+        not MODELS[config.model].brings_tokenizer or isinstance(settings.get("bert"), Mapping)
+    ):
         if tokenizer is None:
             tokenizer = Vocabulary.build([*data.train.captions, *data.dev.captions])
         settings.setdefault("tokenizer", tokenizer)

@@ -67,7 +67,7 @@ $(BESIDE)/.ready: $(BESIDE)/.beside pyproject.toml
 	@touch $@
 
 test-integrations: $(BESIDE)/.ready  ## the adapters and trackers with the real libraries, two minutes; installs them (600 MB)
-	$(BESIDE)/bin/python -m pytest -n0 -m 'slow or not slow' tests/integrations
+	$(BESIDE)/bin/python -m pytest -n0 -m 'slow or not slow' tests/integrations tests/pictures/test_two_towers.py
 
 faults: $(READY) ## the long form of the drills of docs/reliability.md, about half an hour
 	PYTHONPATH=src:tests $(BIN)/python -m faults fuzz --cases 20000

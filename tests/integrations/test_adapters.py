@@ -151,3 +151,17 @@ def test_sentence_transformers(library, tmp_path):
     pairs = datasets.Dataset.from_dict({"anchor": rows[0], "positive": rows[1]})
     models.SentenceTransformerTrainer(model, settings, train_dataset=pairs, loss=make(model)).train()
     assert float(plain()) < 0.8 * before
+
+
+def test_where_losses_of_sentence_transformers_are_stuck(library):
+    """The numbers of docs/integrations/stuck.md that are theirs: of equal embeddings, with their default settings."""
+    losses = library("sentence_transformers.losses")
+
+    class Collapsed(torch.nn.Module):
+        def forward(self, features):
+            return {"sentence_embedding": torch.ones(32, 4)}
+
+    model, columns = Collapsed(), [{}, {}]
+    assert float(losses.MultipleNegativesRankingLoss(model)(columns, None)) == pytest.approx(3.466, abs=1e-3)
+    assert float(losses.TripletLoss(model)([{}, {}, {}], None)) == pytest.approx(5, abs=1e-3)
+    assert float(losses.BatchHardTripletLoss(model)([{}], torch.arange(32) // 2)) == pytest.approx(5, abs=1e-3)

@@ -12,6 +12,8 @@ from selhn.losses import TripletSelHN
 from selhn.models import load_model
 from selhn.models.pixels import as_pixels, without_weights
 from selhn.pictures import import_rows, load_extractor
+from selhn.pictures.backbones import OpenClip, Timm
+from selhn.pictures.extractor import Extractor
 from selhn.training.optim import parameter_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
@@ -77,6 +79,32 @@ def test_trained_towers_keep_their_rate_when_a_run_is_resumed_or_a_model_loaded(
     resumed.save(tmp_path / "model")
     for model in (resumed, load_model(tmp_path / "model")):
         assert [(len(group["params"]), group["lr"]) for group in parameter_groups(model, 1.0)] == rates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["timm:resnet18", "timm:vit_tiny_patch16_224", "timm:swin_tiny_patch4_window7_224",
+                                  "open_clip:ViT-S-32-alt"])  # fmt: skip
+def test_extractors_of_timm_and_open_clip(name, library):
+    """Their own features of a picture, where they are in it; with random weights."""
+    kind, _, model = name.partition(":")
+    library(kind)
+    backbone = Timm(model, pretrained=False) if kind == "timm" else OpenClip(model)
+    picture = photo(1, (60, 40))
+    seen = []
+    if kind == "open_clip":
+        backbone.network.visual.transformer.resblocks[-1].register_forward_hook(lambda *given: seen.append(given[2]))
+    with torch.inference_mode():
+        pixels = backbone.prepare(picture)[None]
+        maps = backbone.maps(pixels)
+        theirs = seen[-1] if seen else backbone.network.forward_features(pixels)
+        if theirs.ndim == 3:  # a class token and patches, row by row
+            theirs = theirs[:, 1:].transpose(1, 2).unflatten(2, maps.shape[2:])
+        elif theirs.shape[1] != backbone.width:
+            theirs = theirs.permute(0, 3, 1, 2)
+        assert torch.equal(maps, theirs)
+        regions = Extractor(backbone, cells=2)([picture])
+    assert regions.shape == (1, 5, backbone.width)
+    torch.testing.assert_close(regions[0, 0], maps[0].mean(dim=(1, 2)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

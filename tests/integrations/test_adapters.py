@@ -28,7 +28,7 @@ def test_the_core_is_the_plain_loop(loss):
     same(gradients(model), expected)
 
 
-@pytest.mark.parametrize("loss", ["warmup", "ncr", TripletSelHN(reduction="none")])
+@pytest.mark.parametrize("loss", ["warmup", "ncr", "aoq", "meta_spn", TripletSelHN(reduction="none")])
 def test_what_the_core_refuses(loss):
     with pytest.raises(SelhnError):
         PairLoss(loss)

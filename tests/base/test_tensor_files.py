@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from selhn.base.errors import Damaged, NotFound, SelhnError
-from selhn.base.tensor_files import check_fits, read_tensors, require_fit
+from selhn.base.tensor_files import NothingDrawn, check_fits, read_tensors, require_fit
 
 WANTED = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
 
@@ -92,3 +92,11 @@ def test_files(tmp_path):
         read_tensors(tmp_path / "a")
     save_file(WANTED, tmp_path / "a")
     assert read_tensors(tmp_path / "a").keys() == WANTED.keys()
+
+
+def test_what_is_not_drawn_is_no_endless_draw():
+    """Vision models of transformers and timm draw again what is outside of a range."""
+    weight = nn.Parameter(torch.full((4,), 99.0))
+    with NothingDrawn():
+        nn.init.trunc_normal_(weight)
+    assert not weight.any()

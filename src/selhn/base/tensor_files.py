@@ -115,11 +115,12 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
 
 
 class NothingDrawn(TorchFunctionMode):
-    """Weights are not drawn, since they are read afterwards; drawing takes longer than reading."""
+    """Weights are 0 and not drawn, since they are read afterwards; drawing takes longer than reading."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_):
-            return args[0] if args else kwargs["tensor"]
+            with torch.no_grad():  # not what was in memory: `trunc_normal_` draws until all is in its range
+                return (args[0] if args else kwargs["tensor"]).zero_()
         return func(*args, **(kwargs or {}))
 
 

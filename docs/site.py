@@ -14,7 +14,7 @@ import typer
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "build" / "pages"
-COPIED = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contribute.md"}
+COPIED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contribute.md"}
 ROOMS = ("losses", "models", "data", "training", "eval", "diagnose", "search", "pictures", "integrations")
 PACKAGES = ["selhn", *(f"selhn.{room}" for room in ROOMS)]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")

@@ -32,6 +32,12 @@ def built(tmp_path_factory):
     return folder
 
 
+def test_the_version_is_the_same_everywhere():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert newest[1] == __version__
+
+
 def test_the_wheel_has_the_package_and_nothing_else(built):
     (wheel,) = built.glob(f"selhn-{__version__}-*.whl")
     files = {path for path in (ROOT / "src" / "selhn").rglob("*") if path.is_file() and "__pycache__" not in path.parts}

@@ -60,6 +60,7 @@ $(DOCS)/.ready: $(DOCS)/.beside pyproject.toml
 docs: $(DOCS)/.ready ## the documentation as a site, in build/site; installs what builds it (40 MB)
 	PYTHONPATH=src $(DOCS)/bin/python docs/site.py
 	$(DOCS)/bin/zensical build --clean --strict
+	PYTHONPATH=src $(DOCS)/bin/python docs/site.py file
 
 $(BESIDE)/.ready: $(BESIDE)/.beside pyproject.toml
 	$(BESIDE)/bin/pip install --quiet --only-binary :all: --group dev-integrations

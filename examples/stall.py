@@ -144,7 +144,7 @@ def main() -> None:
     try:
         draw(curves, arguments.out)
     except ModuleNotFoundError:
-        print("no picture: matplotlib is missing (pip install 'selhn[plot]')")
+        print("no picture: matplotlib is missing (pip install '.[plot]' in a checkout)")
 
 
 if __name__ == "__main__":

@@ -88,9 +88,11 @@ def test_a_page_does_what_it_says(page, number, tmp_path):
 
 
 def test_small_pages_do_what_they_say(tmp_path):
-    pages = [(DOCS / page).read_text() for page in ("metrics.md", "protocols.md", "losses.md", "first_model.md")]
+    pages = [
+        (DOCS / page).read_text() for page in ("metrics.md", "protocols.md", "losses.md", "first_model.md", "own.md")
+    ]
     blocks = re.findall(r"^```python\n(.*?)^```", "\n".join(pages), flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     done = run("-W", "error", "-c", "\n".join(["import torch", "torch.set_num_threads(1)", *blocks]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     shown = re.search(r"print\(metrics\) +# (.*)", pages[0]).group(1)
@@ -136,6 +138,14 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         for number in numbers:
             assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", measured), f"{number} is not in {file}"
             assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", page), f"{number} is not on the page"
+
+
+def test_the_numbers_on_recipes_are_those_of_the_results():
+    results = (DOCS / "results.md").read_text()
+    numbers = re.findall(r"\d{3}\.\d(?: ± \d\.\d)?", (DOCS / "recipe.md").read_text())
+    assert len(numbers) == 9
+    for number in numbers:
+        assert number in results, number
 
 
 def anchors(page):

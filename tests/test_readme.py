@@ -1,4 +1,4 @@
-"""Every block of the README does what it says, and every command of the first tutorial."""
+"""Every block of the README does what it says, and every command of the tutorials."""
 
 import json
 import os
@@ -18,8 +18,11 @@ from programs import Program, run
 from selhn.pictures.examples import ANNOTATIONS, PICTURES
 
 ROOT = Path(__file__).parents[1]
-PAGES = [(ROOT / name).read_text() for name in ("README.md", "docs/first_model.md")]
-BLOCKS, TUTORIAL = (re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+TUTORIALS = ("docs/first_model.md", "docs/cure.md", "docs/reproduce_table.md", "docs/photographs.md")
+PAGES = [(ROOT / name).read_text() for name in ("README.md", *TUTORIALS)]
+BLOCKS, *OTHERS = (re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+PHOTOGRAPHS = OTHERS.pop()
+TINY = "selhn reproduce table1 --tiny --out tiny"  # nine runs: tests/reproduce has them
 
 
 def test_every_block_has_a_known_language():
@@ -36,7 +39,7 @@ def test_python_blocks_run_in_order(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-SHELL_BLOCKS = [block for language, block in BLOCKS + TUTORIAL if language == "bash"]
+SHELL_BLOCKS = [block for language, block in sum(OTHERS, BLOCKS) if language == "bash"]
 SHELL_LINES = list(dict.fromkeys(line for block in SHELL_BLOCKS for line in block.splitlines() if line))
 SERVE_LINES = [line for line in re.findall(r"`([^`\n]+)`", PAGES[0]) if line.startswith("selhn serve")]
 PICTURE_LINES = [line for block in SHELL_BLOCKS if "~/Pictures" in block for line in block.splitlines()]
@@ -71,7 +74,8 @@ def test_selhn_lines_run_in_order(small_dev_and_test, tmp_path, monkeypatch, cap
     small = ["data.images=100", "epochs=1", "model.dim=16", "batch_size=64", "device=cpu"]
     lines = ["selhn data import world path/to/f30k_precomp images=100", *SHELL_LINES]
     said = ""
-    for line in [line for line in lines if line.startswith("selhn ") and line not in PICTURE_LINES + SERVE_LINES]:
+    left_out = [TINY, *PICTURE_LINES, *SERVE_LINES]
+    for line in [line for line in lines if line.startswith("selhn ") and line not in left_out]:
         _, *arguments = shlex.split(line)
         if arguments[0] == "train" and "=" in line:  # the same line, on less data: later settings win
             at = max(i for i, word in enumerate(arguments) if "=" in word) + 1
@@ -106,6 +110,14 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys, pictu
     assert "dog.jpg" in said[2]
     assert "ski.jpg" not in said[2]
     assert "the first answer\nin 45%, and among five in 82%" in picture_demo[1], "as the README says"
+
+
+def test_the_tutorial_on_photographs_has_lines_of_the_readme():
+    own = [line for language, block in PHOTOGRAPHS if language == "bash" for line in block.splitlines()]
+    known = [shlex.split(line, comments=True) for line in PICTURE_LINES]
+    assert len(own) == 5
+    for line in own:
+        assert shlex.split(line) in known or line.startswith("pip install --constraint constraints.txt"), line
 
 
 def take_minilm(picture_demo, cache):

@@ -64,6 +64,9 @@ class Split:
             )
         self.side  # noqa: B018  refuses names that are not known
 
+    def __repr__(self) -> str:
+        return f"Split({self.name!r}: {self.num_images:,} images, {self.num_texts:,} texts)"
+
     @cached_property
     def side(self) -> SideInputs:
         """All side inputs by name: boxes, what follows from them, and what is given."""
@@ -106,6 +109,13 @@ class Data:
     """What `load_data` was given; None for data that was put together in Python."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The settings that `load_data` was given."""
+
+    def __repr__(self) -> str:
+        counts = (
+            f"{one.name} {one.num_images:,} images, {one.num_texts:,} texts"
+            for one in (self.train, self.dev, self.test)
+        )
+        return f"Data({self.name!r}: {'; '.join(counts)}; features {self.feature_dim} wide)"
 
     @property
     def feature_dim(self) -> int:

@@ -29,15 +29,19 @@ class TrainConfig:
     """How a model is trained, whatever the model, the loss and the data are."""
 
     epochs: int = 20
+    """Passes over the training split."""
     batch_size: int = 128
+    """Pairs per step, over all processes together."""
     lr: float = 5e-4
+    """Learning rate of AdamW."""
     weight_decay: float = 0.01
-    """Of AdamW: what a weight loses in a step, as a share, is this times the learning rate."""
+    """Of AdamW: in each step a weight shrinks by this share, times the learning rate."""
     schedule: Literal["step", "constant", "cosine"] = "step"
     """The learning rate: times `decay_by` at the epochs `decay_at`; constant; or half a cosine down to 0."""
     decay_at: tuple[int, ...] = ()
     """Epochs (from 0) at whose start `schedule=step` multiplies the learning rate by `decay_by`."""
     decay_by: float = 0.1
+    """What the learning rate is multiplied by at each epoch of `decay_at`."""
     lr_warmup: float = 0.0
     """Epochs in which the learning rate first rises to its value, in equal steps; 0.5 is half an epoch."""
     ema: float = 0.0
@@ -60,8 +64,11 @@ class TrainConfig:
     noise: float = 0.0
     """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
     seed: int = 0
+    """Of the weights, the order of the pairs and the augmentation."""
     device: str = "auto"
+    """Such as cpu, cuda or cuda:1; auto takes a GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the encoders; auto is bfloat16 on a GPU that has it."""
     feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
     feature_bytes: int = 0
@@ -71,8 +78,7 @@ class TrainConfig:
     chunk: int = 0
     """Pairs that a process encodes at a time, for large batches on small devices; 0 means all. The embeddings of
     the whole batch are compared, and each chunk is encoded again for its gradients: the same step in less
-    memory
-    and more time, for embedding models. Steps are not recorded then, and batch norms see a chunk at a time."""
+    memory and more time, for embedding models. Steps are not recorded then, and batch norms see a chunk at a time."""
     two_pass: bool = False
     """Whether all pairs are scored without a gradient, and then only those that have one again: the same step
     in less time, for cross-attention and losses of hardest negatives."""

@@ -12,7 +12,7 @@ from selhn.losses import LOSSES, AbstractLoss, LossEntry, Scheduled
 
 PAGE = Path(__file__).with_suffix(".md")
 MARKS = ("<!-- from here on written by docs/losses.py -->", "<!-- up to here -->")
-HEADER = ("name", "class", "loss of an anchor", "way back", "on a GPU", "level", "paper")
+HEADER = ("name", "class", "loss of an anchor", "backward", "on a GPU", "level", "paper")
 
 
 def needs_of(loss: type[AbstractLoss]) -> tuple[set[str], set[str]]:
@@ -58,7 +58,7 @@ def generated() -> str:
 
 
 def page(text: str) -> str:
-    """The page with what lies between its marks written anew."""
+    """The page, with the part between its marks written again."""
     before, rest = text.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     return f"{before}{MARKS[0]}\n\n{generated()}\n\n{MARKS[1]}{after}"

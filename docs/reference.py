@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-ROOMS = ("losses", "models", "data", "training", "eval", "diagnose", "search", "pictures", "integrations")
-PACKAGES = ["selhn", *(f"selhn.{room}" for room in ROOMS)]
+PARTS = ("losses", "models", "data", "training", "eval", "diagnose", "search", "pictures", "integrations")
+PACKAGES = ["selhn", *(f"selhn.{name}" for name in PARTS)]
 GIVEN = ("vocab_size", "tokenizer", "feature_dim")
 """What training takes from the data: not for people to set."""
 
@@ -71,8 +71,8 @@ def settings() -> str:
     ]
     parts = [
         "# Settings\n",
-        "Every `key=value` of `selhn train`. In Python the settings of training are arguments of `selhn.train`, the others"
-        " of `create_model`, `create_loss` and `load_data`. [Training](../train.md) explains the larger ones.\n",
+        "Every `key=value` of `selhn train`. In Python the settings of training are arguments of `selhn.train`, the"
+        " others of `create_model`, `create_loss` and `load_data`. [Training](../train.md) explains the larger ones.\n",
         "## Training\n",
         _table(("setting and default", "what it does"), rows),
     ]

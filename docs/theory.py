@@ -39,7 +39,7 @@ def pairs(mean: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 def learn(
     loss_fn: AbstractLoss, batch: int, mean: float = 2.0, dropout: float = 0.0, steps: int = 600, seed: int = 0
 ) -> dict[str, list[float]]:
-    """Two linear encoders trained from embeddings that all lie close together, and what becomes of the spread.
+    """Two linear encoders trained from embeddings that are all close together, and how far they spread after that.
 
     `spread` is the mean distance of two texts, which is 0 at collapse; `top` the share of images of a batch whose text
     scores highest.
@@ -80,7 +80,7 @@ SHADES = ("#fdba74", "#f97316", "#c2410c", "#7c2d12")
 def near_collapse(
     spread: float, batch: int, seed: int = 0, width: int = 64, correlation: float = 0.3
 ) -> tuple[float, float]:
-    """T-HN and the mean over all negatives, per anchor, where embeddings lie within `spread` of one point.
+    """T-HN and the mean over all negatives, per anchor, if embeddings are within `spread` of one point.
 
     The two sides of a pair deviate from that point in directions with this correlation, at right angles to it.
     """

@@ -44,7 +44,7 @@ def test_the_table_of_models_has_every_model_once():
     assert sorted(named) == sorted(MODELS)
 
 
-def test_the_way_back_of_a_loss():
+def test_the_backward_pass_of_a_loss():
     losses = load("losses")
     cells = {name: losses.row(name, LOSSES[name])[3] for name in ("hn", "triplet", "selhn", "infonce", "warmup")}
     assert cells == {

@@ -12,8 +12,6 @@ import os
 import tempfile
 from pathlib import Path
 
-import pytest
-
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "tour.ipynb"
 SIZES = "IMAGES, EPOCHS = 1000, 5"
 

@@ -110,7 +110,7 @@ def main() -> None:
         column = describe(features(slice(0, SAMPLE)))
         for per_image in (1, 5):
             column[f"explained by {per_image} caption(s)"] = explained_by_captions(means, captions, per_image)
-        column["words a caption"] = float(np.mean([len(caption.split()) for caption in captions]))
+        column["words per caption"] = float(np.mean([len(caption.split()) for caption in captions]))
         columns.append(column)
     real, world = columns
     print(environment(), end="\n\n")

@@ -1,7 +1,7 @@
 // Curves over training steps, for the report and for the page of runs. A value is read under the pointer, or at the
 // step that the arrow keys have moved to.
 const WIDTH = 400, HEIGHT = 240, LEFT = 46, RIGHT = 14, TOP = 12, FLOOR = HEIGHT - 36;
-const LOOKS = 6; // colours, dashes and shapes: curves can be told apart without colours
+const LOOKS = 6; // colours, dashes and shapes: curves can be distinguished without colours
 const TICKS = 5, MARGIN = 0.04, MOST_MARKS = 40, LINE_HEIGHT = 16;
 const SHAPES = ["", "-1,0 0,-1 1,0 0,1", "-.8,-.8 .8,-.8 .8,.8 -.8,.8", "0,-1 1,.8 -1,.8", "0,1 1,-.8 -1,-.8",
   "-1,-.35 1,-.35 1,.35 -1,.35"];

@@ -1,4 +1,4 @@
-// The API: JSON in and out, and the token where one is needed.
+// The API: JSON in and out, and the token if one is needed.
 import { $ } from "./dom.js";
 
 const KEPT = "selhn-token";

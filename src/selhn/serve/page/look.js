@@ -7,8 +7,8 @@ const STRONGEST = 0.55;
 const DIMMEST = 0.82;
 const PLAIN = new Set("a an and are as at by for from in into is it its of on or that the there this to with".split(" "));
 const KINDS = {
-  attention: "Choose a word: how it divides its look among the regions of the picture.",
-  fit: "Choose a word: how well each part of the picture, seen by itself, fits it. A hint, not a proof.",
+  attention: "Choose a word to see how its attention is spread over the picture.",
+  fit: "Choose a word to see how well each part of the picture matches it by itself. A hint, not a proof.",
 };
 let asking;
 
@@ -28,7 +28,7 @@ export async function look(item, text) {
   } catch { /* it is an extra: without it the picture is still there */ }
 }
 
-// Parts that lie side by side are lit by how well they fit and all else is dimmed; boxes that overlap are shaded.
+// Parts side by side are lit by how well they match and the rest is dimmed; overlapping boxes are shaded.
 function drawLook({ kind, words, boxes, weights, full }) {
   const area = boxes.reduce((sum, [left, top, right, bottom]) => sum + (right - left) * (bottom - top), 0);
   const lit = kind === "fit" && area < 1.01;

@@ -19,7 +19,7 @@ export function startProgress(served) {
 async function look() {
   let told = null;
   if (!document.hidden) {
-    try { told = await get("/progress"); } catch { /* the service says so itself when something is asked of it */ }
+    try { told = await get("/progress"); } catch { /* the next request says so */ }
   }
   if (told) await draw(told);
   setTimeout(look, state === "idle" ? SELDOM : OFTEN);

@@ -1,4 +1,4 @@
-// What is asked, and how the address says it.
+// The question, and how the address of the page states it.
 import { $, el } from "./dom.js";
 import { pictureAddress } from "./http.js";
 

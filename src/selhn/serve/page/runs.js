@@ -6,7 +6,7 @@ import { get } from "./http.js";
 const EVERY = 2000;
 const MOST_POINTS = 3000;
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
-const FRESH = 30; // seconds since the last line in which a run counts as going on
+const FRESH = 30; // seconds since its last line for which a run counts as running
 const TONE = { healthy: "good", unclear: "unsure" };
 const charts = [
   ["Loss per anchor", "A loss that mines the hardest negatives and sits at its margin has stalled.", "loss"],

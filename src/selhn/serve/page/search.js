@@ -1,4 +1,4 @@
-// The question and its answers: what is asked, from where, and what is shown meanwhile.
+// The question and its answers, and what is shown meanwhile.
 import { chooseAlbum, deleteAlbum, favour, hasOwnName, isFavourite, loadAlbums, renameAlbum, startAlbums } from "./albums.js";
 import { duplicates } from "./duplicates.js";
 import { sections, yearOf } from "./dates.js";
@@ -240,8 +240,8 @@ const arranged = (plan) => { if (days.length) drawTimeline(days, plan); };
 function nothing() {
   $("status").textContent = "";
   const filtered = whereOf(asked) !== "";
-  const hint = filtered ? "No picture passes these filters." :
-    about.items ? "Ask in other words." : document.body.hasAttribute("data-indexing") ?
+  const hint = filtered ? "No picture matches these filters." :
+    about.items ? "Try other words." : document.body.hasAttribute("data-indexing") ?
       "They appear here as they are indexed." : `Add some with selhn photos FOLDER${about.can.write ? ", or drop them here" : ""}.`;
   const clear = el("button", { type: "button", onclick: () => change({ filters: {}, where: "", album: "", from: "", to: "" }) }, "Remove the filters");
   $("empty").replaceChildren(el("strong", {}, filtered || about.items ? "Nothing fits" : "No pictures yet"), el("p", {}, hint), ...(filtered ? [clear] : []));

@@ -113,7 +113,7 @@ function draw() {
   $("grid").classList.toggle("selecting", selected.size > 0);
 }
 
-// Asks first; what is removed and what stays is said as it is.
+// Asks first, and says what is removed and what stays.
 export async function remove(items) {
   const title = `Remove ${items.length === 1 ? "this picture" : count(items.length, "picture")} from the collection?`;
   if (!await sure(title, STAYS, "Remove")) return false;

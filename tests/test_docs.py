@@ -170,6 +170,9 @@ def test_every_page_is_in_the_site_and_its_links_stay_there():
     assert set(named) == {name for name in found if name.endswith(".md")} - tables
     assert len(named) == len(set(named))
     assert "## `selhn data concepts`" in found["reference/commands.md"]
+    assert "|  |" not in found["reference/commands.md"] + found["reference/settings.md"], (
+        "every option says what it does"
+    )
     for name, text in found.items():
         assert text, f"{name} is empty"
         for file in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if name.endswith(".md") else ():

@@ -56,6 +56,12 @@ def test_the_tables():
     assert "Paper: 498.6" in say("train").output
 
 
+def test_the_overview_cuts_no_sentence():
+    for group in ([], ["data"], ["show"], ["export"]):
+        said = say(*group, "--help").output.split("Commands:")[1]
+        assert "..." not in said, said
+
+
 def test_train_eval_search(run, tmp_path):
     assert "rsum" in say("eval", run).output
     assert "rsum" in say("eval", run, "--split", "dev", "--folds", "2").output

@@ -32,7 +32,7 @@ def test_an_index(tmp_path):
     assert "5 rows in" in say("embeddings", tmp_path / "index", tmp_path / "out")
     assert np.load(tmp_path / "out" / "img_emb" / "img_emb_0.npy").shape == (5, 16)
     assert "10 rows in" in say("embeddings", tmp_path / "index", tmp_path / "pairs", "--rows", "pair")
-    with pytest.raises(ValueError, match="--layout is 'other': there is clip-retrieval"):
+    with pytest.raises(ValueError, match="unknown --layout 'other': use clip-retrieval"):
         say("embeddings", tmp_path / "index", tmp_path / "new", "--layout", "other")
     with pytest.raises(ValueError, match="--rows is 'all': choose image or pair"):
         say("embeddings", tmp_path / "index", tmp_path / "new", "--rows", "all")

@@ -51,9 +51,9 @@ def demo(
     out: Annotated[Path, Option(help="Folder for runs, figure and pictures.")] = Path("runs/demo"),
     images: Annotated[int, Option(help="Images in the generated world.")] = 2000,
     epochs: Annotated[int, Option(help="Epochs of each of the two runs.")] = 12,
-    pictures: Annotated[bool, Option("--pictures", help="Instead: search the example photographs.")] = False,
+    pictures: Annotated[bool, Option("--pictures", help="Search the example photographs instead.")] = False,
 ) -> None:
-    """Train RVSE with T-HN and with SelHN on a generated world, compare them, and search."""
+    """Train a model with T-HN and with SelHN, and search. The data is a small generated world."""
     from selhn.cli.demo import run_demo, run_picture_demo
 
     run_picture_demo(out) if pictures else run_demo(out, images, epochs)

@@ -17,7 +17,7 @@ Settings = Annotated[
 
 @data_app.command("check")
 def data_check(folder: Path) -> None:
-    """Say in plain words what is in a data folder and what is wrong with it."""
+    """Say what is in a data folder, and what is wrong with it."""
     from selhn.data import check
 
     report = check(folder)
@@ -41,9 +41,9 @@ def data_import(
             "open_clip:MODEL/WEIGHTS; pixels_224_16 for models that see pixels; or files: one .npy or .npz per picture."
         ),
     ] = "ready",
-    device: Annotated[str, typer.Option(help="For pictures: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device for pictures: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Convert a data set, or a folder of pictures, into the simple format of selhn."""
+    """Convert data or pictures to the simple format of selhn."""
     from selhn.base.device import choose_device
     from selhn.data import check, import_data
     from selhn.pictures.indexing import pictures_in
@@ -75,7 +75,7 @@ def data_concepts(
     out: Annotated[Path | None, typer.Argument(help="Folder for concepts.json; default: that of the data set.")] = None,
     number: Annotated[int, typer.Option(help="How many concepts.")] = 300,
 ) -> None:
-    """Write the concepts of the training captions, and how they occur together (for cvse)."""
+    """Write the concepts of the training captions, for cvse. Also counts how often they occur together."""
     from selhn.data.concepts import write_concepts
 
     graph, written = write_concepts(source, out, number)
@@ -88,11 +88,11 @@ def data_concepts(
 def data_show(
     source: str,
     settings: Settings = None,
-    split: str = "test",
+    split: Annotated[str, typer.Option(help="Split of the data: train, dev or test.")] = "test",
     number: Annotated[int, typer.Option(help="How many images.")] = 3,
     pictures: Annotated[Path | None, typer.Option(help="Folder for drawings of a generated world.")] = None,
 ) -> None:
-    """Print the texts of some images; for a generated world, draw them too, beside a file of their captions."""
+    """Print texts of some images. With --pictures, draw scenes of a generated world and write their captions."""
     from selhn.data import load_data
     from selhn.data.world import WorldFeatures, world_scene
     from selhn.data.world.render import render

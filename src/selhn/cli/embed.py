@@ -17,19 +17,21 @@ def embed(
     model: Annotated[
         str, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
     ] = "ready",
-    extractor: Annotated[str, Option(help="Of the pictures' features; see selhn data import.")] = "ready",
+    extractor: Annotated[str, Option(help="Vision model for the pictures; see selhn data import.")] = "ready",
     rows: Annotated[int, Option(help="Pictures per shard.")] = 10_000,
     column: Annotated[
-        str | None, Option(help="Of Parquet: the column of paths or pictures; default is the first usual name.")
+        str | None, Option(help="Parquet column with paths or pictures; default is the first usual name.")
     ] = None,
-    caption: Annotated[str | None, Option(help="Of Parquet: the column of captions.")] = None,
-    device: Annotated[str, Option(help="cpu or cuda.")] = "cpu",
+    caption: Annotated[str | None, Option(help="Parquet column with captions.")] = None,
+    device: Annotated[str, Option(help="Device: cpu or cuda.")] = "cpu",
     workers: Annotated[int | None, Option(help="Pictures computed at a time; default is one per core.")] = None,
     ray: Annotated[
         str | None, Option(help="Address of a Ray cluster that does the work; auto, or local to start one here.")
     ] = None,
-    processes: Annotated[int | None, Option(help="Of Ray, in all; default is all cores but one, or all GPUs.")] = None,
-    retry: Annotated[bool, Option("--retry", help="Make shards again from which pictures were left out.")] = False,
+    processes: Annotated[
+        int | None, Option(help="Number of Ray workers; default is all cores but one, or all GPUs.")
+    ] = None,
+    retry: Annotated[bool, Option("--retry", help="Make shards with left-out pictures again.")] = False,
 ) -> None:
     """Embed a large collection into shards of .npy and Parquet. If it was stopped, the same command continues."""
     from selhn.pictures import embed_pictures

@@ -8,7 +8,7 @@ import typer
 from selhn.base.errors import SelhnError
 
 export_app = typer.Typer(
-    help="Write embeddings, or both towers of a model, for other programs.",
+    help="Export embeddings, or a model as ONNX files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -18,15 +18,15 @@ export_app = typer.Typer(
 def embeddings(
     source: Annotated[Path, typer.Argument(help="An index, or a run or saved model that encodes its data.")],
     out: Annotated[Path, typer.Argument(help="A new folder.")],
-    layout: Annotated[str, typer.Option(help="clip-retrieval.")] = "clip-retrieval",
+    layout: Annotated[str, typer.Option(help="Layout of the files: clip-retrieval.")] = "clip-retrieval",
     rows: Annotated[
         str, typer.Option(help="image: one per image, with its first caption; pair: one per caption.")
     ] = "image",
-    data: Annotated[str | None, typer.Option(help="Of a run: other data than its own.")] = None,
-    split: Annotated[str, typer.Option(help="Of a run.")] = "test",
-    model: Annotated[Path | None, typer.Option(help="Of an index that has none, or cannot find it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data to embed; default is that of the run.")] = None,
+    split: Annotated[str, typer.Option(help="Split of a run's data.")] = "test",
+    model: Annotated[Path | None, typer.Option(help="Model, if the index has none or cannot find it.")] = None,
 ) -> None:
-    """Write the vectors of images and texts, with captions and metadata."""
+    """Write vectors of images and texts, with their metadata."""
     from selhn.export import embeddings_of_index, embeddings_of_split, write_clip_retrieval
     from selhn.models import load_model
     from selhn.search import Index
@@ -34,7 +34,7 @@ def embeddings(
     from selhn.training import open_run
 
     if layout != "clip-retrieval":
-        raise SelhnError(f"--layout is {layout!r}: there is clip-retrieval")
+        raise SelhnError(f"unknown --layout {layout!r}: use clip-retrieval")
     if rows not in get_args(Rows):
         raise SelhnError(f"--rows is {rows!r}: choose {' or '.join(get_args(Rows))}")
     if Index.exists(source):
@@ -52,7 +52,7 @@ def onnx(
     source: Annotated[str, typer.Argument(help="A run, a saved model, or ready: the model in the package.")],
     out: Annotated[Path, typer.Argument(help="A new folder.")],
 ) -> None:
-    """Write both towers as ONNX files, which onnxruntime finds equal to the model, and how to use them."""
+    """Write both towers of a model as ONNX files. onnxruntime checks that they equal the model."""
     from selhn.export import export_towers
     from selhn.models import load_model
     from selhn.pictures import load_extractor

@@ -44,11 +44,11 @@ def index(
         Path | None,
         Option(help="A run, a saved model or transformers:FOLDER; for pictures, default is the shipped one."),
     ] = None,
-    split: str = "test",
-    precision: Annotated[str, Option(help="Of a new index: float32, float16 or int8.")] = "float32",
-    captions: Annotated[Path | None, Option(help="For pictures; see selhn data import.")] = None,
-    extractor: Annotated[str | None, Option(help="For pictures; see selhn data import.")] = None,
-    device: Annotated[str, Option(help="For pictures: cpu or cuda.")] = "cpu",
+    split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
+    precision: Annotated[str, Option(help="Number format of a new index: float32, float16 or int8.")] = "float32",
+    captions: Annotated[Path | None, Option(help="Captions of pictures; see selhn data import.")] = None,
+    extractor: Annotated[str | None, Option(help="Vision model for pictures; see selhn data import.")] = None,
+    device: Annotated[str, Option(help="Device for pictures: cpu or cuda.")] = "cpu",
     delete: Annotated[list[str] | None, Option(help="Remove an item; may be given several times.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="For pictures: only say what would change.")] = False,
     remove_missing: Annotated[
@@ -100,7 +100,7 @@ def index(
 def search(
     words: Annotated[
         list[str] | None,
-        Argument(help="A sentence, as in: dog -snow; if you like after the folder of an index or a run."),
+        Argument(help="A sentence, such as: dog -snow. The folder of an index or a run may come before it."),
     ] = None,
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
@@ -120,10 +120,10 @@ def search(
     sheet: Annotated[Path | None, Option(help="Image file to draw the pictures found into.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the answers as JSON.")] = False,
     data: Annotated[str | None, Option(help="Data to search; default is that of the run.")] = None,
-    split: str = "test",
+    split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     extractor: Annotated[str | None, Option(help=EXTRACTOR_HELP)] = None,
 ) -> None:
-    """Find pictures by a sentence, by a picture, or by both; or list them by date."""
+    """Find pictures by a sentence, a picture, or both. Without either, --order lists them by date."""
     from selhn.base.device import one_thread
     from selhn.cli.search import (
         answer_tiles,
@@ -160,7 +160,7 @@ def serve(
     ] = None,
     examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
     runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,
-    host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address to listen on; any other than loopback needs --token.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port; 0 picks a free one.")] = 8000,
     token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
     hostname: Annotated[

@@ -18,14 +18,14 @@ def photos(
     model: Annotated[
         str | None, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
     ] = None,
-    host: Annotated[str, Option(help="Address; only loopback needs no token.")] = "127.0.0.1",
+    host: Annotated[str, Option(help="Address to listen on; any other than loopback needs --token.")] = "127.0.0.1",
     port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
     token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
     writable: Annotated[
         bool, Option("--writable", help="Favourites, albums, adding and removing in the page.")
     ] = False,
 ) -> None:
-    """Search your photographs in the browser: index them, serve them, keep them up to date."""
+    """Search your photographs in the browser. Indexes them, serves them, and keeps them up to date."""
     from selhn.serve.photos import photos
 
     with stoppable():

@@ -24,7 +24,7 @@ def attention(
     image: Annotated[str, Option(help="Name or number of an image in the split.")] = "0",
     text: Annotated[str | None, Option(help="A sentence; default is the first text of the image.")] = None,
     data: Annotated[str | None, Option(help="Data to use; default is that of the run.")] = None,
-    split: str = "test",
+    split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     out: Annotated[Path, Option(help="File for the figure.")] = Path("attention.png"),
     photo: Annotated[Path | None, Option(help="The image itself, to draw the boxes on.")] = None,
 ) -> None:
@@ -81,7 +81,10 @@ def diagnose(
     figure: Annotated[Path | None, Option(help="File for a figure.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Say whether a run is healthy, stalled, collapsing, diverging or overfitting, and what helps."""
+    """Say whether training is stuck, and what helps.
+
+    The verdict on a run or a log is healthy, stalled, collapsing, diverging, overfitting or unclear.
+    """
     from selhn.diagnose import diagnose, verdict_figure
     from selhn.runs import RunFolder
 

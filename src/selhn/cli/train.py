@@ -24,11 +24,12 @@ def train(
     ] = None,
     seeds: Annotated[str, Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
     track: Annotated[
-        str | None, Option(help="Where curves go too: tensorboard, wandb, trackio, mlflow; several with commas.")
+        str | None,
+        Option(help="Also send curves to tensorboard, wandb, trackio or mlflow; separate several with commas."),
     ] = None,
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
-    """Train by a recipe, with settings changed by key=value."""
+    """Train a model by a recipe; key=value changes settings."""
     from selhn.base.ranks import joined
 
     with joined() as ranks:  # with torchrun, the processes beside this one
@@ -71,14 +72,14 @@ def _train(
 def evaluate(
     runs: Annotated[list[Path], Argument(help="Runs or saved models; several are averaged too.")],
     data: Annotated[str | None, Option(help="Data to measure on; default is that of the runs.")] = None,
-    split: str = "test",
+    split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     folds: Annotated[int | None, Option(help="1 for COCO 5K; default 5 for COCO, else 1.")] = None,
     scores: Annotated[
         Path | None, Option(help="Folder that keeps the scores; the same command resumes from it.")
     ] = None,
-    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Measure the best model of a run, or of several and their ensemble."""
+    """Measure a run, or several and their ensemble. Uses the best model of each run."""
     from selhn.training import measure_runs, run_names
 
     width = max(len("ensemble"), *map(len, run_names(runs)))
@@ -95,11 +96,11 @@ def reproduce(
     data: Annotated[str, Option(help="world, f8k, f30k, coco, or the folder of a data set.")] = "world",
     tiny: Annotated[bool, Option("--tiny", help="Make every run short, to check that it works.")] = False,
     seeds: Annotated[str, Option(help="Seeds, such as 0,1,2: one run for each.")] = "0",
-    out: Annotated[Path | None, Option(help="Folder; default runs/reproduce/DATA.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for runs and tables; default runs/reproduce/DATA.")] = None,
     jobs: Annotated[int, Option(min=0, help="Parallel runs; 0 means one, or with --tiny one per core.")] = 0,
     show: Annotated[bool, Option("--list", help="List tables, figures and their runs.")] = False,
 ) -> None:
-    """Make the paper's tables and figures: train missing runs, and compare our numbers with the paper's."""
+    """Make the paper's tables and figures. Trains missing runs, and compares our numbers with the paper's."""
     from selhn.reproduce import describe, reproduce
 
     if show or not names:
@@ -117,12 +118,12 @@ def report(
         Option(help="File of the page; default report.html in the run, or beside several runs."),
     ] = None,
     data: Annotated[str | None, Option(help="Data for the examples; default is that of the runs.")] = None,
-    split: str = "test",
+    split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
     examples: Annotated[int, Option(help="Example queries of each kind; 0 for none.")] = 3,
     pictures: Annotated[Path | None, Option(help="Folder with the images, found by name.")] = None,
-    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, Option(help="Device: auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Write one page about one run or several: verdict, results, curves, example retrievals, settings."""
+    """Write one page about one run or several. It has verdict, results, curves, example searches and settings."""
     from selhn.report import write_report
 
     page = write_report(

@@ -211,7 +211,7 @@ def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tin
         train(tiny_model(), tiny_data, Broken(), out=tmp_path, config=tiny_config, quiet=True, epochs=3, resume=True)
     assert not (tmp_path / "results.json").exists(), "one epoch is no result of a run of three"
     go_on(epochs=2, resume=True)
-    with pytest.raises(ValueError, match="has trained for 2 epochs already: epochs=1 would take some back"):
+    with pytest.raises(ValueError, match="has trained for 2 epochs already: epochs=1 would undo some"):
         go_on(epochs=1, resume=True)
     assert (tmp_path / "results.json").exists()
 

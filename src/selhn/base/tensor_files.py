@@ -135,7 +135,7 @@ def _no_larger_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
         if threading.get_ident() == builder:  # torch calls this for the modules of every thread
             left -= 1
             if left < 0:
-                raise SelhnError(f"they ask for many more parts than the {len(weights)} weights beside them")
+                raise SelhnError(f"they describe many more parts than the {len(weights)} weights in the file")
 
     hooks = [
         registration.register_module_module_registration_hook(count),

@@ -19,7 +19,7 @@ REMEDIES: dict[Kind, str] = {
     "TripletSelHN (loss=selhn) instead; SelHN itself does so at first, and leaves within an epoch or two",
     "diverging": "lower the learning rate by ten, clip gradients (clip=2.0), and normalise embeddings with an epsilon",
     "overfitting": "take the weights of the best epoch; more data, dropout of regions and words, or weight decay",
-    "unclear": "log more steps, or say what loss it is: --margin, --batch, --reduction, --column",
+    "unclear": "log more steps, or name the loss: margin, batch, reduction or column (--margin and so on in the shell)",
 }
 WRONG_RATE = "another learning rate, higher or lower by ten; and see that the weights are trained at all"
 ENOUGH_ROWS = 8

@@ -34,7 +34,7 @@ class PairLoss(nn.Module):
         loss = loss.loss if isinstance(loss, PairLoss) else create_loss(loss) if isinstance(loss, str) else loss
         name = type(loss).__name__
         if isinstance(loss, Scheduled) and loss.warmup_epochs:
-            raise SelhnError(f"{name} changes by epochs, which it is not told here: use selhn, which needs no schedule")
+            raise SelhnError(f"{name} changes by epoch, which is not known here: use selhn, which needs no schedule")
         self.across_ranks = across_ranks(loss)
         if len(list(loss.parameters())) > len(learnt_by(loss)):
             raise SelhnError(f"{name} learns in steps of its own, which only selhn.train makes: use it there, or selhn")

@@ -61,7 +61,7 @@ def embed_on_ray(
             what = f"{int(there.get('CPU', 0))} cores and {int(there.get('GPU', 0))} GPUs"
             raise SelhnError(
                 f"the cluster has {what}, which is not enough for {actors or 1} processes of {cpus} cores"
-                f"{' and a GPU' if on_gpu else ''} and one core beside them: add machines, or use fewer"
+                f"{' and a GPU' if on_gpu else ''} and one core more: add machines, or use fewer"
             )
         numbers = [{"shard": number} for number in range(shards)]
         made = ray.data.from_items(numbers, override_num_blocks=shards).map_batches(

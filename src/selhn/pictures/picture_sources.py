@@ -156,7 +156,7 @@ def _columns(path: Path, column: str | None, caption: str | None) -> dict[str, A
             raise NotFound(f"{path} has no column {name!r}: it has {', '.join(kinds)}")
     picture = column or next((name for name in (*BYTES_COLUMNS, *PATH_COLUMNS) if name in kinds), None)
     if picture is None:
-        raise NotFound(f"{path} has no column that is called like one of pictures ({', '.join(kinds)}): add --column")
+        raise NotFound(f"{path} has no column with a usual name for pictures ({', '.join(kinds)}): add --column")
     text = caption or next((name for name in CAPTION_COLUMNS if kinds.get(name) in ("string", "large_string")), None)
     simple = ("string", "large_string", "bool", "int", "uint", "float", "double")
     keep = [name for name, kind in kinds.items() if name not in (picture, text) and kind.startswith(simple)]

@@ -77,7 +77,7 @@ class Shards:
             digests.append(hashlib.sha256(text).hexdigest())
             pictures += sum(entry.get("rows", 1) for entry in entries)
         if pictures == 0:
-            raise SelhnError("there is not one picture to embed: the list is empty")
+            raise SelhnError("there are no pictures to embed: the list is empty")
         content = {"kind": "embeddings", "identity": asdict(identity), "about": dict(about), "pictures": pictures}
         write_sealed_json(folder / MANIFEST_FILE, {**content, "inputs": digests})
         return cls(folder, identity, about, pictures, digests)

@@ -125,7 +125,7 @@ def train_in(
             if position.epoch > config.epochs:
                 raise SelhnError(
                     f"{folder.path} has trained for {position.epoch} epochs already: "
-                    f"epochs={config.epochs} would take some back"
+                    f"epochs={config.epochs} would undo some"
                 )
             finished = position.epoch == config.epochs
             writes.describe(settings, parts.identity, model.tokenizer, finished=finished)

@@ -52,7 +52,7 @@ def resume_run(out: str | Path, settings: Sequence[str] = (), quiet: bool = Fals
     config = override(read_config(Path(out)), settings)
     if config.own:
         raise SelhnError(
-            f"{out} was trained from Python with its own {' and '.join(config.own)}, which no name stands for: "
+            f"{out} was trained from Python with its own {' and '.join(config.own)}, which has no name: "
             f'continue it there, with train(..., out="{out}", resume=True)'
         )
     if "vision" in config.model_settings:

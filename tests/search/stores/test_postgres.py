@@ -44,7 +44,7 @@ def test_places(place):
     [
         ("postgresql://me:secret@host/photos", "others can see a password in an address: put it into PGPASSWORD"),
         ("postgresql:///photos?password=secret", "others can see a password"),
-        ("postgresql://host/photos?nonsense=1", "is no address .*: use postgresql://USER@HOST/DATABASE"),
+        ("postgresql://host/photos?nonsense=1", "is not an address .*: use postgresql://USER@HOST/DATABASE"),
     ],
 )
 def test_addresses_that_are_refused(place, sentence):

@@ -65,7 +65,7 @@ def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[
 def check_length(path: Path, entry: Any) -> None:
     """Refuse a file that is not as long as it was written."""
     if not isinstance(entry, list) or len(entry) != 2 or not all(isinstance(number, int) for number in entry):
-        raise Damaged(f"nothing sensible is known of {path.name}")
+        raise Damaged(f"the manifest has no size and checksum of {path.name}")
     size = entry[0]
     if not path.is_file():
         raise Damaged(f"{path.name} is missing")

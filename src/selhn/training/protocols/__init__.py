@@ -27,7 +27,7 @@ def protocol_of(loss: type, distil: float = 0.0) -> type[Protocol]:
         return protocol
     if protocol is not Protocol:
         raise SelhnError(
-            f"distil={distil:g} is for losses of the ordinary way, and {loss.__name__} is trained by "
+            f"distil={distil:g} is for ordinary losses, and {loss.__name__} is trained by "
             f"{protocol.__name__}: use another loss, or distil=0"
         )
     return SelfDistillation

@@ -148,7 +148,7 @@ def _clear(path: Path, hidden: Path, replace: Collection[str]) -> None:
         os.rename(ready if ready.exists() else previous, path)
     for left in (ready, previous):
         for file in list(left.iterdir()) if left.is_dir() and path.is_dir() else ():
-            # Someone's notes, or what a file manager leaves where it has looked.
+            # Someone's notes, or files that file managers leave in folders.
             if file.name not in replace and not (path / file.name).exists():
                 os.rename(file, path / file.name)
     for name in _STAGES:

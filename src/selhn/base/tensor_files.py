@@ -1,4 +1,4 @@
-"""Weights that others wrote: read within bounds, and only into what is no larger than they are."""
+"""Weights that others wrote, read within bounds and only into tensors that are not larger."""
 
 import io
 import pickle
@@ -44,7 +44,7 @@ def read_tensors(path: Path, remedy: str = "copy it again") -> dict[str, Tensor]
 
 
 def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
-    """What `torch.save` wrote, as far as it is plain values, tensors and these classes; no code in it is run.
+    """What `torch.save` wrote, if it has only plain values, tensors and these classes; no code in it is run.
 
     Tensors are views of the file, or of its bytes: `check_sizes` before they are copied.
     """

@@ -61,7 +61,7 @@ What to type next:
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
-    """Both runs at once, each on one core; their lines are printed as they come."""
+    """Both runs at once, each on one core; their lines are printed at once."""
     small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}"]
     small += ["model.dim=128", "model.word_dim=128", "drop_regions=0", "corrupt_words=0"]
     small += ["decay_at=[]", "device=cpu"]

@@ -35,7 +35,7 @@ class Features(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
-        """(I, M, F); M is the most regions an image has, images with fewer are padded."""
+        """(I, M, F); M is the largest number of regions per image; images with fewer are padded."""
 
     @abstractmethod
     def read(self, rows: Int[Tensor, " B"]) -> Regions:

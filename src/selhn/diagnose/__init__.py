@@ -1,4 +1,4 @@
-"""Why a run and a model do what they do: numbers of a step, the stall alarm, verdicts on logs, pictures."""
+"""What happened in a run: numbers of a step, the stall alarm, verdicts on logs, pictures."""
 
 from selhn.diagnose.diagnosis import Diagnosis, diagnose
 from selhn.diagnose.formats import read_foreign

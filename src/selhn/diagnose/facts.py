@@ -28,7 +28,7 @@ LONG = 3 * PATIENCE
 
 
 class Still(NamedTuple):
-    """What the stall alarm makes of a log."""
+    """What the stall alarm says about a log."""
 
     plateau: Plateau | None
     epsilon: float
@@ -162,7 +162,7 @@ def told_gradients(log: Log) -> tuple[str, ...]:
 
 
 def from_to(name: str, first: float, last: float) -> str:
-    """One number, as it was and as it is."""
+    """One number, at first and at the end."""
     return f"{name}: from {first:.4g} to {last:.4g}"
 
 

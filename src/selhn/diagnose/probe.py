@@ -140,7 +140,7 @@ def _triplets(
 
 
 def _other_side(hypotenuse: Float[Tensor, " B"], side: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """Of a right-angled triangle."""
+    """The other short side of a right-angled triangle."""
     return (hypotenuse.square() - side.square()).clamp(min=0).sqrt()
 
 

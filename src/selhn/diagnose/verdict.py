@@ -1,4 +1,4 @@
-"""The verdict on a log: what became of the run, since when, how that is seen, and what helps."""
+"""The verdict on a log: what happened, since when, the evidence, and what helps."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -36,7 +36,7 @@ FALLEN = 0.95
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a run."""
+    """What happened in a run."""
 
     kind: Kind
     since: int | None

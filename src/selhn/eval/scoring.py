@@ -19,7 +19,7 @@ from selhn.base.errors import SelhnError
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 Indices: TypeAlias = Array | Sequence[int]
 
-# More is no faster on a CPU, less is slower on a GPU.
+# More is not faster on a CPU, less is slower on a GPU.
 DEFAULT_BYTE_BUDGET = 256 * 2**20
 # A float32 score in a tile, whether it beats the true one, and the int64 in which torch sums that.
 BYTES_PER_SCORE = 13

@@ -1,4 +1,4 @@
-"""Is one system better than another, or were the test images kind to it?"""
+"""Whether one system is better than another, or only lucky with the test images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -68,7 +68,7 @@ def compared_nodes(
 ) -> Float[Tensor, "I T X s"]:
     """X = 1 + N unit nodes of every image with every text: that of the whole, then those of the words.
 
-    Vectors have the length 1, or 0 where they are padding.
+    Vectors have length 1; those of padding have length 0.
     """
     from selhn.kernels.differences_triton import ComparedNodes
 

@@ -72,7 +72,7 @@ def attended_cosines(
     the weights ("prob"). Which these are takes no gradient. Where no weight is above the average, all being
     equal, all are kept.
 
-    `dots` are the `products`, where the caller has them already. Where they are `aligned`, query q looks at
+    `dots` are the `products`, if the caller has them already. If they are `aligned`, query q looks at
     context q alone, and c is 1.
     """
     dots = products(contexts.vectors, queries.vectors, aligned) if dots is None else dots

@@ -92,7 +92,7 @@ class Consensus(nn.Module):
 
 
 class CVSE(AbstractMatcher):
-    """Images and texts as they are by themselves and as their concepts, of which both have the same basis."""
+    """Images and texts, each by itself and by its concepts, which share one basis."""
 
     is_embedding = True
     side = {"concepts": False}  # noqa: RUF012

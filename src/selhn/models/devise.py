@@ -20,7 +20,7 @@ from selhn.models.vse import dot_scores
 
 
 class DeViSE(AbstractMatcher):
-    """A linear map of the mean of an image's regions into a space of word vectors that stay as they are."""
+    """A linear map of the mean of an image's regions into a space of word vectors that are not trained."""
 
     is_embedding = True
 

@@ -142,7 +142,7 @@ def adapt(
         images: `(regions, region_mask)` to one vector per image, or with `pixels` a function of pictures (I, 3, H, W)
             from -1 to 1, of data that was imported with the extractor pixels_SIDE_PATCH. Vectors are made unit vectors.
         texts: `(tokens, token_mask)` to one vector per text.
-        scores: `(images, texts)` to (I, T), of what the two return, if these are no vectors to compare. Without
+        scores: `(images, texts)` to (I, T), of what the two return, if these are not vectors to compare. Without
             `images` and `texts`: `(regions, region_mask, tokens, token_mask)` to (I, T).
         tokenizer: `Vocabulary.build(captions)`, or a tokenizer of transformers.
 

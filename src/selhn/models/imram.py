@@ -207,5 +207,5 @@ def imram_image(common: WordSettings, smooth: float = 9.0, steps: int = 3, memor
 
 @builder
 def imram(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
-    """IMRAM: both directions, summed. The authors' scripts leave memories as long as they are."""
+    """IMRAM: both directions, summed. The authors' scripts do not normalise memories."""
     return _imram(common, ("t2i", "i2t"), smooth, steps, memory_norm)

@@ -54,7 +54,7 @@ class PixelSettings(BertSettings):
 
 
 def sides(feature_dim: int, num_regions: int) -> tuple[int, int]:
-    """How many patches a picture has along each side, and how many pixels a patch; refuses what are no patches."""
+    """How many patches a picture has along each side, and how many pixels a patch; refuses what are not patches."""
     grid, patch = math.isqrt(max(num_regions - 1, 0)), math.isqrt(max(feature_dim, 0) // 3)
     if grid < 1 or grid**2 + 1 != num_regions or patch < 1 or 3 * patch**2 != feature_dim:
         raise SelhnError(
@@ -90,7 +90,7 @@ class PatchTransformer(nn.Module):
 
 
 class _Patches(nn.Module):
-    """What a transformer begins with: each patch, and where it is."""
+    """The input of a transformer: each patch, and its position."""
 
     def __init__(self, feature_dim: int, num_regions: int, config: BertConfig):
         super().__init__()

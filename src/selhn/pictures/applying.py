@@ -90,7 +90,7 @@ def _describe(index: Index, items: Sequence[Item], workers: int | None, quiet: b
 
 
 def _item(planned: Item, one: PictureRegions) -> Item:
-    """A picture or video of a plan, or a moment of it, as it is written to the index."""
+    """A picture or video of a plan, or a moment of it, in the form that the index stores."""
     known = {name: value for name, value in planned.metadata.items() if name not in OF_VIDEO}
     item = _described(replace(planned, metadata=known), one.facts, one.regions)
     if one.moment is None:

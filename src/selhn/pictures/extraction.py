@@ -55,7 +55,7 @@ class PictureRegions:
     prepared: Prepared | None = None
     """If its regions are not stored yet."""
     regions: Float[Tensor, "M F"] | None = None
-    """At the end as they are stored."""
+    """All features, as stored, at the end."""
     notes: tuple[str, ...] = ()
     refused: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)

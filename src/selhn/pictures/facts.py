@@ -42,7 +42,7 @@ def _date(text: Any) -> str | None:
         date = datetime(*map(int, found.groups())) if found else None  # type: ignore[arg-type]
     except ValueError:
         return None
-    # A camera may be set to a zone where it is tomorrow already.
+    # A camera may be set to a time zone in which it is already tomorrow.
     if date is None or date.year < FIRST_YEAR or date in CLOCK_STARTS or date > datetime.now() + timedelta(days=1):
         return None
     return str(date)

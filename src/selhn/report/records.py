@@ -93,7 +93,7 @@ def _read_run(path: Path, name: str) -> RunRecord:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as they are typed: `train.lr` and `0.0005`."""
+    """Settings as one types them: `train.lr` and `0.0005`."""
     found: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

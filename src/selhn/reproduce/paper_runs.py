@@ -75,7 +75,7 @@ class PaperRuns:
         return load_data(find_data(self.data_name), **override(RunConfig(), words).data_settings)
 
     def config(self, wanted: Wanted, seed: int) -> RunConfig:
-        """The configuration of a run: its recipe, what makes it this run, and what was asked for all."""
+        """The configuration of a run: its recipe, what is special to this run, and the settings given for all runs."""
         known = self.data_name if self.data_name in DATASETS else "f30k"
         config = override(get_recipe(f"{wanted.recipe}_{known}"), wanted.settings)
         settings = fitting(self.settings, config.model)

@@ -124,7 +124,7 @@ _OF_DATES = {"=", "!=", "<", "<=", ">", ">=", "in"}
 
 
 def look_up(record: Record, field: str) -> Any:
-    """The value of a field, `MISSING` where there is none."""
+    """The value of a field, `MISSING` if it has none."""
     if field in record.metadata:
         return record.metadata[field]
     if field == "id":

@@ -1,4 +1,4 @@
-"""Connections: how many are open, which are closed to make room for others, and how slow a client may be."""
+"""Connections: how many are open, which are closed for new ones, and how slow a client may be."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""The log of the service: each kind of message at most once a minute, however often it happens."""
+"""The log of the service: each kind of message at most once per minute."""
 
 import logging
 import time

@@ -138,7 +138,7 @@ def run_server(app: object, listening: socket.socket, limits: "Limits") -> None:
 
 
 def return_large_memory() -> None:
-    """Give the memory of large bodies back to the system as soon as they are answered, where the C library can.
+    """Give the memory of large bodies back to the system once they are answered, if the C library can do it.
 
     Otherwise glibc keeps it from the second one on, in pieces that later bodies may not fit into.
     """

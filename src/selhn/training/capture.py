@@ -29,7 +29,7 @@ class Stepper:
     Args:
         compute: the step; its shapes may depend on nothing but the number of tokens.
         generator: what it draws random numbers from, beside torch's own generator.
-        record: whether to record at all; else every step runs as it is written.
+        record: whether to record at all; otherwise every step runs as plain PyTorch.
         ranks: the processes that train together. Each draws its own numbers from torch's generator, such as those
             of dropout: they depend on the step and the rank, so that no checkpoint needs them.
     """

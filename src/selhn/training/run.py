@@ -182,7 +182,7 @@ def measure_runs(
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """What tells the runs apart: their paths below the folder that holds them all."""
+    """How the runs differ: their paths below their common folder."""
     folders = [run.resolve() for run in runs]
     twice = next((run for run, folder in zip(runs, folders) if folders.count(folder) > 1), None)
     if twice is not None:

@@ -117,7 +117,7 @@ def _read_captions(path: Path) -> list[str]:
 
 
 def _read_ids(files: Path, report: Report) -> list[str]:
-    """The ids as they are written; none, with a warning, if there is no such file."""
+    """The ids, unchanged; none, with a warning, if the file does not exist."""
     path = Path(f"{files}_ids.txt")
     if path.exists():
         return read_lines(path)

@@ -27,7 +27,7 @@ Rows = dict[str, int | None]
 
 @dataclass(frozen=True)
 class Truth:
-    """Which pairs of a split are true. An image or text without any is no query."""
+    """Which pairs of a split are true. An image or text without any is not a query."""
 
     of_images: Bool[Tensor, "I T"]
     """What images should find; the two need not agree."""

@@ -24,7 +24,7 @@ SCORES_AT_ONCE = 2**23
 
 
 class Best(NamedTuple):
-    """The best of every query, highest first; rows are -1 and scores -inf where there are no more."""
+    """The best of every query, highest first; rows are -1 and scores -inf if there are fewer."""
 
     scores: Float[Tensor, "Q k"]
     rows: Int[Tensor, "Q k"]
@@ -115,7 +115,7 @@ class _Looked(NamedTuple):
 
 def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
-    # A sum is finite where all are; only where it is not, each is looked at.
+    # A sum is finite if all are; only if it is not, each is looked at.
     if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
         raise Damaged("vectors of the index contain NaN or infinity: restore a copy, or build it again")
     if any(one.allowed is not None for one in looked):

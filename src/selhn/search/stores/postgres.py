@@ -100,7 +100,9 @@ class PostgresStore(ServerStore):
         try:
             named = psycopg.conninfo.conninfo_to_dict(self._address)
         except psycopg.ProgrammingError as wrong:
-            raise SelhnError(f"{uri} is not an address ({reason(wrong)}): use postgresql://USER@HOST/DATABASE") from None
+            raise SelhnError(
+                f"{uri} is not an address ({reason(wrong)}): use postgresql://USER@HOST/DATABASE"
+            ) from None
         if "password" in named:
             raise SelhnError("others can see a password in an address: put it into PGPASSWORD or ~/.pgpass instead")
         weakref.finalize(self, _close, self._idle)

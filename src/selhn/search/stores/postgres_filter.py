@@ -1,7 +1,7 @@
 """Filters in the SQL of PostgreSQL: every value and every field is a parameter, never a part of the text.
 
 What SQL cannot say as we do is TRUE there, or FALSE below a `not`, so that more rows are read, never fewer: what
-comes back is filtered again with the filter itself. Metadata are `jsonb`, which tells types apart as we do.
+comes back is filtered again with the filter itself. Metadata are `jsonb`, which distinguishes types as we do.
 """
 
 import json

@@ -53,7 +53,7 @@ class IndexFolder:
         self.path = Path(path)
 
     def open(self) -> Snapshot:
-        """The index as it is now, with its FAISS indices not read; nothing half-written is ever read."""
+        """The index now, without reading its FAISS indices; nothing half-written is ever read."""
         if not self.path.exists():
             raise NotFound(f"{self.path} does not exist: check the path, or build an index there")
         if not is_index(self.path) and not self._has_segments():

@@ -73,7 +73,7 @@ class MetaStep(Protocol):
         return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))
 
     def _teach(self, batch: Batch, dev: Batch, seed: int) -> None:
-        # Batch statistics and, where they are seeded, random numbers are afterwards what they were.
+        # Batch statistics and seeded random numbers are restored afterwards.
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         device = self._parameters[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=not self.capturable):

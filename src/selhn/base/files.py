@@ -21,7 +21,7 @@ SQLITE_FULL = 13
 
 
 def cache_folder() -> Path:
-    """Of this user, for what can be made again."""
+    """The user's folder for files that can be computed again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "selhn"
 
 

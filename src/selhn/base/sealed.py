@@ -12,7 +12,7 @@ from selhn.base.untrusted import read_json, read_text
 
 CHECKSUMS_FILE = "checksums.json"
 FORMAT = 2
-"""Of folders and files with checksums; those of format 1, or without a number, were written before."""
+"""Format of folders and files with checksums. Format 1, or none, was written before there were checksums."""
 _OWN_CHECKSUM = "sha256"
 _FIRST_LINE = "# sha256 of the lines below: "
 

@@ -47,9 +47,9 @@ class SideInput:
 
     of: Literal["images", "texts"]
     axes: str
-    """Of one image or text."""
+    """Shape for one image or text."""
     dtype: torch.dtype | None
-    """None for that of the file."""
+    """Type of its numbers; None keeps that of the file."""
     words: str
     """What it is, and where it comes from, for messages."""
 

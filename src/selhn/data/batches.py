@@ -201,7 +201,7 @@ class Batches:
         return self.assemble_seeded(pairs, self._num_tokens(int(self.texts.lengths[texts].max())))
 
     def assemble_seeded(self, pairs: Pairs, num_tokens: int) -> Batch:
-        """The same with the random numbers that `generator` stands at."""
+        """`assemble` with the random numbers of the current state of `generator`."""
         regions, region_mask = pairs.regions, pairs.region_mask
         if regions is None or region_mask is None:
             found = self.split.features.gather(pairs.images, dtype=None)

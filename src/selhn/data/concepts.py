@@ -74,7 +74,7 @@ def concept_labels(graph: ConceptGraph, captions: Sequence[str]) -> Bool[Tensor,
 
 
 def training_labels(graph: ConceptGraph, split: Split) -> Bool[Tensor, "T C"]:
-    """Of each caption the concepts that any caption of its image has, as CVSE is trained."""
+    """For each caption, the concepts of all captions of its image, as CVSE is trained."""
     own = concept_labels(graph, split.captions)
     of_image = torch.zeros(split.num_images, own.shape[1]).index_add(0, split.image_of_text, own.float()) > 0
     return of_image[split.image_of_text]

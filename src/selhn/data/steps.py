@@ -36,7 +36,7 @@ class Step(NamedTuple):
     num_tokens: int
     """N: as many as the longest text of the batch has, or a few more."""
     seed: int
-    """Of everything that is changed at random."""
+    """Seed of all random changes to the batch."""
 
 
 def seed_for(*numbers: int) -> int:

@@ -29,7 +29,7 @@ def probe_scores(
     epsilon: float = 0.01,
     anchors: AnchorStatistics | None = None,
 ) -> dict[str, Float[Tensor, ""]]:
-    """How well the positives of a batch are told from their hardest negatives.
+    """How well the positives of a batch are separated from their hardest negatives.
 
     `delta_s` is equation 10 of the SelHN paper, the mean over anchors that have a negative of |s_n - s_p|; `separated`
     the share of them above `epsilon`, where SelHN mines; `spread` the standard deviation of all scores, which is 0

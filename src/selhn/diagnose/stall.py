@@ -11,7 +11,7 @@ from selhn.base.errors import SelhnError
 from selhn.losses import AbstractLoss, TripletSelHN
 
 NEW_SHARE = 0.05
-"""Of a new number in a running mean: about the last 20 steps count."""
+"""Weight of a new number in a running mean: about the last 20 steps count."""
 PATIENCE = 250
 """Steps without a break after which standing still is a stall."""
 NEAR = 0.05

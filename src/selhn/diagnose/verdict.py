@@ -71,7 +71,7 @@ class Finding(NamedTuple):
     evidence: tuple[str, ...] = ()
     since: float | None = None
     remedy: str | None = None
-    """Instead of the one for the kind."""
+    """Replaces the remedy of the kind."""
 
 
 def judge(

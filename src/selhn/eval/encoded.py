@@ -156,14 +156,14 @@ def _encode_images(model: AbstractMatcher, split: Split, block: int) -> Any:
 
 
 def image_encodings(model: AbstractMatcher, split: Split, block: int = 512) -> Iterator[Any]:
-    """What the model makes of all images, in their order, some at a time."""
+    """All images encoded, in their order, some at a time."""
     rows = torch.arange(split.num_images).split(block)
     for some, (regions, mask) in zip(rows, image_blocks(split, block, device_of(model)), strict=True):
         yield model.encode_images(regions, mask, **side_rows(model, "images", split, some))
 
 
 def text_encodings(model: AbstractMatcher, split: Split, blocks: TextBlocks) -> Iterator[Any]:
-    """What the model makes of all texts, in the order of the blocks."""
+    """All texts encoded, in the order of the blocks."""
     for some, (tokens, mask) in zip(blocks.order.split(blocks.block_size), blocks, strict=True):
         yield model.encode_texts(tokens, mask, **side_rows(model, "texts", split, some))
 

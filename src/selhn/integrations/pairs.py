@@ -115,7 +115,7 @@ class Listener:
 
 
 def able_to_alert(trackers: Iterable[Any]) -> list[Any]:
-    """Those with an `alert(title=, text=)`."""
+    """The trackers with an `alert(title=, text=)`."""
     return [one for one in trackers if callable(getattr(one, "alert", None))]
 
 

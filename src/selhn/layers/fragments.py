@@ -104,7 +104,7 @@ class Fragments:
         return [self[first : first + size] for first in range(0, len(self), size)]
 
     def trimmed(self) -> "Fragments":
-        """The same without the places at the end that are padding in all items; waits for the device."""
+        """A copy without the last places, if these are padding in all items; waits for the device."""
         present = self.mask.any(0).nonzero()
         longest = int(present[-1]) + 1 if len(present) else 1
         edges = None if self.edges is None else self.edges[:, :longest, :longest]

@@ -1,4 +1,4 @@
-"""What all losses share: checking the input, both directions, the reduction, and the way from embeddings."""
+"""What all losses share: checking the input, both directions, the reduction, and `from_embeddings`."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -69,7 +69,7 @@ class AbstractLoss(nn.Module, ABC):
         return None
 
     def plateau(self, batch: int) -> float | None:
-        """The loss of an anchor as all scores of `batch` pairs become equal, where a stalled run stays.
+        """The loss of an anchor when all scores of `batch` pairs are equal, where a stalled run stays.
 
         None if that depends on what the scores are, and not only on their being equal.
         """

@@ -38,5 +38,5 @@ class TripletWarmUp(Scheduled, AbstractLoss):
         return hinge(anchors["hardest"], anchors.positive, self.margin)
 
     def plateau(self, batch: int) -> float | None:
-        """That of `Triplet` while warming up, then that of `TripletHN`."""
+        """The plateau of `Triplet` while warming up, then that of `TripletHN`."""
         return self.margin * (batch - 1) if self.warming_up else self.margin

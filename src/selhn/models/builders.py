@@ -20,7 +20,7 @@ MatcherT = TypeVar("MatcherT", bound=AbstractMatcher)
 
 @dataclass(frozen=True)
 class Words:
-    """Of a model with a table of word vectors; give a tokenizer, or only the size of the vocabulary."""
+    """Settings of a model with a table of word vectors; give a tokenizer, or only the size of the vocabulary."""
 
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
@@ -47,7 +47,7 @@ class Words:
 
 @dataclass(frozen=True)
 class WordSettings(Words):
-    """Of a model that learns its word vectors, and a joint space of its own width."""
+    """Settings of a model that learns its word vectors, and a joint space of its own width."""
 
     dim: int = 1024
     word_dim: int = 300
@@ -55,7 +55,7 @@ class WordSettings(Words):
 
 @dataclass(frozen=True)
 class BertSettings:
-    """Of a model whose texts are read by a BERT, with the BERT's own tokenizer unless another is given."""
+    """Settings of a model whose texts are read by a BERT, with the BERT's own tokenizer unless another is given."""
 
     bert: str | Path | Mapping[str, Any] = "minilm"
     tokenizer: Tokenizer | None = None

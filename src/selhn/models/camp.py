@@ -235,7 +235,7 @@ def _prepared(items: Fragments, sends: Messages, receives: Messages) -> Fragment
 
 
 def _receiving(items: Tensor, aligned: bool) -> Tensor:
-    """With an axis for those that send."""
+    """`items` with an extra axis for the senders of messages."""
     return items[:, None] if aligned else items[None]
 
 

@@ -97,7 +97,7 @@ class SelfAttentionPool(nn.Module):
         return (logits.softmax(1)[:, :, None] * vectors).sum(1)
 
     def logits(self, fragments: Fragments) -> Float[Tensor, "n K"]:
-        """Of the softmax over fragments; -inf for padding."""
+        """Logits of the softmax over fragments; -inf for padding."""
         vectors, mask = fragments.vectors, fragments.mask
         missing = 0 if self.num_regions is None else self.num_regions - mask.shape[1]
         if missing < 0:

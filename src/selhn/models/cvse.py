@@ -32,7 +32,7 @@ from selhn.models.matcher import AbstractMatcher, RegionMask, Regions, TokenMask
 from selhn.models.vse import dot_scores
 
 CONSENSUS_SHARE = 0.05
-"""Of the consensus in a score; the rest is of the fused vectors."""
+"""Share of the consensus in a score; the rest comes from the fused vectors."""
 LEVEL_WEIGHTS = {"fused": 3, "instance": 5, "consensus": 1}
 """How often the scores of each kind of vector count in training."""
 DISTANCE_WEIGHT = 2.0

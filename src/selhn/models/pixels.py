@@ -23,7 +23,7 @@ from selhn.models.matcher import RegionMask, Regions
 from selhn.models.vse import MLP_ORDER, VSE, ImageEncoder, TextEncoder, with_words
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024}
-"""Of a transformer that is trained from scratch on some thousand pairs."""
+"""Settings of a transformer that is trained from scratch on some thousand pairs."""
 FAMILIES = (
     "beit",
     "clip_vision_model",

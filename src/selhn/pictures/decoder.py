@@ -151,7 +151,7 @@ def allow_seconds(seconds: float) -> None:
 
 
 def allow_clock(seconds: float) -> None:
-    """The same by the clock, from the request to the end of the answer."""
+    """The same limit in wall-clock time, from the request to the end of the answer."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

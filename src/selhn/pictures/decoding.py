@@ -40,11 +40,11 @@ class Picture:
     """RGB, turned as its EXIF entry says."""
     notes: tuple[str, ...] = ()
     format: str = ""
-    """Of its file, as Pillow names it."""
+    """Format of its file, as Pillow names it."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What its file says about it; see `selhn.pictures.facts`."""
     at: float | None = None
-    """Of a frame of a video: seconds from the beginning."""
+    """For a frame of a video: seconds from the beginning."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Moment:
     """A frame of a video file."""
 
     path: Path
-    """With all links followed: the decoder opens none."""
+    """Path with all links followed: the decoder opens none."""
     at: float | None = None
     """Seconds from the beginning; None for the first frame that shows something."""
 

@@ -53,7 +53,7 @@ class PictureRegions:
     path: Path | PictureInput
     key: bytes = b""
     prepared: Prepared | None = None
-    """If its regions are not stored yet."""
+    """Set if its regions are not stored yet."""
     regions: Float[Tensor, "M F"] | None = None
     """All features, as stored, at the end."""
     notes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class PictureRegions:
 
     @property
     def id(self) -> str:
-        """Of its item in an index."""
+        """Id of its item in an index."""
         return str(self.path) if self.moment is None else moment_id(str(self.path), self.moment)
 
 

@@ -35,7 +35,7 @@ class Prepared:
     pixels: Float[Tensor, "3 H W"]
     boxes: Float[Tensor, "M 4"]
     map: Float[Tensor, "C h w"] | None = None
-    """Of the backbone, if it has been computed already; the pixels are dropped then."""
+    """Output of the backbone, if already computed; the pixels are dropped then."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Extractor:
         return decode_picture(content, name, most_pixels, resized=self._resized)
 
     def decode_video(self, path: Path, name: str) -> list[Picture]:
-        """The same for some key frames of a video."""
+        """`decode` for some key frames of a video."""
         return decode_video(path, name, resized=self._resized)
 
     @property

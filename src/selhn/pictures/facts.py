@@ -13,9 +13,9 @@ from typing import Any
 FACTS = ("taken", "camera", "width", "height", "latitude", "longitude", "duration")
 """Names of the metadata; each is missing if it is not known."""
 FIRST_YEAR = 1826
-"""Of the oldest photograph that exists; old pictures that were scanned may have their true date."""
+"""Year of the oldest photograph that exists; scanned old pictures may have their true date."""
 CLOCK_STARTS = {datetime(year, 1, 1) for year in (1904, 1970, 1980)}
-"""Where clocks begin that nobody has set."""
+"""Where clocks start if nobody has set them."""
 LONGEST = 80
 """Letters of the name of a camera."""
 DATE = re.compile(r"(\d{4})[:/.-](\d\d)[:/.-](\d\d)[ T](\d\d):(\d\d):(\d\d)")

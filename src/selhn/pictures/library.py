@@ -31,7 +31,7 @@ from selhn.search import Hit, Index, Item, Query, Record
 from selhn.search.items import moment_ids, whole
 
 TEXT_WEIGHT = 2.0
-"""Of a sentence beside a picture, since pictures are usually nearer to each other than to sentences."""
+"""Weight of a sentence beside a picture: pictures are usually closer to each other than to sentences."""
 
 
 class Library:
@@ -137,7 +137,7 @@ class Library:
 
     @cached_property
     def folders(self) -> tuple[Path, ...]:
-        """Those that hold the pictures; none if the items of the index are not files."""
+        """The folders with the pictures; none if the items of the index are not files."""
         folders = indexed_folders(self.index) if self._folders is None else self._folders
         return tuple(dict.fromkeys(folder.resolve() for folder in folders))
 

@@ -43,12 +43,12 @@ class Plan:
     skipped: Mapping[str, int]
     """Folders and links that were not followed, see `Found.skipped`."""
     describe: Sequence[Item] = ()
-    """Those of the unchanged that were indexed before metadata were read from the files themselves."""
+    """Unchanged items that were indexed before metadata were read from the files themselves."""
     moments: Sequence[str] = ()
     """Moments of videos that have changed or are gone; they go too, unless they are found again."""
 
     def newest_first(self) -> "Plan":
-        """The same, but pictures are added in the order of their files' times of change, the latest first."""
+        """This plan with pictures added by the time their files changed, latest first."""
         ordered = sorted(self.add, key=lambda item: str(item.metadata.get("modified", "")), reverse=True)
         return replace(self, add=ordered)
 
@@ -92,7 +92,7 @@ class Indexed:
     changed: int
     removed: int
     report: PictureReport
-    """On the files that were read, that is, all but the unchanged ones."""
+    """Report on the files that were read, that is, all except unchanged ones."""
     report_file: Path | None
     """None for an index in memory."""
     described: int = 0

@@ -44,7 +44,7 @@ class Cropping:
 
     last: Preprocessing
     side: int | None
-    """Of the shorter side; None to squash."""
+    """Length of the shorter side; None to squash."""
     resampling: Image.Resampling
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:

@@ -1,4 +1,4 @@
-"""Both towers of CLIP, SigLIP and their kin as one embedding model: pictures and texts in one space.
+"""Both towers of CLIP, SigLIP and similar models as one embedding model: pictures and texts in one space.
 
 The picture tower is an extractor: the one region of a picture is its vector, which the matcher only normalises. So an
 index, the feature cache, the service and the evaluation work with these models as with any other.

@@ -154,7 +154,7 @@ def _one_after_another(container: Any, stream: Any, start: float, until: Any) ->
 class _Frame(NamedTuple):
     at: float
     image: Image.Image
-    """Upright, in the size that was asked for."""
+    """Upright, in the requested size."""
     size: tuple[int, int]
     """In the video, upright."""
 

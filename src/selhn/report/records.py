@@ -33,7 +33,7 @@ class RunRecord:
     environment: Mapping[str, str]
     test: Metrics | None
     dev: Metrics | None
-    """Of the best epoch."""
+    """Metrics of the best epoch."""
     best_epoch: int | None
     """Counted from 1."""
     alarm: str | None

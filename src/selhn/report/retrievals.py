@@ -45,7 +45,7 @@ class Example:
 
     @property
     def place(self) -> int:
-        """Of the first right answer."""
+        """Rank of the first right answer."""
         return next(answer.place for answer in self.answers if answer.right)
 
 

@@ -48,7 +48,7 @@ class Albums:
         return self._now()[1]
 
     def _now(self) -> tuple[str, Mapping[str, list[str]]]:
-        """The same with a name for this state of file and index."""
+        """All albums, with a name for this state of file and index."""
         known, now = self._found, f"{self.stamp} {self.store.generation}"
         if known[0] != now:
             albums = self._located(self._read())

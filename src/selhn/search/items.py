@@ -84,7 +84,7 @@ class Record:
 
     @classmethod
     def of(cls, item: Item) -> "Record":
-        """That of an item, once it is known that it can be kept."""
+        """The record of an item, after checking that it can be stored."""
         if not isinstance(item.id, str) or not item.id or len(item.id) > LONGEST_ID:
             raise SelhnError(f"{str(item.id)[:60]!r} is not an id: give 1 to {LONGEST_ID} characters")
         captions = tuple(item.captions)

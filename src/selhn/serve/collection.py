@@ -49,7 +49,7 @@ class Timeline:
         return cls(list(days.items()), shapes, version)
 
     def months(self) -> list[tuple[str, int]]:
-        """The same for months."""
+        """Months with their numbers of items."""
         counts: Counter[str] = Counter()
         for day, number in self.days:
             counts[day[:7]] += number

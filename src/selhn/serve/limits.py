@@ -29,14 +29,14 @@ class Limits:
     text_body: int = 2**20
     """Bytes of JSON."""
     pixels: int = 40_000_000
-    """Of a picture that is sent; read from its header, before anything is decoded."""
+    """Pixels of an uploaded picture; read from its header, before anything is decoded."""
     query: int = 1_000
     """Characters of a sentence or a filter."""
     answers: int = 200
     requests: int = 64
     """Answered at a time, from the end of their bodies on; more get 503 with Retry-After."""
     uploads: int = 8
-    """Of them with a picture; others wait. All bodies take at most the memory of so many of the largest ones."""
+    """Of these, with a picture; others wait. All bodies together take the memory of at most so many of the largest."""
     connections: int = 512
     """Open at a time, and at most half of the file descriptors; idle ones are closed for new ones."""
     seconds: float = 30.0

@@ -35,7 +35,7 @@ class TrainConfig:
     lr: float = 5e-4
     """Learning rate of AdamW."""
     weight_decay: float = 0.01
-    """Of AdamW: in each step a weight shrinks by this share, times the learning rate."""
+    """Weight decay of AdamW: in each step a weight shrinks by this share, times the learning rate."""
     schedule: Literal["step", "constant", "cosine"] = "step"
     """The learning rate: times `decay_by` at the epochs `decay_at`; constant; or half a cosine down to 0."""
     decay_at: tuple[int, ...] = ()
@@ -64,11 +64,11 @@ class TrainConfig:
     noise: float = 0.0
     """Share of the training texts that are given a wrong image, as in the experiments of NCR."""
     seed: int = 0
-    """Of the weights, the order of the pairs and the augmentation."""
+    """Seed of the weights, the order of the pairs and the augmentation."""
     device: str = "auto"
     """Such as cpu, cuda or cuda:1; auto takes a GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the encoders; auto is bfloat16 on a GPU that has it."""
+    """Precision of the encoders; auto is bfloat16 on a GPU that supports it."""
     feature_precision: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     """How features are kept on a GPU; auto takes the precision that the encoders compute in."""
     feature_bytes: int = 0

@@ -48,9 +48,9 @@ class Run:
 
     out: Path | None
     dev: Metrics
-    """Of the epoch with the highest RSUM on dev."""
+    """Metrics of the epoch with the highest RSUM on dev."""
     test: Metrics
-    """Of that epoch, read once, at the end; over the folds of the split, five for COCO (COCO 1K)."""
+    """Metrics of that epoch on test, read once, at the end; over the folds of the split, five for COCO (COCO 1K)."""
     best_epoch: int
     stalled: str | None
     """What the stall alarm said, if it went off and training has not left the plateau since."""

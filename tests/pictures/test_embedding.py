@@ -282,7 +282,7 @@ def test_sources_that_are_none(pictures, tmp_path):
     with pytest.raises(NotFound, match="neither pictures nor Parquet"):
         embed(tmp_path / "bare", tmp_path / "out")
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(SelhnError, match="not one picture"):
+    with pytest.raises(SelhnError, match="no pictures to embed"):
         embed(tmp_path / "empty.txt", tmp_path / "out")
     table = tmp_path / "table.parquet"
     parquet.write_table(pyarrow.table({"number": [1, 2]}), table)

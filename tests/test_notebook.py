@@ -45,11 +45,11 @@ def as_data(value):
     return [{"output_type": "display_data", "metadata": {}, "data": data}]
 
 
-def test_the_notebook_runs(tmp_path, monkeypatch, small_dev_and_test):
+def test_the_notebook_runs(tmp_path, monkeypatch, small_dev_and_test, as_a_user):
     monkeypatch.chdir(tmp_path)
     text = NOTEBOOK.read_text()
     assert text.count(SIZES) == 1
-    done = list(execute(json.loads(text)["cells"], "IMAGES, EPOCHS = 64, 1"))
+    done = list(execute(json.loads(text)["cells"], "IMAGES, EPOCHS = 16, 1"))
     said = ["".join(one.get("text", "")) for _, outputs in done for one in outputs]
     assert sum(" | rsum " in one for one in said) == 2
     assert sum("What helps: " in one for one in said) == 2, "two verdicts"

@@ -74,7 +74,7 @@ def settings() -> str:
         "Every `key=value` of `selhn train`. In Python the settings of training are arguments of `selhn.train`, the"
         " others of `create_model`, `create_loss` and `load_data`. [Training](../train.md) explains the larger ones.\n",
         "## Training\n",
-        _table(("setting and default", "what it does"), rows),
+        _table(("setting", "what it does"), rows),
     ]
     for title, key, entries, text in (
         ("Models", "model", {name: entry.build for name, entry in MODELS.items()}, "[models](selhn_models.md)"),

@@ -1,6 +1,6 @@
 """Objectives of our own that have not earned a line of `LOSSES` yet: one question for all of them.
 
-Near collapse the scores of an anchor are a mean, a gap by which the positive lies above it, and noise of deviation
+Near collapse the scores of an anchor are a mean, a gap by which the positive is above it, and noise of deviation
 sigma around it. With z = gap / sigma, moving all embeddings apart changes, for each unit of sigma,
 
     an average over the negatives   by -z                       always outwards, from a saddle
@@ -69,7 +69,7 @@ class LogMeanExp(SoftHardest):
 
 
 class MarginInfoNCE(AbstractLoss):
-    """InfoNCE whose positive counts `margin` less (additive margin softmax): it goes on where InfoNCE rests."""
+    """InfoNCE whose positive counts `margin` less (additive margin softmax): it continues where InfoNCE stops."""
 
     def __init__(self, margin: float = 0.1, temperature: float = 0.05, reduction: Reduction = "mean"):
         super().__init__(margin, reduction)
@@ -122,7 +122,7 @@ class Earned(SoftHardest):
     """Mine as much as has been learnt: a mining + (1 - a) average, a = share of anchors whose positive ranks first.
 
     While the positive is lost in noise, a is about 1 / B and the average opens the scores; mining comes in as it
-    becomes safe. There is no scale to choose: a stays as it is when all scores are multiplied, so that neither dropout
+    becomes safe. There is no scale to choose: a does not change when all scores are multiplied, so that neither dropout
     nor a shared mean in the features can make it mine too early. `temperature` 0 mines the hardest negative alone.
     """
 
@@ -144,7 +144,7 @@ class Earned(SoftHardest):
         return ("hardest", "hinge_sum") if self.hard else ("hardest", "hinge_sum", "log_sum_exp")
 
     def anchor_loss(self, anchors: AnchorStatistics) -> Tensor:
-        """Both branches, weighed once a direction."""
+        """Both branches, weighed once per direction."""
         first = (anchors.positive > anchors["hardest"]).to(anchors.positive)
         earned = first.mean(dim=-1, keepdim=True) ** self.power
         mined = hinge(anchors["hardest"], anchors.positive, self.margin) if self.hard else self.soft(anchors)
@@ -162,7 +162,7 @@ class Rows:
 
 
 class FromRows(AbstractLoss):
-    """A candidate that looks at the spread of an anchor's negatives, which is no statistic of the kernels yet."""
+    """A candidate that looks at the spread of an anchor's negatives, which is not a statistic of the kernels yet."""
 
     needs = ()
 
@@ -196,7 +196,7 @@ class FromRows(AbstractLoss):
 
 
 SOFTEST = 10.0
-"""A temperature at which cosines are averaged, to all purposes, and float32 still tells them apart."""
+"""A temperature at which cosines are averaged, to all purposes, and float32 still distinguishes them."""
 
 
 class OwnTemperature(FromRows):
@@ -204,7 +204,7 @@ class OwnTemperature(FromRows):
 
     `rule` is what t is, never below `temperature` and at most `SOFTEST`:
         spread    c sigma of the anchor's negatives: always equally soft, in any scale of the scores
-        opening   `temperature` + c max(0, 1 - delta_s / 0.1): soft until the anchor is told apart
+        opening   `temperature` + c max(0, 1 - delta_s / 0.1): soft until the anchor is separated
         safe      c sigma^2 / gap over the whole batch: at c = 1 moving apart neither raises nor lowers the loss, which
                   is sigma = t z above; c = 2 leaves half of an average's pull outwards
         earned    `temperature`^a c^(1 - a), a = share of anchors whose positive ranks first: from c down to
@@ -253,7 +253,7 @@ class OwnTemperature(FromRows):
 class Graded(FromRows):
     """The hardest of k random negatives, on average, where k is what the positive can beat already: k = e^(z^2/2).
 
-    The maximum of k scores of noise lies at most sqrt(2 log k) deviations above their mean, so that at z = gap / sigma
+    The maximum of k scores of noise is at most sqrt(2 log k) deviations above their mean, so that at z = gap / sigma
     of the batch this k is the most that does not pull the scores together. It grows from 1, an average, to `most`.
     Ranks decide and not differences: the same in any scale of the scores, and a false negative counts once in k.
     """

@@ -5,9 +5,9 @@
     python benchmarks/compare.py data/f8k_pocket --models rvse vse_fc --losses selhn "tal temperature=0.05" --seeds 0 1
     python benchmarks/compare.py data/f8k_pocket --recipes rvse_selhn --name rvse_selhn/B -s model.mlp_order=post_norm
 
-Every run chooses its epoch on dev and reads test once. `RESULTS/runs.csv` has a row a run as soon as it ends,
+Every run chooses its epoch on dev and reads test once. `RESULTS/runs.csv` has a row per run as soon as it ends,
 `table.md` the means and deviations over seeds. A run that is in the CSV is not trained again: stop whenever you like,
-and start the same command to go on. What this version cannot run is named and left out. `experiments.py` has the sets.
+and start the same command to continue. What this version cannot run is named and left out. `experiments.py` has the sets.
 """
 
 import argparse
@@ -213,7 +213,7 @@ def compare(arguments: argparse.Namespace) -> list[Outcome]:
         average(experiments, arguments.dataset, results)
     print(f"\n{results.table()}")
     if left:
-        print(f"{left} runs were not begun in {arguments.minutes:g} minutes: the same command goes on with them")
+        print(f"{left} runs were not begun in {arguments.minutes:g} minutes: the same command continues with them")
     for outcome in failed:
         print(f"failed: {outcome.job.name} seed {outcome.job.seed}: {outcome.error}")
     return failed

@@ -1,4 +1,4 @@
-"""Cross-attention models beside a loop over captions, in one run: a whole training step, and scored pairs a second.
+"""Cross-attention models beside a loop over captions, in one run: a whole training step, and scored pairs per second.
 
     python benchmarks/cross_attention.py                     CPU, B = 64 and 128 x 128: five minutes on two quiet cores
     python benchmarks/cross_attention.py --full              CPU, B = 128 and 256 x 256: twenty minutes

@@ -65,7 +65,7 @@ def measure(method: str, num_images: int, device: str) -> dict[str, float]:
 
 
 def best_on_gpu(compute: Callable[[], float], repeats: int) -> dict[str, float]:
-    """The fastest of some runs, after one that is not counted where there are several."""
+    """The fastest of some runs, after one that is not counted if there are several."""
     times = []
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -48,7 +48,7 @@ class Job:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What tells the rows of runs apart."""
+        """How the rows of runs differ."""
         return self.name, self.dataset, str(self.seed), " ".join(self.settings)
 
     @property
@@ -147,7 +147,7 @@ class WarmRunner:
         device = choose_device(config.train.device)
         settings = config.train
         if device.type == "cuda" and _lies_on(data.train.features, device):
-            # They lie there already, in the precision asked for: no second copy for this run.
+            # They are there already, in the requested precision: no second copy for this run.
             settings = replace(settings, feature_precision="auto", feature_bytes=1)
         with watched() as seen:
             read = data if job.test else replace(data, test=data.dev)

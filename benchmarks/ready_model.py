@@ -6,7 +6,7 @@
 
 `ready_train.py` trains it. `measure` scores all dev and test images from their stored features and, with `--photos`,
 the first of test again from the pictures themselves. `photos` measures as people use it: it indexes photographs, asks
-for each by its captions, and tells the short captions apart.
+for each by its captions, and separates short captions.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def write_ready(folder: Path, heads: Path, model: AbstractMatcher, facts: Mappin
 
 
 def install(arguments: argparse.Namespace) -> None:
-    """The weights of a run and its settings, as they are shipped; the projection of the features stays."""
+    """The weights of a run and its settings, in the form that is shipped; the projection of the features stays."""
     trained = json.loads((arguments.run_folder / "log.json").read_text(encoding="utf-8"))["settings"]
     model = create_model("rvsepp", bert=arguments.minilm, feature_dim=1280, dim=trained["dim"])
     facts = {"features": "efficientnet_lite2, grid 3, full", "trained": trained}

@@ -161,7 +161,7 @@ def telling_tokens(tokenizer: Tokenizer, captions: Sequence[str]) -> Tensor:
 
 
 def adapted_model(minilm: str, feature_dim: int, settings: Settings) -> VSE:
-    """RVSE++ on MiniLM, whose word vectors stay as they are."""
+    """RVSE++ on MiniLM, whose word vectors are not trained."""
     model = create_model("rvsepp", bert=minilm, feature_dim=feature_dim, dim=settings.dim)
     assert isinstance(model, VSE)
     model.text.words.bert.embeddings.requires_grad_(False)

@@ -67,12 +67,12 @@ def append(path: Path, line: Line) -> None:
 
 
 def key(line: Line) -> tuple[object, ...]:
-    """What tells runs apart; those that read test are others than those that do not."""
+    """How runs differ; those that read test are not the same as those that do not."""
     return line["dataset"], line["recipe"], line["settings"], line["seed"], "test" in line
 
 
 def fixed_at(path: Path) -> str:
-    """The commit that has the sources and the table as they are now; without one, test is not read."""
+    """The commit that has the present sources and table; without one, test is not read."""
     found = commit()
     if "SELHN_COMMIT" in os.environ:  # where git is not: the one who names it answers for it
         return found

@@ -57,7 +57,7 @@ def main() -> None:
             ranked = _row(rerank_split(first, second, split, depth, share))
             rows.append([f"{depth}, {1 - share:.0%} by {second.name}", ranked, f"{cost:.1f}"])
     rows.append([f"all by {second.name}", _row(evaluate(second, split)), ""])
-    header = ["ranked by", "R@1 R@5 R@10 both ways, RSUM", "ms a query"]
+    header = ["ranked by", "R@1 R@5 R@10 both ways, RSUM", "ms per query"]
     where = next(second.parameters()).device.type
     title = f"# Two-stage search: {split.num_images} images, {split.num_texts} texts of {data.name}"
     text = f"{title}\n\n{environment()}\n\n{table(header, rows)}"

@@ -1,6 +1,6 @@
 """The search service under load from another process on this machine, beside the bare call of the model.
 
-    python benchmarks/service.py                      20 seconds a row, example pictures, ready model
+    python benchmarks/service.py                      20 seconds per row, example pictures, ready model
     python benchmarks/service.py --seconds 120 --clients 16 64
 
 The server is a process of its own with one thread for torch, the clients are in this one, each with one connection and
@@ -124,7 +124,7 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
 async def client(
     port: int, requests: itertools.cycle, load: Load, until: float, bare: Callable[[int], object] | None
 ) -> None:
-    """One connection, one question after another; a bare call between them, where there is one."""
+    """One connection, one question after another; a bare call between them, if given."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while (start := time.perf_counter()) < until:
         status, content = await exchange(reader, writer, next(requests))

@@ -6,7 +6,7 @@
 Runs of the generated world (several models, losses and seeds, a few with a learning rate of 10, a few on so little data
 that they overfit) and of `plain_loop.py`. Truth is decided by RSUM on dev alone: the runs of a set-up, which differ in
 loss and seed only, are measured against the loss that did best in it, and one that ends below `FAILED_BELOW` of that
-has failed, whatever its loss and delta_s did. On seeds 2 to 9 shares lie below 0.66 or above 0.84, but for one at the
+has failed, whatever its loss and delta_s did. On seeds 2 to 9 shares are below 0.66 or above 0.84, but for one at the
 line. The rules of alarm and verdict were set on seeds up to 27, so that later ones are judged unless others are asked
 for. Each log is judged as it is, and then as three foreign logs that hold nothing but a loss; of those "unclear" is no
 verdict, and counted apart. Finished runs in the folder are kept: stop whenever you like, and start the same command to

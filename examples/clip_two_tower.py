@@ -31,7 +31,7 @@ def make_pairs(num_pairs: int, generator: torch.Generator) -> tuple[Tensor, Tens
 
 
 def tiny_clip() -> CLIPModel:
-    """CLIP as it is, only small: 2 layers of 64 in each tower."""
+    """CLIP, only small: 2 layers of 64 in each tower."""
     tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     return CLIPModel(
         CLIPConfig(

@@ -7,7 +7,8 @@
 
 Every run chooses its epoch on dev and reads test once. `RESULTS/runs.csv` has a row per run as soon as it ends,
 `table.md` the means and deviations over seeds. A run that is in the CSV is not trained again: stop whenever you like,
-and start the same command to continue. What this version cannot run is named and left out. `experiments.py` has the sets.
+and start the same command to continue. What this version cannot run is named and left out. `experiments.py` has
+the sets.
 """
 
 import argparse

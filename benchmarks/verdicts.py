@@ -8,9 +8,9 @@ that they overfit) and of `plain_loop.py`. Truth is decided by RSUM on dev alone
 loss and seed only, are measured against the loss that did best in it, and one that ends below `FAILED_BELOW` of that
 has failed, whatever its loss and delta_s did. On seeds 2 to 9 shares are below 0.66 or above 0.84, but for one at the
 line. The rules of alarm and verdict were set on seeds up to 27, so that later ones are judged unless others are asked
-for. Each log is judged as it is, and then as three foreign logs that hold nothing but a loss; of those "unclear" is no
+for. Each log is judged unchanged, and then as three foreign logs with only a loss; of those "unclear" is not a
 verdict, and counted apart. Finished runs in the folder are kept: stop whenever you like, and start the same command to
-go on.
+continue.
 """
 
 import argparse

@@ -2,8 +2,9 @@
 
     python benchmarks/views.py --photos f8k_photos/train --ids f8k_pocket/train_ids.txt --out views --split train
 
-Writes `OUT/SPLIT_VIEW.npy`, int8 codes (images, 10, 256) in the order of the ids, for every view: the picture unchanged,
-mirrored, reduced, and cut out at random, as people's own pictures are. A view that is there is not made again.
+Writes `OUT/SPLIT_VIEW.npy`, int8 codes (images, 10, 256) in the order of the ids, for every view: the picture
+unchanged, mirrored, reduced, and cut out at random, as people's own pictures are. A view that is there is not
+made again.
 """
 
 import argparse

@@ -62,7 +62,7 @@ class Workers(Generic[JobT]):
         self._context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
 
     def run(self, jobs: Sequence[JobT], until: float = float("inf")) -> Iterator[Outcome]:
-        """The result of each job, in the order of finishing; none is started after the time `until` (of `time.monotonic`)."""
+        """The result of each job when it ends; none is started after the time `until` (of `time.monotonic`)."""
         waiting, again = list(jobs), set[int]()
         busy: dict[Any, tuple[Any, JobT]] = {}
         idle: list[tuple[Any, Any]] = []

@@ -54,6 +54,25 @@ def test_the_source_archive_can_test_itself(built):
 
 
 @pytest.mark.slow
+def test_the_source_archive_in_an_empty_environment(built, tmp_path):
+    """What it needs is found in the environment of the tests; selhn itself is built from the archive."""
+    call(sys.executable, "-m", "venv", tmp_path / "env")
+    own, home = tmp_path / "env" / "bin", "import site; print(site.getsitepackages()[0])"
+    (Path(call(own / "python", "-c", home).strip()) / "tests.pth").write_text(call(sys.executable, "-c", home))
+    archive = built / f"selhn-{__version__}.tar.gz"
+    call(own / "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed", archive)
+    assert call(own / "selhn", "--version", cwd=tmp_path) == f"selhn {__version__}\n"
+    where = call(own / "python", "-c", "import selhn; print(selhn.__file__)", cwd=tmp_path)
+    assert where.startswith(str(tmp_path / "env"))
+    assert " | rsum " in call(own / "python", "-W", "error", "-c", "\n".join(readme_blocks()), cwd=tmp_path)
+
+
+def readme_blocks():
+    pages = "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/first_model.md"))
+    return re.findall(r"^```python\n(.*?)^```", pages, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheel_in_an_empty_environment(built, python, tmp_path):
     if not shutil.which(python) or subprocess.run([python, "--version"], capture_output=True).returncode:
@@ -63,7 +82,5 @@ def test_the_wheel_in_an_empty_environment(built, python, tmp_path):
     own = tmp_path / "env" / "bin"
     call(own / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[search,serve]")
     assert call(own / "selhn", "--version", cwd=tmp_path) == f"selhn {__version__}\n"
-    pages = "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/first_model.md"))
-    blocks = re.findall(r"^```python\n(.*?)^```", pages, flags=re.MULTILINE | re.DOTALL)
-    assert " | rsum " in call(own / "python", "-W", "error", "-c", "\n".join(blocks), cwd=tmp_path)
+    assert " | rsum " in call(own / "python", "-W", "error", "-c", "\n".join(readme_blocks()), cwd=tmp_path)
     assert "the first answer" in call(own / "selhn", "demo", "--pictures", cwd=tmp_path)

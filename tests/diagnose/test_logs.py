@@ -58,7 +58,7 @@ def test_a_log_of_ours_and_its_evaluations():
 
 def test_when_a_row_was_written():
     again = [{"iter": i % 10, "loss": 1.0} for i in range(300)]
-    assert from_rows(again).steps.tolist() == list(range(1, 301)), "a counter that begins anew is no clock"
+    assert from_rows(again).steps.tolist() == list(range(1, 301)), "a counter that restarts is not a clock"
     few = [{"epoch": i, "loss": 1.0} for i in range(30)]
     assert from_rows(few).steps[:2].tolist() == [100, 200]
     gaps = [{"step": 5, "loss": 1.0}, {"loss": 2.0}, {"step": 9, "loss": 3.0}]

@@ -57,7 +57,7 @@ def test_a_picture_that_is_dropped_finds_itself(page):
         drop(page, encoded(photo(5, (60, 40)), "PNG"))
     assert page.evaluate("window.zone"), "where to drop it was shown"
     assert page.locator("#drop").is_hidden()
-    assert answered.value.request.headers["content-type"] == "image/jpeg", "drawn anew, without what EXIF told"
+    assert answered.value.request.headers["content-type"] == "image/jpeg", "redrawn, without EXIF"
     playwright.expect(page.locator(".chip")).to_contain_text("Your picture")
     playwright.expect(page.locator(".card .caption").first).to_have_text(WORDS[5])
     with page.expect_response(lambda answer: answer.request.method == "POST" and "text=" in answer.url):

@@ -53,7 +53,7 @@ def test_a_log_that_begins_again(runs, log):
     after = runs.read("group/one").after
     log.write_text(f"{row(1)}\n")
     again = runs.read("group/one", after)
-    assert again.anew
+    assert again.restarted
     assert again.steps == [1]
 
 

@@ -105,7 +105,7 @@ def search(
     folder: Annotated[Path | None, Option("--index", help=INDEX_HELP)] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, Option(help="A run, a saved model or transformers:FOLDER, if the index has none.")
+        Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")
     ] = None,
     k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
     where: Annotated[str | None, Option(help='A filter such as: taken >= 2019-06 and folder = "trip".')] = None,
@@ -156,7 +156,7 @@ def serve(
     folder: Annotated[Path | None, Argument(help="Folder of an index; default is your pictures'.")] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
-        Path | None, Option(help="A run, a saved model or transformers:FOLDER, if the index has none.")
+        Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")
     ] = None,
     examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
     runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,

@@ -213,7 +213,7 @@ def save_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
 
 
 def write_figure(figure: Any, path: Path, dpi: int) -> Path:
-    """Write a figure in the format that the extension of the file names, and close it."""
+    """Write a figure in the format given by the file's extension, and close it."""
     if path.suffix and path.suffix[1:].lower() not in figure.canvas.get_supported_filetypes():
         raise SelhnError(f"{path}: figures cannot be written as {path.suffix}: use .png, .svg or .pdf")
     figure.savefig(path, dpi=dpi)

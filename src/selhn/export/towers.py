@@ -42,7 +42,7 @@ Side = Literal["image", "text"]
 
 @dataclass(frozen=True)
 class Tower:
-    """One side of a model: what its file is called, takes and gives."""
+    """One side of a model: the name of its file, its inputs and its output."""
 
     side: Side
     inputs: tuple[str, str]

@@ -17,7 +17,7 @@ from selhn.layers.fragments import is_ragged
 
 
 class BiGRU(nn.Module):
-    """A GRU from both ends; the two states of a position are averaged.
+    """A bidirectional GRU; the two states of a position are averaged.
 
     h_n = (GRU_ahead(x_1 .. x_n) + GRU_back(x_L .. x_n)) / 2
 

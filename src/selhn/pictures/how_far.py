@@ -25,7 +25,7 @@ STALE = 60.0
 
 @dataclass(frozen=True)
 class HowFar:
-    """Pictures that are done, of all in the folder that is being indexed."""
+    """How many pictures are done, of all in the folder that is being indexed."""
 
     done: int = 0
     total: int = 0

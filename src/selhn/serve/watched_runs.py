@@ -42,7 +42,7 @@ class RunLog(BaseModel):
     after: int
     """The byte to continue from."""
     more: bool
-    anew: bool
+    restarted: bool
     """Whether the log was started again, and this is its beginning."""
 
 
@@ -108,7 +108,7 @@ class WatchedRuns:
             evaluations=evaluations,
             after=part.after,
             more=part.more,
-            anew=part.restarted,
+            restarted=part.restarted,
         )
 
     def verdict(self, name: str) -> VerdictMessage:

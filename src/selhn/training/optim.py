@@ -19,7 +19,7 @@ MOST_LR = 1.0
 def make_optimizer(
     model: AbstractMatcher, config: TrainConfig, device: torch.device, of_loss: Sequence[nn.Parameter] = ()
 ) -> torch.optim.AdamW:
-    """AdamW; a pre-trained text encoder has a lower rate, and what the loss learns no decay."""
+    """AdamW, with a lower rate for a pre-trained text encoder and no decay for what the loss learns."""
     on_gpu = device.type == "cuda"
     if config.lr > MOST_LR:
         warn(

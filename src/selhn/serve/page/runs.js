@@ -59,7 +59,7 @@ async function follow(name) {
   let seen = read.get(name) ?? blank();
   for (let more = true; more;) {
     const next = await get("/runs/log", { run: name, after: seen.after });
-    if (next.anew) seen = blank();
+    if (next.restarted) seen = blank();
     seen.steps.push(...next.steps);
     for (const column of Object.keys(seen.columns)) seen.columns[column].push(...next.columns[column] ?? []);
     seen.evaluations.push(...next.evaluations);

@@ -93,7 +93,7 @@ def test_a_sum_has_the_plateau_of_a_sum(tmp_path):
 def test_what_a_run_says_of_itself_is_not_told_otherwise(tmp_path):
     run = a_run(tmp_path / "run", STILL, "loss=hn")
     for told in ({"margin": 0.3}, {"batch": 0}):  # a 0 is told too, and not passed over
-        with pytest.raises(ValueError, match="leave margin, batch and reduction out"):
+        with pytest.raises(ValueError, match="leave out margin, batch and reduction"):
             diagnose(run, **told)
     with pytest.raises(SelhnError):
         diagnose(run / "log.jsonl", batch=0)

@@ -14,9 +14,9 @@ from torch import Tensor
 from selhn.kernels.gpu import takes_float32
 
 MOST_FRAGMENTS = 128
-"""Of a context."""
+"""Fragments of a context, at most."""
 MOST_NUMBERS = 2**13
-"""Of a context in one block, which a program holds."""
+"""Numbers of a context in one block, which a program holds, at most."""
 
 
 def can_attend_in_blocks(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int) -> bool:

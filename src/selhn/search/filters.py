@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Not:
-    """The opposite."""
+    """True for the items that another filter leaves out."""
 
     inner: "Filter"
 

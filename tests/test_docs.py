@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -177,6 +178,18 @@ def test_every_page_is_in_the_site_and_its_links_stay_there():
         assert text, f"{name} is empty"
         for file in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if name.endswith(".md") else ():
             assert posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) in found, f"{name}: {file}"
+
+
+def test_the_site_has_all_versions_that_were_built(tmp_path):
+    site = load("site")
+    site.BUILT, site.SITE = tmp_path / "built", tmp_path / "site"
+    for version in ("0.9.0", "0.10.0", "0.9.0"):
+        site.BUILT.mkdir()
+        (site.BUILT / "index.html").write_text(version)
+        site.file_by_version(version)
+    known = json.loads((site.SITE / "versions.json").read_text())
+    assert [(one["version"], one["aliases"]) for one in known] == [("0.10.0", ["latest"]), ("0.9.0", [])]
+    assert "url=0.10.0/index.html" in (site.SITE / "index.html").read_text()
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)

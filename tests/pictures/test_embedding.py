@@ -235,6 +235,7 @@ def test_an_index_from_shards(pictures, whole, tmp_path):
     assert len(index_embeddings(whole, tmp_path / "index", MODEL, quiet=True)) == NUMBER  # nothing twice
     library = Library(Index.load(tmp_path / "index"), Extractor(TinyBackbone()))
     assert library.plan(Library.scan(pictures)).unchanged == NUMBER
+    torch.manual_seed(1)  # other weights than MODEL has, whatever ran before
     other = create_model("rvse", tokenizer=MODEL.tokenizer, feature_dim=4, dim=8)
     with pytest.raises(SelhnError, match="another model"):
         index_embeddings(whole, tmp_path / "other", other)
@@ -256,6 +257,7 @@ def test_another_command_on_a_folder_that_was_begun(pictures, whole, tmp_path):
         with pytest.raises(SelhnError, match="was begun with another"):
             embed(**{"source": pictures, "out": out, **how})
     torch.manual_seed(1)
+    torch.manual_seed(1)  # other weights than MODEL has, whatever ran before
     other = create_model("rvse", tokenizer=MODEL.tokenizer, feature_dim=4, dim=8)
     with pytest.raises(SelhnError, match="another model"):
         embed_pictures(pictures, out, model=other, extractor=Extractor(TinyBackbone()), rows_per_shard=4)

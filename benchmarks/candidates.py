@@ -34,7 +34,11 @@ class SoftHardest(AbstractLoss):
     """
 
     def __init__(
-        self, margin: float = 0.2, temperature: float = 0.05, reference: float = 127, reduction: Reduction = "mean"
+        self,
+        margin: float = 0.2,
+        temperature: float = 0.05,
+        reference: float = 127,
+        reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
         require_number("temperature", temperature, above=0)
@@ -283,7 +287,11 @@ class Related(FromRows):
     """
 
     def __init__(
-        self, margin: float = 0.1, temperature: float = 0.05, discount: float = 0.1, reduction: Reduction = "mean"
+        self,
+        margin: float = 0.1,
+        temperature: float = 0.05,
+        discount: float = 0.1,
+        reduction: Reduction = "mean",
     ):
         super().__init__(margin, reduction)
         require_number("temperature", temperature, above=0)
@@ -307,7 +315,9 @@ class SelectBySpread(FromRows):
     `threshold`: there the positive is out of the noise, whose maximum over n negatives has z = sqrt(2 log n).
     """
 
-    def __init__(self, by: str = "z", threshold: float = 2.0, margin: float = 0.2, reduction: Reduction = "mean"):
+    def __init__(
+        self, by: str = "z", threshold: float = 2.0, margin: float = 0.2, reduction: Reduction = "mean"
+    ):
         super().__init__(margin, reduction)
         if by not in ("z", "deviation"):
             raise ValueError(f"by must be z or deviation, got {by!r}")
@@ -329,12 +339,28 @@ CANDIDATES: Mapping[str, LossEntry] = {
         ("lme", LogMeanExp, "[t log mean_n e^(s_n/t) - s_p + margin]+"),
         ("tal_n", SoftHardest, "[t log (n0/n) sum_n e^(s_n/t) - s_p + margin]+"),
         ("select_soft", SelectSoft, "tal_n if delta_s > epsilon else mean_n [s_n - s_p + margin]+"),
-        ("earned", Earned, "a hn + (1 - a) mean_n [s_n - s_p + margin]+, a = share of positives that rank first"),
+        (
+            "earned",
+            Earned,
+            "a hn + (1 - a) mean_n [s_n - s_p + margin]+, a = share of positives that rank first",
+        ),
         ("own_temperature", OwnTemperature, "tal_n with t from the scores"),
         ("graded", Graded, "mean [hardest of k random s_n - s_p + margin]+, k = e^(z^2/2)"),
-        ("select_spread", SelectBySpread, "hn if the positive is out of the noise else mean_n [s_n - s_p + margin]+"),
-        ("related", Related, "margin_infonce with s_n - discount rho(n, p), how alike the batch finds n and p"),
-        ("margin_infonce", MarginInfoNCE, "-log(e^((s_p - margin)/t) / (e^((s_p - margin)/t) + sum_n e^(s_n/t)))"),
+        (
+            "select_spread",
+            SelectBySpread,
+            "hn if the positive is out of the noise else mean_n [s_n - s_p + margin]+",
+        ),
+        (
+            "related",
+            Related,
+            "margin_infonce with s_n - discount rho(n, p), how alike the batch finds n and p",
+        ),
+        (
+            "margin_infonce",
+            MarginInfoNCE,
+            "-log(e^((s_p - margin)/t) / (e^((s_p - margin)/t) + sum_n e^(s_n/t)))",
+        ),
     )
 }
 """The table of candidates, in the form of `LOSSES`."""

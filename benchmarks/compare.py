@@ -89,7 +89,19 @@ class Results:
             means = [f"{statistics.fmean(float(row[column]) for row in own):.1f}" for column in RECALLS]
             lines.append([name, str(len(own)), *means, with_deviation(own, "rsum"), with_deviation(own, "dev_rsum"),
                           f"{len(stalled)}/{len(own)}"])  # fmt: skip
-        header = ["run", "seeds", "i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "RSUM", "dev RSUM", "stalled"]
+        header = [
+            "run",
+            "seeds",
+            "i2t R@1",
+            "R@5",
+            "R@10",
+            "t2i R@1",
+            "R@5",
+            "R@10",
+            "RSUM",
+            "dev RSUM",
+            "stalled",
+        ]
         return f"{self.environment}\n\n{table(header, lines)}\n"
 
 
@@ -98,7 +110,9 @@ def with_deviation(rows: Sequence[Row], column: str) -> str:
     values = [float(row[column]) for row in rows if row[column]]
     if not values:
         return "-"
-    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    return f"{statistics.fmean(values):.1f}" + (
+        f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    )
 
 
 def chosen(arguments: argparse.Namespace) -> list[Experiment]:
@@ -116,7 +130,9 @@ def chosen(arguments: argparse.Namespace) -> list[Experiment]:
     for one in wanted:  # sets overlap: then all seeds that any of them asks for
         known = once.get((one.name, *one.settings), one)
         seeds = tuple(dict.fromkeys([*known.seeds, *one.seeds]))
-        once[(one.name, *one.settings)] = replace(one, seeds=seeds, keep_scores=one.keep_scores or known.keep_scores)
+        once[(one.name, *one.settings)] = replace(
+            one, seeds=seeds, keep_scores=one.keep_scores or known.keep_scores
+        )
     return list(once.values())
 
 
@@ -132,7 +148,9 @@ def cost(config: RunConfig) -> float:
     return step * config.train.epochs * max(1.0, 128 / config.train.batch_size)
 
 
-def jobs_of(experiments: Sequence[Experiment], arguments: argparse.Namespace, done: set[tuple[str, ...]]) -> list[Job]:
+def jobs_of(
+    experiments: Sequence[Experiment], arguments: argparse.Namespace, done: set[tuple[str, ...]]
+) -> list[Job]:
     """The runs that are missing and possible, the longest first; what is not possible is said."""
     jobs: list[tuple[float, Job]] = []
     skipped: dict[str, str] = {}
@@ -179,18 +197,28 @@ def average(experiments: Iterable[Experiment], dataset: str, results: Results) -
     for one in experiments:
         for seed in one.seeds if one.members else ():
             files = [scores_file(results.folder, member, seed, one.settings) for member in one.members]
-            if averaged(replace(one, seeds=(seed,)), dataset, done) or not all(file.exists() for file in files):
+            if averaged(replace(one, seeds=(seed,)), dataset, done) or not all(
+                file.exists() for file in files
+            ):
                 continue
             kept = [torch.load(file, weights_only=True) for file in files]
             metrics = recall(ensemble(*(member["scores"] for member in kept)), kept[0]["image_of_text"])
-            row = {"commit": commit(), "steps": "averaged scores", "name": one.name, "dataset": dataset, "seed": seed}
+            row = {
+                "commit": commit(),
+                "steps": "averaged scores",
+                "name": one.name,
+                "dataset": dataset,
+                "seed": seed,
+            }
             results.add({**row, **recalls(metrics), "stalled": False, "settings": " ".join(one.settings)})
 
 
 def say(outcome: Outcome, left: int) -> None:
     """A line for a run that ended."""
     job: Job = outcome.job
-    ended = f"RSUM {outcome.result['rsum']} in {outcome.result['seconds']} s" if outcome.result else outcome.error
+    ended = (
+        f"RSUM {outcome.result['rsum']} in {outcome.result['seconds']} s" if outcome.result else outcome.error
+    )
     print(f"[{left} left] {job.name} seed {job.seed}: {ended}", flush=True)
 
 
@@ -199,7 +227,10 @@ def compare(arguments: argparse.Namespace) -> list[Outcome]:
     results, experiments, failed = Results(arguments.results), chosen(arguments), []
     jobs, at_commit = jobs_of(experiments, arguments, results.done()), commit()
     if arguments.list:
-        print("\n".join(f"{job.name} seed {job.seed} ({' '.join(job.settings)})" for job in jobs) or "nothing is left")
+        print(
+            "\n".join(f"{job.name} seed {job.seed} ({' '.join(job.settings)})" for job in jobs)
+            or "nothing is left"
+        )
         return []
     until, left = time.monotonic() + 60 * arguments.minutes, len(jobs)
     workers: Workers[Job] = Workers(work, min(arguments.jobs, max(1, len(jobs))))
@@ -214,7 +245,9 @@ def compare(arguments: argparse.Namespace) -> list[Outcome]:
         average(experiments, arguments.dataset, results)
     print(f"\n{results.table()}")
     if left:
-        print(f"{left} runs were not begun in {arguments.minutes:g} minutes: the same command continues with them")
+        print(
+            f"{left} runs were not begun in {arguments.minutes:g} minutes: the same command continues with them"
+        )
     for outcome in failed:
         print(f"failed: {outcome.job.name} seed {outcome.job.seed}: {outcome.error}")
     return failed
@@ -222,22 +255,38 @@ def compare(arguments: argparse.Namespace) -> list[Outcome]:
 
 def main() -> None:
     """Read the command line and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="folder of the data set, or world")
     parser.add_argument("--dataset", default="f8k", help="whose recipes")
     parser.add_argument("--sets", nargs="+", default=[], choices=list(SETS))
     parser.add_argument("--models", nargs="+", default=[])
-    parser.add_argument("--losses", nargs="+", default=[], help='with settings in one word: "tal temperature=0.05"')
+    parser.add_argument(
+        "--losses", nargs="+", default=[], help='with settings in one word: "tal temperature=0.05"'
+    )
     parser.add_argument("--recipes", nargs="+", default=[])
-    parser.add_argument("--name", default="", help="name of the row, where settings make it another than the recipe")
-    parser.add_argument("--only", nargs="+", default=["*"], help="keep experiments whose names match a pattern")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="in place of those of the experiments")
-    parser.add_argument("-s", "--settings", nargs="*", default=[], help="for all runs, such as epochs=5 centred=true")
+    parser.add_argument(
+        "--name", default="", help="name of the row, where settings make it another than the recipe"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], help="keep experiments whose names match a pattern"
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[], help="in place of those of the experiments"
+    )
+    parser.add_argument(
+        "-s", "--settings", nargs="*", default=[], help="for all runs, such as epochs=5 centred=true"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after these no run is begun")
-    parser.add_argument("--mps", action="store_true", help="share the GPU by NVIDIA's MPS, where it can be had")
+    parser.add_argument(
+        "--mps", action="store_true", help="share the GPU by NVIDIA's MPS, where it can be had"
+    )
     parser.add_argument("--results", type=Path, default=Path("runs/compare"))
-    parser.add_argument("--logs", type=Path, default=None, help="folder for the loss and delta_s of the first epochs")
+    parser.add_argument(
+        "--logs", type=Path, default=None, help="folder for the loss and delta_s of the first epochs"
+    )
     parser.add_argument("--log-epochs", type=int, default=5)
     parser.add_argument("--list", action="store_true", help="only say what would run")
     arguments = parser.parse_args()

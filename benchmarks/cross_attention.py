@@ -148,7 +148,12 @@ class CaptionLoop(nn.Module):
         return head.out(torch.cat(sides, 2)).squeeze(2)
 
     def messages(
-        self, layers: nn.Module, senders: Tensor, receivers: Tensor, sent: Tensor | None, received: Tensor | None
+        self,
+        layers: nn.Module,
+        senders: Tensor,
+        receivers: Tensor,
+        sent: Tensor | None,
+        received: Tensor | None,
     ) -> Tensor:
         """Messages of all pairs, after they have looked at each other."""
 
@@ -182,7 +187,9 @@ class CaptionLoop(nn.Module):
         head, products = self.head, words @ regions.transpose(1, 2)
         over = products - head.thresholds.now(False).to(products.dtype)
         best = over.amax(2, keepdim=True)
-        alike = (head.intra_lambda * words[:1] @ words[:1].transpose(1, 2)).softmax(2).repeat(len(regions), 1, 1)
+        alike = (
+            (head.intra_lambda * words[:1] @ words[:1].transpose(1, 2)).softmax(2).repeat(len(regions), 1, 1)
+        )
         lacks = (best * (alike @ best < 0)).squeeze(2)
         weights = (over.masked_fill(over <= 0, -1e9) * head.smooth).exp()
         seen = (weights / (weights.sum(2, keepdim=True) + 1e-8)) @ regions
@@ -197,7 +204,9 @@ class CaptionLoop(nn.Module):
         found = attend(looking, seen, self.head.smooth)
         matching = cosine_similarity(looking.unflatten(2, blocks), found.unflatten(2, blocks), dim=3)
         of_neighbours = matching[:, None].repeat(1, places, 1, 1).flatten(0, 1)
-        heard = edges.repeat(len(looking) // len(edges), 1, 1, 1).flatten(0, 1).transpose(1, 2) @ of_neighbours
+        heard = (
+            edges.repeat(len(looking) // len(edges), 1, 1, 1).flatten(0, 1).transpose(1, 2) @ of_neighbours
+        )
         kernels = heard.expand(-1, len(match.convolutions), -1).unbind(1)
         hidden = torch.cat([layer(own) for layer, own in zip(match.convolutions, kernels, strict=True)], 1)
         return match.out_2(match.out_1(hidden).tanh()).view(len(looking), places).mean(1)
@@ -214,7 +223,10 @@ class CaptionLoop(nn.Module):
         confidence = head.norm(head.confidence(around * both[:, None]).squeeze(2)).sigmoid()[..., None]
         sides = [
             (head.textual, compared(head.by_word, unit(attend(words, regions, head.smooth)), words)),
-            (head.visual, confidence * compared(head.by_region, unit(attend(regions, words, head.smooth)), regions)),
+            (
+                head.visual,
+                confidence * compared(head.by_region, unit(attend(regions, words, head.smooth)), regions),
+            ),
         ]
         ends = [self.reasoned(steps, torch.cat([both[:, None], nodes], 1)) for steps, nodes in sides]
         return head.last(torch.cat(ends, 1)).squeeze(1)
@@ -244,7 +256,9 @@ class CaptionLoop(nn.Module):
                 looking, seen = (words, regions) if direction == "t2i" else (regions, words)
                 cosines = cosine_similarity(looking, attend(looking, seen, head.smooth, head.focus), dim=2)
                 scale = head.lambda_lse
-                parts.append(cosines.mean(1) if scale is None else (scale * cosines).exp().sum(1).log() / scale)
+                parts.append(
+                    cosines.mean(1) if scale is None else (scale * cosines).exp().sum(1).log() / scale
+                )
             return sum(parts[1:], start=parts[0])
         local = unit(head.local((unit(attend(words, regions, head.smooth)) - words).square()))
         nodes = torch.cat([unit(head.whole((images.whole - text.whole).square()))[:, None], local], 1)
@@ -313,7 +327,11 @@ def measure(
     config = TrainConfig(batch_size=pairs or sides[0], device=kind_of_device, drop_regions=0.0, corrupt_words=0.0,
                          two_pass=kind == "two pass", capture="never" if looped else "auto")  # fmt: skip
     plain = make_data(max(pairs or 0, *sides), 36, 2048)
-    corners = torch.rand(plain.train.num_images, 36, 2, 2, generator=torch.Generator().manual_seed(0)).sort(2).values
+    corners = (
+        torch.rand(plain.train.num_images, 36, 2, 2, generator=torch.Generator().manual_seed(0))
+        .sort(2)
+        .values
+    )
     split = replace(plain.train, boxes=corners.flatten(2))
     plain = replace(plain, train=split, dev=split, test=split)
     torch.manual_seed(0)
@@ -331,7 +349,9 @@ def measure(
     before = peak_from_now(device)
     with recording_stream(device):
         loss, batches = TripletHN.official(), make_batches(model.train(), data, config, device)
-        stepper = make_stepper(Protocol(model, loss, data, batches, config), make_optimizer(model, config, device))
+        stepper = make_stepper(
+            Protocol(model, loss, data, batches, config), make_optimizer(model, config, device)
+        )
         steps = endless(batches)
 
         def step() -> None:
@@ -345,7 +365,9 @@ def measure(
             seconds = float("nan")
         peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else resident_peak()
         if profile and not looped:
-            print(f"{name}, {kind}\n{profile_kernels(step) if device.type == 'cuda' else profile_cpu(step)}\n")
+            print(
+                f"{name}, {kind}\n{profile_kernels(step) if device.type == 'cuda' else profile_cpu(step)}\n"
+            )
     return {"step": seconds, "scoring": scoring, "mib": (peak - before) / 2**20, "scores": first}
 
 
@@ -353,7 +375,9 @@ def profile_cpu(step: Callable[[], object]) -> str:
     """Where a step spends its time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         step()
-    return profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=50)
+    return profiler.key_averages().table(
+        sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=50
+    )
 
 
 def peak_from_now(device: torch.device) -> int:
@@ -373,7 +397,9 @@ def resident_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure_apart(name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int | None, list[int]]) -> dict:
+def measure_apart(
+    name: str, kind: str, arguments: argparse.Namespace, sizes: tuple[int | None, list[int]]
+) -> dict:
     """`measure`, on a CPU in a process of its own; a profile is passed on."""
     repeats = arguments.repeats or ((2 if kind == "loop" else 20) if arguments.device == "cuda" else 2)
     settings = (name, kind, *sizes, arguments.device, repeats, arguments.threads, arguments.profile)
@@ -393,7 +419,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="the full sizes on a CPU too")
     parser.add_argument("--models", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--scoring", type=int, nargs=2, help="scoring alone, of so many images and texts")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="with 1, CPU time is measured")
+    parser.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="with 1, CPU time is measured"
+    )
     parser.add_argument("--repeats", type=int, default=None, help="2 on the CPU; 20 on a GPU, 2 for the loop")
     parser.add_argument("--profile", action="store_true", help="print where the time of our steps goes")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
@@ -425,7 +453,9 @@ def main() -> None:
         what += f"; {arguments.threads} thread(s), {'CPU time' if arguments.threads == 1 else 'wall time'}"
     if pairs is None:  # without the columns of steps
         header, *rows = ([line[place] for place in (0, 1, 4, 5, 7)] for line in (header, *rows))
-    text = f"# Cross-attention beside a loop over captions: {what}\n\n{environment()}\n\n{table(header, rows)}"
+    text = (
+        f"# Cross-attention beside a loop over captions: {what}\n\n{environment()}\n\n{table(header, rows)}"
+    )
     kind = arguments.device + ("-scoring" if pairs is None else "" if full else "-small")
     print(f"\n{text}\n\nwritten to {save(f'cross-attention-{kind}', text, arguments.out)}")
 

@@ -28,7 +28,9 @@ def draw(logs: Path, models: Sequence[str], path: Path, margin: float, epochs: f
     plt = pyplot()
     columns = 2 if len(models) in (2, 4) else min(len(models), 3)
     size = {"figsize": (4.1 * columns, 2.9 * -(-len(models) // columns)), "layout": "constrained"}
-    figure, grid = plt.subplots(-(-len(models) // columns), columns, squeeze=False, sharex=True, sharey=True, **size)
+    figure, grid = plt.subplots(
+        -(-len(models) // columns), columns, squeeze=False, sharex=True, sharey=True, **size
+    )
     for axis in grid.flat[len(models) :]:
         axis.set_visible(False)
     for model, axis in zip(models, grid.flat):

@@ -51,7 +51,9 @@ class Rules:
     def __init__(self, model: AbstractMatcher, fit: Fit, data: Data):
         self.model, self.fit = model, fit
         rows = (
-            torch.randperm(data.train.num_images, generator=torch.Generator().manual_seed(0))[:BACKGROUND].sort().values
+            torch.randperm(data.train.num_images, generator=torch.Generator().manual_seed(0))[:BACKGROUND]
+            .sort()
+            .values
         )
         self.background = pictures_of(model, data.train.some(rows))
 
@@ -139,7 +141,9 @@ def measure(arguments: argparse.Namespace) -> None:
 def learn(arguments: argparse.Namespace) -> None:
     """Write the file that is shipped."""
     model = load_ready_model(folder=arguments.twin) if arguments.twin else load_model("ready")
-    fit = replace(calibrate(model, load_data(arguments.data, regions=REGIONS)), model=digest_of(load_model("ready")))
+    fit = replace(
+        calibrate(model, load_data(arguments.data, regions=REGIONS)), model=digest_of(load_model("ready"))
+    )
     fit.write(arguments.out)
     print(f"{arguments.out}: {len(fit.counts)} words, {arguments.out.stat().st_size:,} bytes, {fit.learnt}")
     print("offset", fit.offset, "slope", fit.slope)

@@ -85,7 +85,9 @@ def train(job: Drawn, folder: Path) -> None:
     if job.model:
         settings = [*WORLD, f"loss={job.loss}", f"lr={job.lr}", f"seed={job.seed}"]
         begun = (folder / "checkpoints" / "latest").exists()
-        run_config(override(get_recipe(f"{job.model}_selhn_world"), settings), folder, resume=begun, quiet=True)
+        run_config(
+            override(get_recipe(f"{job.model}_selhn_world"), settings), folder, resume=begun, quiet=True
+        )
     else:
         rows = plain_run(job.loss, job.steps, job.lr, job.pairs, job.seed, job.reduction, job.batch)
         (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -94,7 +96,10 @@ def train(job: Drawn, folder: Path) -> None:
 
 def truths(found: dict[Drawn, list[float]]) -> dict[Drawn, tuple[str, float]]:
     """What became of every run, and the share of the best RSUM that it reached."""
-    best = {job.setup: max(rsums[-1] for other, rsums in found.items() if other.setup == job.setup) for job in found}
+    best = {
+        job.setup: max(rsums[-1] for other, rsums in found.items() if other.setup == job.setup)
+        for job in found
+    }
     said = {}
     for job, rsums in found.items():
         share = rsums[-1] / best[job.setup]
@@ -116,7 +121,11 @@ def verdicts(job: Drawn, folder: Path, length: float) -> dict[str, Verdict]:
         (part / "config.yaml").write_text((folder / "config.yaml").read_text())
     alone = from_rows(losses)
     told = list(plateaus(0.2, job.batch, job.reduction))
-    return {"its log": diagnose(part).verdict, "told": judge(alone, told), "guessed": judge(alone, list(plateaus()))}
+    return {
+        "its log": diagnose(part).verdict,
+        "told": judge(alone, told),
+        "guessed": judge(alone, list(plateaus())),
+    }
 
 
 def report(found: dict[Drawn, list[float]], runs: Path, commit: str) -> str:

@@ -136,7 +136,9 @@ def start_cluster():
     from ray.cluster_utils import Cluster
 
     place = {"node_ip_address": "127.0.0.1", "object_store_memory": OBJECT_STORE}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **place})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **place}
+    )
     other = cluster.add_node(num_cpus=1, **place)
     ray.init(cluster.address, log_to_driver=False, logging_level="error")
     return ray, cluster, other
@@ -150,7 +152,9 @@ def main() -> None:
     parser.add_argument("--ready", action="store_true", help="with the ready model instead of colours")
     parser.add_argument("--folder", type=Path, default=None, help="where pictures and embeddings are kept")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
-    parser.add_argument("--read", type=int, metavar="NUMBER", help="measure reading instead, with generated vectors")
+    parser.add_argument(
+        "--read", type=int, metavar="NUMBER", help="measure reading instead, with generated vectors"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as base:
         print((measure_reading if arguments.read else measure)(arguments, Path(arguments.folder or base)))
@@ -211,7 +215,9 @@ def measure(arguments, base: Path) -> str:
 def write_vectors(folder: Path, model, number: int) -> Shards:
     """Shards of 1,000 random vectors each."""
     identity = Identity.of(model, "float32", {})
-    entries = ([{"path": f"/pictures/{shard:04}/{n:03}.jpg"} for n in range(1000)] for shard in range(number // 1000))
+    entries = (
+        [{"path": f"/pictures/{shard:04}/{n:03}.jpg"} for n in range(1000)] for shard in range(number // 1000)
+    )
     shards = Shards.plan(folder, identity, {}, entries)
     chance = np.random.default_rng(0)
     for shard in range(len(shards)):

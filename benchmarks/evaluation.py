@@ -50,7 +50,9 @@ def measure(method: str, num_images: int, device: str) -> dict[str, float]:
     """Seconds, added peak memory, and RSUM to see that all agree."""
     torch.manual_seed(0)
     images = torch.randn(num_images, 1024)
-    texts = normalize(images.repeat_interleave(5, 0) + 6 * torch.randn(5 * num_images, 1024), dim=1).to(device)
+    texts = normalize(images.repeat_interleave(5, 0) + 6 * torch.randn(5 * num_images, 1024), dim=1).to(
+        device
+    )
     images = normalize(images, dim=1).to(device)
     own = torch.arange(5 * num_images) // 5
     scores = torch.empty(0) if method == "recall_from_embeddings" else images @ texts.T

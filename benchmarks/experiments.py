@@ -58,12 +58,17 @@ def losses() -> Iterator[Experiment]:
 def pairs() -> Iterator[Experiment]:
     """The losses that the paper compares on cross-attention systems."""
     yield from (experiment("bfan_equal", loss) for loss in ("ssp", "aoq", "meta_spn", "selhn"))
-    yield from (experiment("sgr", loss) for loss in ("ncr reduction=sum", "selhn"))  # NCR's authors built it on SGR
+    yield from (
+        experiment("sgr", loss) for loss in ("ncr reduction=sum", "selhn")
+    )  # NCR's authors built it on SGR
 
 
 def epsilon() -> Iterator[Experiment]:
     """What epsilon does, from mining always to averaging long."""
-    forms = ("selhn", *(f"selhn epsilon={value}" for value in ("0", "0.0001", "0.001", "0.1")))  # 0.01 is the default
+    forms = (
+        "selhn",
+        *(f"selhn epsilon={value}" for value in ("0", "0.0001", "0.001", "0.1")),
+    )  # 0.01 is the default
     return (experiment(model, form) for model in ("rvse", "rvsepp") for form in forms)
 
 
@@ -107,5 +112,6 @@ def own_batches() -> Iterator[Experiment]:
 
 
 SETS: Mapping[str, Callable[[], Iterator[Experiment]]] = {
-    make.__name__: make for make in (table1, losses, pairs, epsilon, batch, centred, noise, systems, own, own_batches)
+    make.__name__: make
+    for make in (table1, losses, pairs, epsilon, batch, centred, noise, systems, own, own_batches)
 }

@@ -62,7 +62,10 @@ def cpu_seconds(compute) -> float:
     """Of this process and of those that decode."""
 
     def used() -> float:
-        decoding = [int(Path(f"/proc/{process}/schedstat").read_text().split()[0]) for process in children(os.getpid())]
+        decoding = [
+            int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
+            for process in children(os.getpid())
+        ]
         return time.process_time() + 1e-9 * sum(decoding)
 
     before = used()
@@ -101,7 +104,12 @@ def measure_rates(arguments) -> None:
     rounds = [{name: cpu_seconds(part) for name, part in parts.items()} for _ in range(ROUNDS)]
     middle = {name: statistics.median(one[name] for one in rounds) for name in parts}
     rows = [
-        [name, f"{1e3 * spent / len(paths):.1f}", f"{len(paths) / spent:.1f}", f"{middle['before'] / spent:.2f}"]
+        [
+            name,
+            f"{1e3 * spent / len(paths):.1f}",
+            f"{len(paths) / spent:.1f}",
+            f"{middle['before'] / spent:.2f}",
+        ]
         for name, spent in middle.items()
     ]
     differs = (seen["after"] - seen["before"]).abs().max()
@@ -165,7 +173,9 @@ def measure_memory(arguments) -> None:
     rows = []
     for tenth in range(10):
         some = samples[len(samples) * tenth // 10 : len(samples) * (tenth + 1) // 10]
-        rows.append([f"{10 * tenth} to {10 * tenth + 10} %", *(f"{max(one[k] for one in some):.0f}" for k in (0, 1))])
+        rows.append(
+            [f"{10 * tenth} to {10 * tenth + 10} %", *(f"{max(one[k] for one in some):.0f}" for k in (0, 1))]
+        )
     text = "\n\n".join([
         f"# Memory of `selhn index`: {arguments.index:,} pictures of 320 x 240, {len(samples)} samples",
         environment(),
@@ -180,7 +190,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=PICTURES)
     parser.add_argument("--workers", type=int, default=None)
-    parser.add_argument("--index", type=int, metavar="NUMBER", help="measure memory instead, with generated pictures")
+    parser.add_argument(
+        "--index", type=int, metavar="NUMBER", help="measure memory instead, with generated pictures"
+    )
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
     (measure_memory if arguments.index else measure_rates)(arguments)

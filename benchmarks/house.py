@@ -30,10 +30,14 @@ def measure(root: Path) -> dict[str, int]:
     trees = {path: ast.parse(text) for path, text in texts.items()}
     page = [path for path in package.rglob("*") if path.suffix in {".js", ".html", ".css", ".jinja"}]
     entries = [
-        path for path in package.iterdir() if path.name not in ("__init__.py", "__main__.py", "py.typed", "__pycache__")
+        path
+        for path in package.iterdir()
+        if path.name not in ("__init__.py", "__main__.py", "py.typed", "__pycache__")
     ]
     names = Counter(path.name for path in sources if not path.name.startswith("__"))
-    classes = Counter(node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = Counter(
+        node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
     return {
         "entries at the top": len(entries),
         "import edges between them": len(edges(package, trees)),
@@ -48,7 +52,9 @@ def measure(root: Path) -> dict[str, int]:
         "class names used twice or more": sum(number > 1 for number in classes.values()),
         "members of AbstractLoss": members(package / BASES["losses"][0], BASES["losses"][1]),
         "members of AbstractMatcher": members(package / BASES["models"][0], BASES["models"][1]),
-        "longest function, lines": max(length for tree in trees.values() for length in function_lengths(tree)),
+        "longest function, lines": max(
+            length for tree in trees.values() for length in function_lengths(tree)
+        ),
         "test files": len(list((root / "tests").rglob("test_*.py"))),
         "lines of tests": sum(path.read_text().count("\n") for path in (root / "tests").rglob("*.py")),
         **{f"hops, {walk}": number for walk, number in hops(root).items()},
@@ -77,7 +83,9 @@ def statements(tree: ast.Module) -> int:
 def function_lengths(tree: ast.Module) -> list[int]:
     """Lines of every function."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return [(node.end_lineno or 0) - node.lineno + 1 for node in ast.walk(tree) if isinstance(node, kinds)] or [0]
+    return [
+        (node.end_lineno or 0) - node.lineno + 1 for node in ast.walk(tree) if isinstance(node, kinds)
+    ] or [0]
 
 
 def members(path: Path, name: str) -> int:
@@ -86,7 +94,11 @@ def members(path: Path, name: str) -> int:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name).body
     found = {node.name for node in body if isinstance(node, ast.FunctionDef)}
-    found |= {node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    found |= {
+        node.target.id
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
     return len({one for one in found if not one.startswith("_")} - {"extra_repr"})
 
 
@@ -107,7 +119,9 @@ def main() -> None:
     arguments = parser.parse_args()
     now = measure(ROOT)
     before = measure(arguments.before) if arguments.before is not None else {}
-    rows = [[name, *([f"{before.get(name, '')}"] if before else []), f"{value}"] for name, value in now.items()]
+    rows = [
+        [name, *([f"{before.get(name, '')}"] if before else []), f"{value}"] for name, value in now.items()
+    ]
     print(table(["", *(["before"] if before else []), "now"], rows))
 
 

@@ -133,7 +133,9 @@ def share_mined(images: Tensor, texts: Tensor, mines: str) -> float:
     return ((anchors["hardest"] - anchors.positive).abs() > loss_fn.epsilon).double().mean().item()
 
 
-def measure(group: str, method: str, batch: int, width: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
+def measure(
+    group: str, method: str, batch: int, width: int, device: str, dtype: str, repeats: int
+) -> dict[str, float]:
     """Best time of a forward and backward pass, the memory it added at its peak, and the share of mined anchors."""
     compute, kind, mines = GROUPS[group][method]
     on_gpu = device == "cuda"
@@ -154,14 +156,21 @@ def measure(group: str, method: str, batch: int, width: int, device: str, dtype:
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = (
+        torch.cuda.max_memory_allocated()
+        if on_gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     return {"seconds": min(times), "mib": (peak - before) / MIB, "mined": share_mined(images, texts, mines)}
 
 
 def in_own_process(*arguments: object) -> dict[str, float]:
     """`measure` in a fresh process."""
     done = subprocess.run(
-        [sys.executable, __file__, "--one", json.dumps(arguments)], capture_output=True, text=True, check=False
+        [sys.executable, __file__, "--one", json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return MISSING if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
@@ -176,12 +185,17 @@ def attempt(*arguments: object) -> dict[str, float]:
         torch.cuda.empty_cache()
 
 
-def row(method: str, batch: int, width: int, got: dict[str, float], reference: dict[str, float], rate: float) -> list:
+def row(
+    method: str, batch: int, width: int, got: dict[str, float], reference: dict[str, float], rate: float
+) -> list:
     """A line of the table; the ratios are to the reference at the same size."""
     if got["seconds"] != got["seconds"]:
         return [method, f"{batch:,}", "does not fit", *["-"] * 5]
     compares = reference["seconds"] == reference["seconds"]
-    ratios = [f"{got[key] / reference[key]:.3f}" if compares and reference[key] else "-" for key in ("seconds", "mib")]
+    ratios = [
+        f"{got[key] / reference[key]:.3f}" if compares and reference[key] else "-"
+        for key in ("seconds", "mib")
+    ]
     products = 1 + 2 * (1 - got["mined"] ** 2)
     of_peak = products * 2 * batch**2 * width / rate / got["seconds"]
     return [method, f"{batch:,}", f"{got['seconds'] * 1e3:,.1f}", ratios[0], f"{got['mib']:,.0f}", ratios[1],

@@ -59,7 +59,9 @@ class Job:
     def config(self) -> RunConfig:
         """The configuration; an error says what in it this version does not know."""
         own = [setting for setting in self.settings if not setting.startswith("centred=")]
-        config = override(get_recipe(f"{self.recipe}_{self.dataset}"), [f"data={self.data}", f"seed={self.seed}", *own])
+        config = override(
+            get_recipe(f"{self.recipe}_{self.dataset}"), [f"data={self.data}", f"seed={self.seed}", *own]
+        )
         make_loss(config)
         require_settings(config.model, MODELS[config.model].build, config.model_settings)
         return config
@@ -105,7 +107,9 @@ def centred(data: Data, device: torch.device) -> Data:
     def without_mean(split: Split) -> Split:
         return replace(split, features=CentredFeatures(split.features, mean))
 
-    return replace(data, train=without_mean(data.train), dev=without_mean(data.dev), test=without_mean(data.test))
+    return replace(
+        data, train=without_mean(data.train), dev=without_mean(data.dev), test=without_mean(data.test)
+    )
 
 
 @dataclass
@@ -224,7 +228,9 @@ def write_log(path: Path, rows: Iterable[Mapping[str, Any]], epochs: int) -> Non
         writer.writeheader()
         for row in rows:
             if "dev" in row:
-                writer.writerow({"step": row["step"], "epoch": row["epoch"], "dev_rsum": f"{row['dev']['rsum']:.2f}"})
+                writer.writerow(
+                    {"step": row["step"], "epoch": row["epoch"], "dev_rsum": f"{row['dev']['rsum']:.2f}"}
+                )
             elif row["epoch"] < epochs:
                 writer.writerow({name: f"{row[name]:.6g}" for name in LOG_COLUMNS[:4]})
 

@@ -159,7 +159,9 @@ def measure(address: str, chromium: str, seconds: float) -> list[str]:
 
 def main() -> None:
     """Measure each number of items."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--items", type=int, nargs="+", default=[1000, 100_000])
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))

@@ -24,8 +24,12 @@ def make_pairs(number: int, generator: torch.Generator) -> tuple[Tensor, Tensor]
         torch.randn(CONCEPTS, TEXT_WIDTH, generator=world),
     )
     concepts = torch.rand(number, CONCEPTS, generator=generator).topk(5, dim=1).indices
-    images = (2 + looks[concepts].mean(1) + 0.2 * torch.randn(number, IMAGE_WIDTH, generator=generator)).relu()
-    return images, 2 + names[concepts[:, :4]].mean(1) + 0.2 * torch.randn(number, TEXT_WIDTH, generator=generator)
+    images = (
+        2 + looks[concepts].mean(1) + 0.2 * torch.randn(number, IMAGE_WIDTH, generator=generator)
+    ).relu()
+    return images, 2 + names[concepts[:, :4]].mean(1) + 0.2 * torch.randn(
+        number, TEXT_WIDTH, generator=generator
+    )
 
 
 def plain_run(
@@ -38,7 +42,8 @@ def plain_run(
     images, texts = make_pairs(pairs, generator)
     held_out = make_pairs(200, generator)
     model = nn.ModuleList(
-        nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 32)) for width in (IMAGE_WIDTH, TEXT_WIDTH)
+        nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 32))
+        for width in (IMAGE_WIDTH, TEXT_WIDTH)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     loss_fn, probe, rows = create_loss(loss, reduction=reduction), Probe(model, every=5), []

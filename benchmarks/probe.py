@@ -36,7 +36,11 @@ def step_with(every: int, arguments: argparse.Namespace, sizes: tuple[int, ...])
     batches = make_batches(make_model("vse_fc", data, 16, True), data, config, device)
     torch.manual_seed(0)
     model = PlainRVSE(batches.tokenizer.size, data.feature_dim, dim).to(device)
-    optimizer, loss_fn, steps = torch.optim.AdamW(model.parameters(), lr=config.lr), TripletHN(), endless(batches)
+    optimizer, loss_fn, steps = (
+        torch.optim.AdamW(model.parameters(), lr=config.lr),
+        TripletHN(),
+        endless(batches),
+    )
     probe = Probe(model, every=every) if every else None
 
     def step() -> None:
@@ -59,7 +63,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--block", type=int, default=20, help="steps of one kind in a round; a multiple of ten")
+    parser.add_argument(
+        "--block", type=int, default=20, help="steps of one kind in a round; a multiple of ten"
+    )
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
     on_gpu = arguments.device == "cuda"

@@ -35,7 +35,9 @@ from selhn.training.step import make_batches, make_stepper, on_device
 Make = Callable[[], Callable[[], object]]
 
 
-def step_of(data: Data, config: TrainConfig, dim: int, ranks: Ranks | None, name: str = "rvse") -> Callable[[], object]:
+def step_of(
+    data: Data, config: TrainConfig, dim: int, ranks: Ranks | None, name: str = "rvse"
+) -> Callable[[], object]:
     """A step of the library's own loop."""
     device = torch.device(config.device)
     model = make_model(name, data, dim, small=True).to(device)
@@ -57,10 +59,18 @@ def two_processes(arguments: argparse.Namespace) -> float:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+    }
     command = [sys.executable, __file__, "--device", arguments.device, "--rank"]
     running = [
-        subprocess.Popen(command, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command, env={**shared, "RANK": rank, "LOCAL_RANK": rank}, stdout=subprocess.PIPE, text=True
+        )
         for rank in ("0", "1")
     ]
     said = [process.communicate(timeout=300)[0] for process in running]
@@ -69,7 +79,9 @@ def two_processes(arguments: argparse.Namespace) -> float:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rank", action="store_true", help="be one of the two processes")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
@@ -97,7 +109,9 @@ def main() -> None:
             print(" ".join(rows[-1]), flush=True)
 
     address = f"tcp://127.0.0.1:{29500 + os.getpid() % 1000}"
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", init_method=address, rank=0, world_size=1)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo", init_method=address, rank=0, world_size=1
+    )
     compare(
         {
             f"one process, B = {batch}": partial(step_of, data, config, dim, None),
@@ -112,7 +126,9 @@ def main() -> None:
     compare(
         {
             f"at once, B = {large}": lambda: step_of(data, at_once, dim, None, "vse_fc"),
-            f"in chunks of {chunk}": lambda: step_of(data, replace(at_once, chunk=chunk), dim, None, "vse_fc"),
+            f"in chunks of {chunk}": lambda: step_of(
+                data, replace(at_once, chunk=chunk), dim, None, "vse_fc"
+            ),
         }
     )
     text = f"# Several processes, and chunks\n\n{environment()}\n\n{table(['step', 'ms', 'ratio', 'peak MiB'], rows)}"

@@ -59,24 +59,32 @@ def measure(arguments: argparse.Namespace) -> None:
     data = load_data(arguments.data, regions=REGIONS)
     model = load_ready_model(arguments.minilm)
     for split in (data[name] for name in arguments.splits):
-        print(f"{split.name}, {split.num_images} images, stored features: {evaluate(model, split)}", flush=True)
+        print(
+            f"{split.name}, {split.num_images} images, stored features: {evaluate(model, split)}", flush=True
+        )
     if arguments.photos is None:
         return
     test = data.test
     paths = [path for name in test.image_names if (path := arguments.photos / name).exists()]
     number = len(paths)
-    assert [path.name for path in paths] == list(test.image_names[:number]), "the photos must be the first test images"
+    assert [path.name for path in paths] == list(test.image_names[:number]), (
+        "the photos must be the first test images"
+    )
     extracted = extract_pictures(paths, load_extractor(), cache=arguments.cache)
     stored = DenseFeatures(test.features.gather(torch.arange(number))[0])
     texts = int((test.image_of_text < number).sum())
     for name, features in (("stored features", stored), ("raw pictures", extracted.features)):
-        part = Split("test", features, test.captions[:texts], test.image_of_text[:texts], test.image_names[:number])
+        part = Split(
+            "test", features, test.captions[:texts], test.image_of_text[:texts], test.image_names[:number]
+        )
         print(f"test, first {number} images, {name}: {evaluate(model, part)}", flush=True)
     fresh, _ = extracted.features.gather(torch.arange(number))
     near = torch.cosine_similarity(fresh, stored.gather(torch.arange(number))[0], dim=2)
     print(f"cosine of features, full form: mean {near.mean():.4f}, least {near.min():.4f}")
     projection = load_ready_projection()
-    inner = [(x - projection.mean) @ projection.components for x in (fresh, stored.gather(torch.arange(number))[0])]
+    inner = [
+        (x - projection.mean) @ projection.components for x in (fresh, stored.gather(torch.arange(number))[0])
+    ]
     near = torch.cosine_similarity(*inner, dim=2)
     print(f"cosine of features, PCA form:  mean {near.mean():.4f}, least {near.min():.4f}")
 
@@ -101,12 +109,17 @@ def photos(arguments: argparse.Namespace) -> None:
     short = torch.tensor([len(caption.split()) <= SHORT for caption, _ in asked])
     for title, rows in (("all captions", rank), (f"captions of at most {SHORT} words", rank[short])):
         recalls = " ".join(f"{100 * float((rows < k).float().mean()):.1f}" for k in (1, 5, 10))
-        print(f"{arguments.split}, {len(names)} photographs, {len(rows)} {title}: R@1, R@5, R@10 {recalls}", flush=True)
+        print(
+            f"{arguments.split}, {len(names)} photographs, {len(rows)} {title}: R@1, R@5, R@10 {recalls}",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Install or measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("measure")
     command.add_argument("--data", required=True)
@@ -124,7 +137,9 @@ def main() -> None:
     command.add_argument("--data", required=True)
     command.add_argument("--photos", type=Path, required=True)
     command.add_argument("--split", default="dev")
-    command.add_argument("--twin", type=Path, help="folder of the same model trained without dev, to ask for dev")
+    command.add_argument(
+        "--twin", type=Path, help="folder of the same model trained without dev, to ask for dev"
+    )
     command.set_defaults(run=photos)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -128,7 +128,9 @@ def spans(tokens: Tensor, mask: Tensor, share: float, generator: torch.Generator
     width = torch.minimum(3 + (draw[:, :1] * 6).long(), length - 2).clamp(min=1)
     start = 1 + (draw[:, 1:2] * (length - 1 - width)).long().clamp(min=0)
     place = torch.arange(most, device=device)
-    source = torch.where(place == 0, 0, torch.where(place <= width, start + place - 1, length - 1)).clamp(0, most - 1)
+    source = torch.where(place == 0, 0, torch.where(place <= width, start + place - 1, length - 1)).clamp(
+        0, most - 1
+    )
     cut = (draw[:, 2:] < share) & (length > 4)
     return torch.where(cut, tokens.gather(1, source), tokens), torch.where(cut, place < width + 2, mask)
 
@@ -138,13 +140,17 @@ def single_words(
 ) -> tuple[Tensor, Tensor]:
     """Some texts cut down to one or two of the words that say what is in the picture, in their order."""
     device, (batch, most) = tokens.device, tokens.shape
-    draw = torch.rand(batch, most, device=device, generator=generator).masked_fill(~(mask & tells[tokens.long()]), 0)
+    draw = torch.rand(batch, most, device=device, generator=generator).masked_fill(
+        ~(mask & tells[tokens.long()]), 0
+    )
     chance = torch.rand(batch, 2, device=device, generator=generator)
     found, places = draw.topk(2, 1)
     two = (chance[:, :1] < 0.5) & (found[:, 1:] > 0)
     first = torch.where(two, places.amin(1, keepdim=True), places[:, :1])
     end = mask.sum(1, keepdim=True) - 1
-    source = torch.cat([torch.zeros_like(first), first, torch.where(two, places.amax(1, keepdim=True), end), end], 1)
+    source = torch.cat(
+        [torch.zeros_like(first), first, torch.where(two, places.amax(1, keepdim=True), end), end], 1
+    )
     source = torch.cat([source, end.expand(-1, most - 4)], 1)
     cut = (chance[:, 1:] < share) & (found[:, :1] > 0) & (end > 3)
     short = torch.arange(most, device=device) < torch.where(two, 4, 3)
@@ -184,14 +190,22 @@ class Training:
         self.stored_train = data.train
         projection = read_projection(arguments.data / "projection.npz").to(self.device)
         self.model = adapted_model(arguments.minilm, data.feature_dim, settings).to(self.device)
-        codes = torch.stack(read_codes(arguments.data, arguments.views if settings.stored < 1 else None, "train"))
-        owners, captions, names = data.train.image_of_text, list(data.train.captions), list(data.train.image_names)
+        codes = torch.stack(
+            read_codes(arguments.data, arguments.views if settings.stored < 1 else None, "train")
+        )
+        owners, captions, names = (
+            data.train.image_of_text,
+            list(data.train.captions),
+            list(data.train.image_names),
+        )
         self.dev: dict[str, Features] = {"stored": data.dev.features.to(self.device)}
         for path in sorted(arguments.views.glob("dev_*.npy")) if arguments.views else []:
             found = PocketFeatures(DenseFeatures(torch.from_numpy(np.load(path))), projection)
             self.dev[path.stem.removeprefix("dev_")] = found.to(self.device)
         if settings.with_dev:
-            known = dict(zip([0, *self._view_numbers(arguments)], read_codes(arguments.data, arguments.views, "dev")))
+            known = dict(
+                zip([0, *self._view_numbers(arguments)], read_codes(arguments.data, arguments.views, "dev"))
+            )
             dev = torch.stack([known.get(number, known[0]) for number in range(len(codes))])
             codes = torch.cat([codes, dev], 1)
             owners = torch.cat([owners, data.dev.image_of_text + len(names)])
@@ -225,7 +239,10 @@ class Training:
     def _view_numbers(self, arguments: argparse.Namespace) -> list[int]:
         """Where in the views of train those of dev are."""
         names = [path.stem.removeprefix("train_") for path in sorted(arguments.views.glob("train_*.npy"))]
-        return [1 + names.index(path.stem.removeprefix("dev_")) for path in sorted(arguments.views.glob("dev_*.npy"))]
+        return [
+            1 + names.index(path.stem.removeprefix("dev_"))
+            for path in sorted(arguments.views.glob("dev_*.npy"))
+        ]
 
     def _step(self, pairs: Pairs, num_tokens: int) -> dict[str, Tensor]:
         settings = self.settings
@@ -240,7 +257,9 @@ class Training:
         value = images.new_zeros(())
         taught = None
         if self.teachers:
-            taught = self.teachers["images"][pairs.images].float() @ self.teachers["texts"][pairs.texts].float().T
+            taught = (
+                self.teachers["images"][pairs.images].float() @ self.teachers["texts"][pairs.texts].float().T
+            )
         widths = (settings.dim, *settings.widths)
         for width in widths:
             scores = narrow(images, width) @ narrow(texts, width).T
@@ -268,13 +287,17 @@ class Training:
             found[name] = round(metrics.rsum, 2)
             found[f"{name}_t2i"] = round(metrics.t2i[1], 2)
             best = (texts @ images.T).argmax(1).cpu()
-            found[f"{name}_short"] = round(100 * float((best == split.image_of_text)[short].float().mean()), 2)
+            found[f"{name}_short"] = round(
+                100 * float((best == split.image_of_text)[short].float().mean()), 2
+            )
             ranked = self.words_match.gather(1, (words @ images.T).argsort(1, descending=True)).float()
             right = ranked.cumsum(1) / torch.arange(1, ranked.shape[1] + 1, device=device)
             precision = (right * ranked).sum(1) / ranked.sum(1).clamp(min=1)
             found[f"{name}_words"] = round(100 * float(precision[ranked.any(1)].mean()), 2)
             for width in self.settings.widths:
-                whole = recall_from_embeddings(narrow(images, width), narrow(texts, width), split.image_of_text)
+                whole = recall_from_embeddings(
+                    narrow(images, width), narrow(texts, width), split.image_of_text
+                )
                 found[f"{name}_{width}"] = round(whole.rsum, 2)
         return found
 
@@ -292,7 +315,11 @@ class Training:
                     self.average.update(number)
                 model = self.average.current()
                 assert isinstance(model, VSE)
-                found = {"epoch": epoch + 1, "loss": round(float(numbers.values[0]), 4), **self.measure(model)}
+                found = {
+                    "epoch": epoch + 1,
+                    "loss": round(float(numbers.values[0]), 4),
+                    **self.measure(model),
+                }
                 found["seconds"] = round(time.perf_counter() - start)
                 log.append(found)
                 print(out.name, json.dumps(found), flush=True)
@@ -336,7 +363,9 @@ def shipped(state: Mapping[str, Tensor], published: Mapping[str, Tensor], rank: 
         if name.startswith(WORD_VECTORS):
             continue
         if name.startswith(TOWER) and weight.ndim == 2:
-            left, sizes, right = torch.linalg.svd(weight.float() - published[name].float(), full_matrices=False)
+            left, sizes, right = torch.linalg.svd(
+                weight.float() - published[name].float(), full_matrices=False
+            )
             root = sizes[:rank].sqrt()
             packed[name + LEFT], left_scale = to_int8((left[:, :rank] * root).T)
             packed[name + RIGHT], right_scale = to_int8(root[:, None] * right[:rank])
@@ -370,14 +399,20 @@ def teachers(arguments: argparse.Namespace) -> None:
     images, texts = [], []
     for number, text in enumerate(arguments.models):
         recipe, *settings = text.split()
-        config = override(get_recipe(f"{recipe}_f8k"), [f"data={arguments.data}", f"seed={100 + number}", *settings])
+        config = override(
+            get_recipe(f"{recipe}_f8k"), [f"data={arguments.data}", f"seed={100 + number}", *settings]
+        )
         data = load_data(arguments.data, **config.data_settings)
         model = make_model(config, data)
-        run = train_model(model, replace(data, test=data.dev), make_loss(config), config=config.train, quiet=True)
+        run = train_model(
+            model, replace(data, test=data.dev), make_loss(config), config=config.train, quiet=True
+        )
         print(f"teacher {text}: dev {run.dev.rsum:.1f} in epoch {run.best_epoch + 1}", flush=True)
         assert isinstance(model, VSE)
         model.eval()
-        images.append(torch.cat([embed_images(model, split.features, device) for split in (data.train, data.dev)]))
+        images.append(
+            torch.cat([embed_images(model, split.features, device) for split in (data.train, data.dev)])
+        )
         texts.append(torch.cat([embed_texts(model, split, device) for split in (data.train, data.dev)]))
         del model
     share = len(images) ** -0.5
@@ -392,16 +427,24 @@ def teachers(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Train teachers or the model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("teachers")
-    command.add_argument("--models", nargs="+", required=True, help="recipes with their settings, each one word")
+    command.add_argument(
+        "--models", nargs="+", required=True, help="recipes with their settings, each one word"
+    )
     command.set_defaults(run=teachers)
     trained = commands.add_parser("train")
     trained.add_argument("--views", type=Path)
     trained.add_argument("--teachers", type=Path, nargs="*", default=[])
-    trained.add_argument("--keep", type=Path, help="file for what it says of train and dev, as a teacher of others")
-    trained.add_argument("--minilm", default="minilm", help="folder of MiniLM, where its package is not installed")
+    trained.add_argument(
+        "--keep", type=Path, help="file for what it says of train and dev, as a teacher of others"
+    )
+    trained.add_argument(
+        "--minilm", default="minilm", help="folder of MiniLM, where its package is not installed"
+    )
     trained.add_argument("settings", nargs="*", help="key=value")
     trained.set_defaults(run=train)
     for each in (command, trained):

@@ -43,7 +43,9 @@ def read_table(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         if not words:
             continue
         if len(words) < 2 or words[0] in rows:
-            raise SystemExit(f"{path}: {text!r} is not a row NAME RECIPE key=value ..., or its name is there twice")
+            raise SystemExit(
+                f"{path}: {text!r} is not a row NAME RECIPE key=value ..., or its name is there twice"
+            )
         rows[words[0]] = words[1], tuple(words[2:])
     return rows
 
@@ -88,7 +90,9 @@ def jobs_of(arguments: argparse.Namespace, done: set[tuple[object, ...]]) -> lis
     rows = read_table(arguments.table)
     chosen = [name for name in rows if any(fnmatch(name, pattern) for pattern in arguments.only)]
     if not chosen:
-        raise SystemExit(f"no row of {arguments.table} is called {' or '.join(arguments.only)}: {', '.join(rows)}")
+        raise SystemExit(
+            f"no row of {arguments.table} is called {' or '.join(arguments.only)}: {', '.join(rows)}"
+        )
     jobs: dict[tuple[object, ...], Job] = {}
     for seed in arguments.seeds:
         for name in chosen:
@@ -96,7 +100,14 @@ def jobs_of(arguments: argparse.Namespace, done: set[tuple[object, ...]]) -> lis
             settings = (*settings, *arguments.settings)
             scores = arguments.scores and arguments.scores / f"{name}-{seed}.pt"
             job = Job(
-                name, arguments.dataset, arguments.data, recipe, settings, seed, scores=scores, test=arguments.test
+                name,
+                arguments.dataset,
+                arguments.data,
+                recipe,
+                settings,
+                seed,
+                scores=scores,
+                test=arguments.test,
             )
             named = (arguments.dataset, recipe, " ".join(settings), seed, arguments.test)
             if named not in done:
@@ -124,7 +135,9 @@ def spread(values: list[float]) -> str:
     """349.3 ± 1.2."""
     if not values:
         return "-"
-    return f"{statistics.fmean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
+    return f"{statistics.fmean(values):.1f}" + (
+        f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    )
 
 
 def screen(arguments: argparse.Namespace) -> int:
@@ -146,7 +159,9 @@ def screen(arguments: argparse.Namespace) -> int:
                       "dev_rsum": float(row["dev_rsum"]), "best_epoch": row["best_epoch"], "stalled": row["stalled"],
                       "seconds": float(row["seconds"]), "device": row["device"], "steps": row["steps"]}  # fmt: skip
         if arguments.test:
-            line["test"] = {name: float(row[name]) for name in row if name == "rsum" or name[:3] in ("i2t", "t2i")}
+            line["test"] = {
+                name: float(row[name]) for name in row if name == "rsum" or name[:3] in ("i2t", "t2i")
+            }
         append(arguments.results, line)
         print(f"[{left} left] {job.name} seed {job.seed}: dev {row['dev_rsum']} in epoch {row['best_epoch']}, "
               f"{row['seconds']} s", flush=True)  # fmt: skip
@@ -159,27 +174,38 @@ def screen(arguments: argparse.Namespace) -> int:
 def main() -> None:
     """Read the command line and screen."""
     on_gpu = torch.cuda.device_count() > 0  # which does not start CUDA in this process, before MPS
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", help="folder of the data set, or world")
     parser.add_argument("--dataset", default="f8k", help="whose recipes")
     parser.add_argument("--table", type=Path, default=HERE / "recipes.txt")
     parser.add_argument("--only", nargs="+", default=["*"], help="rows whose names match a pattern")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("-s", "--settings", nargs="*", default=[], help="for all rows, such as epochs=5")
-    parser.add_argument("--jobs", type=int, default=8 if on_gpu else 1, help="runs at a time; a GPU is shared by MPS")
+    parser.add_argument(
+        "--jobs", type=int, default=8 if on_gpu else 1, help="runs at a time; a GPU is shared by MPS"
+    )
     parser.add_argument("--minutes", type=float, default=math.inf, help="after these no run is begun")
     parser.add_argument("--results", type=Path, default=Path("runs/recipes.jsonl"))
-    parser.add_argument("--scores", type=Path, help="folder for the scores of test, to compare two runs (with --test)")
+    parser.add_argument(
+        "--scores", type=Path, help="folder for the scores of test, to compare two runs (with --test)"
+    )
     parser.add_argument("--test", action="store_true", help="read test too: for a table that is committed")
     arguments = parser.parse_args()
     if arguments.scores and not arguments.test:
         parser.error("--scores keeps those of test: say --test too, once the table is committed")
     if arguments.test and arguments.settings:
-        parser.error("--test is for rows of the table as they are: write the settings into the table, and commit it")
+        parser.error(
+            "--test is for rows of the table as they are: write the settings into the table, and commit it"
+        )
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its processes end with it
     with device_shared_by_kernels() if on_gpu and arguments.jobs > 1 else nullcontext(False) as shared:
         if on_gpu:
-            print("MPS shares the device" if shared else "without MPS: runs take turns on the device", flush=True)
+            print(
+                "MPS shares the device" if shared else "without MPS: runs take turns on the device",
+                flush=True,
+            )
         failed = screen(arguments)
     raise SystemExit(1 if failed else 0)
 

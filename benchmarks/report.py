@@ -30,7 +30,9 @@ def commit() -> str:
         return os.environ["SELHN_COMMIT"]
     try:
         name = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=here, text=True).strip()
-        changed = subprocess.check_output(["git", "status", "--porcelain", "--", "../src"], cwd=here, text=True)
+        changed = subprocess.check_output(
+            ["git", "status", "--porcelain", "--", "../src"], cwd=here, text=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name + ("+" if changed.strip() else "")

@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("recaller", type=Path)
     parser.add_argument("reranker", type=Path)
     parser.add_argument("--depths", type=int, nargs="+", default=[10, 20, 50])
-    parser.add_argument("--shares", type=float, nargs="+", default=[0, 0.5], help="of the first stage in the order")
+    parser.add_argument(
+        "--shares", type=float, nargs="+", default=[0, 0.5], help="of the first stage in the order"
+    )
     parser.add_argument("--split", default="test")
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
@@ -52,7 +54,9 @@ def main() -> None:
     alone = milliseconds(lambda number: index.search(texts[number], k=10))
     rows = [[f"{first.name} alone", _row(evaluate(first, split)), f"{alone:.1f}"]]
     for depth in arguments.depths:
-        cost = milliseconds(lambda number, depth=depth: reranker.search(index, texts[number], k=10, depth=depth))
+        cost = milliseconds(
+            lambda number, depth=depth: reranker.search(index, texts[number], k=10, depth=depth)
+        )
         for share in arguments.shares:
             ranked = _row(rerank_split(first, second, split, depth, share))
             rows.append([f"{depth}, {1 - share:.0%} by {second.name}", ranked, f"{cost:.1f}"])

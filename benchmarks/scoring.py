@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    images, regions, width, dim = (1000, 36, 2048, 1024) if arguments.device == "cuda" else (200, 12, 256, 128)
+    images, regions, width, dim = (
+        (1000, 36, 2048, 1024) if arguments.device == "cuda" else (200, 12, 256, 128)
+    )
     data = on_device(make_data(images, regions, width), TrainConfig(precision="float32"), device)
     rows, reference = [], 0.0
     for name, make in {"plain": plain_scores, "selhn.eval.score_split": our_scores}.items():

@@ -113,7 +113,9 @@ class Server:
         self.process.wait(timeout=30)
 
 
-async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, bytes]:
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, bytes]:
     """One request on an open connection; a client that does as little as possible, for it shares the machine."""
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -234,7 +236,9 @@ def main() -> None:
     """Measure, or be the server that is measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of a row")
-    parser.add_argument("--clients", type=int, nargs="+", default=[8, 32], help="that ask at the same time, beside one")
+    parser.add_argument(
+        "--clients", type=int, nargs="+", default=[8, 32], help="that ask at the same time, beside one"
+    )
     parser.add_argument("--serve", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()

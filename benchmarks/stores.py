@@ -62,7 +62,9 @@ def disk(folder: Path) -> float:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
-def measure(store: str, path: str, folder: Path, processes, vectors: torch.Tensor, model, kinds) -> list[list[str]]:
+def measure(
+    store: str, path: str, folder: Path, processes, vectors: torch.Tensor, model, kinds
+) -> list[list[str]]:
     """Rows of the table for one store, one for each kind of search."""
     size, rows, before = len(vectors), torch.randperm(len(vectors))[:BATCH].tolist(), memory(processes())
     start = time.perf_counter()
@@ -121,7 +123,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = create_model("vse_fc", tokenizer=Vocabulary.build(["a dog"], 1), dim=args.width).eval()
-    text, path = f"# The same index at several places: ten best of many, d = {args.width}\n\n{environment()}\n", None
+    text, path = (
+        f"# The same index at several places: ten best of many, d = {args.width}\n\n{environment()}\n",
+        None,
+    )
     for size in args.sizes:
         rows, told, vectors = [], "", search.clustered(size, width=args.width)
         for store in args.stores:
@@ -135,7 +140,9 @@ def main() -> None:
                     print(f"{store}: {missing}")
                     continue
                 rows += measure(store, place, folder, processes, vectors, model, args.kinds)
-            load = f"At the end {os.getloadavg()[2]:.0f} processes wanted to run (load average of 15 minutes)."
+            load = (
+                f"At the end {os.getloadavg()[2]:.0f} processes wanted to run (load average of 15 minutes)."
+            )
             told = f"\n## {size:,} images\n\n{load}\n\n{table(HEAD, rows)}\n"
             path = save(args.out, text + told)
         text += told
@@ -145,7 +152,9 @@ def main() -> None:
 def started(store: str, folder: Path, opened: ExitStack):
     """Where the index is to be, and what gives the processes that hold it."""
     if store in ("folder", "Milvus Lite"):
-        return str(folder / ("vectors.db" if store == "Milvus Lite" else "vectors.index")), lambda: servers_of(None)
+        return str(
+            folder / ("vectors.db" if store == "Milvus Lite" else "vectors.index")
+        ), lambda: servers_of(None)
     if store == "Milvus":
         server = Milvus(folder)
     else:

@@ -55,7 +55,11 @@ def make_data(images: int, regions: int, width: int) -> Data:
 def make_model(name: str, data: Data, dim: int, small: bool) -> AbstractMatcher:
     """A model of the table for this data."""
     torch.manual_seed(0)
-    settings = {"feature_dim": data.feature_dim, "dim": dim, "tokenizer": Vocabulary.build(data.train.captions, 1)}
+    settings = {
+        "feature_dim": data.feature_dim,
+        "dim": dim,
+        "tokenizer": Vocabulary.build(data.train.captions, 1),
+    }
     if name == "rvsepp":
         settings["bert"] = BERT_TINY if small else BERT_BASE
     return create_model(name, **settings)
@@ -105,7 +109,9 @@ class PlainRVSE(nn.Module):
         images, texts = self.encode(*batch)
         return images @ texts.T
 
-    def encode(self, regions: Tensor, region_mask: Tensor, tokens: Tensor, token_mask: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(
+        self, regions: Tensor, region_mask: Tensor, tokens: Tensor, token_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Unit vectors."""
         features = self.fc(regions)
         hidden = self.norm(self.first(features).flatten(0, 1)).unflatten(0, features.shape[:2]).relu()
@@ -133,7 +139,8 @@ def plain_step(data: Data, dim: int, config: TrainConfig, device: torch.device) 
         positive = scores.diagonal()
         eye = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
         loss = sum(
-            (scores.masked_fill(eye, -1).max(axis).values - positive + 0.2).clamp(min=0).mean() for axis in (0, 1)
+            (scores.masked_fill(eye, -1).max(axis).values - positive + 0.2).clamp(min=0).mean()
+            for axis in (0, 1)
         )
         optimizer.zero_grad()
         loss.backward()
@@ -143,7 +150,9 @@ def plain_step(data: Data, dim: int, config: TrainConfig, device: torch.device) 
     return step
 
 
-def our_step(model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device) -> Callable[[], object]:
+def our_step(
+    model: AbstractMatcher, data: Data, config: TrainConfig, device: torch.device
+) -> Callable[[], object]:
     """A step of the library's own loop, with the average of the weights if there is one."""
     model = model.to(device)
     batches = make_batches(model, data, config, device)
@@ -169,7 +178,9 @@ def endless(batches):
         epoch += 1
 
 
-def warm_up(make: Callable[[], Callable[[], object]], device: torch.device) -> tuple[Callable[[], object], float]:
+def warm_up(
+    make: Callable[[], Callable[[], object]], device: torch.device
+) -> tuple[Callable[[], object], float]:
     """A step that is past its beginning, recorded or not, and the most memory it added, in MiB."""
     before = 0
     if device.type == "cuda":
@@ -179,7 +190,9 @@ def warm_up(make: Callable[[], Callable[[], object]], device: torch.device) -> t
     step = make()
     for _ in range(EVERY_STEP_UNTIL + 1 if device.type == "cuda" else 1):
         step()
-    return step, (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else float("nan")
+    return step, (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else float(
+        "nan"
+    )
 
 
 def measure(steps: Sequence[Callable[[], object]], device: torch.device, repeats: int) -> list[float]:
@@ -249,7 +262,9 @@ def main() -> None:
             steps = {"plain": lambda: plain_step(data, dim, config, device), **steps}
         with recording_stream(device):
             warm = {kind: warm_up(make, device) for kind, make in steps.items()}
-            times = measure([step for step, _ in warm.values()], device, arguments.repeats or (50 if on_gpu else 3))
+            times = measure(
+                [step for step, _ in warm.values()], device, arguments.repeats or (50 if on_gpu else 3)
+            )
             if arguments.profile and "recorded" in warm:
                 print(profile(warm["recorded"][0]))
         for (kind, (_, peak)), milliseconds in zip(warm.items(), times, strict=True):

@@ -47,7 +47,11 @@ SMALLER = {"scan_t2i_avg": ["data.regions=8", "model.dim=32", "model.word_dim=32
 """A model that compares every word with every region takes ten times as long on a CPU."""
 WRONG_STEP = (("vse_mlp", "hn"), ("rvse", "selhn"), ("vse_fc", "infonce"))
 LITTLE_DATA = (("vse_fc", "infonce"), ("vse_mlp", "triplet"))
-EXPECTED = {"failed": ("stalled", "collapsing", "diverging"), "healthy": ("healthy",), "overfit": ("overfitting",)}
+EXPECTED = {
+    "failed": ("stalled", "collapsing", "diverging"),
+    "healthy": ("healthy",),
+    "overfit": ("overfitting",),
+}
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,19 @@ def train(job: Job, folder: Path) -> None:
     else:
         little = ["data.images=100", "epochs=120"] if is_little(job) else []
         model = job.setup.removeprefix("little_")
-        settings = [*WORLD, *SMALLER.get(model, []), *little, f"loss={job.loss}", f"seed={job.seed}", *job.changes]
+        settings = [
+            *WORLD,
+            *SMALLER.get(model, []),
+            *little,
+            f"loss={job.loss}",
+            f"seed={job.seed}",
+            *job.changes,
+        ]
         begun = (folder / "checkpoints" / "latest").exists()
         try:
-            run_config(override(get_recipe(f"{model}_selhn_world"), settings), folder, resume=begun, quiet=True)
+            run_config(
+                override(get_recipe(f"{model}_selhn_world"), settings), folder, resume=begun, quiet=True
+            )
         except ValueError as error:
             if "NaN or infinite" not in str(error):  # that ends a run, and its log is what is judged
                 raise
@@ -160,7 +173,11 @@ def foreign(log: Log, folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
 def alarm_delay(log: Log, plateau: float | None) -> tuple[int | None, int]:
     """Steps from where delta_s fell below epsilon for good to the alarm, None where it was silent; and to the end."""
     alarm, went_off, onset = StallAlarm(plateau), None, int(log.steps[0])
-    columns = {"loss_per_anchor": log.loss, "delta_s": log.columns["delta_s"], "spread": log.columns["spread"]}
+    columns = {
+        "loss_per_anchor": log.loss,
+        "delta_s": log.columns["delta_s"],
+        "spread": log.columns["spread"],
+    }
     for number, step in enumerate(log.steps.astype(int).tolist()):
         row = {name: float(column[number]) for name, column in columns.items()}
         if alarm.update(step, row):
@@ -196,16 +213,24 @@ def report(found: dict[Job, list[float]], runs: Path) -> str:
         lines.append([job.name, rsum, f"{reached[job]:.2f}", truth, *kinds])
     forms = sorted({form for form, *_ in confusion}, key=["log", "every step", "sums", "means"].index)
     kinds = sorted({kind for *_, kind in confusion})
-    rows = [(form, truth, [confusion[(form, truth, kind)] for kind in kinds]) for form in forms for truth in EXPECTED]
+    rows = [
+        (form, truth, [confusion[(form, truth, kind)] for kind in kinds])
+        for form in forms
+        for truth in EXPECTED
+    ]
     counts = [[f"{form}, {truth}", *map(str, numbers)] for form, truth, numbers in rows if any(numbers)]
     return "\n\n".join(
         [
             f"# Verdicts on {len(found)} runs\n\n{environment()}",
             table(["log and truth", *kinds], counts),
             f"{len(wrong)} of {sum(confusion.values())} misjudged" + "".join(f"\n- {one}" for one in wrong),
-            f"{len(left_open)} left open, of logs with nothing but a loss" + "".join(f"\n- {one}" for one in left_open),
+            f"{len(left_open)} left open, of logs with nothing but a loss"
+            + "".join(f"\n- {one}" for one in left_open),
             f"A run that ends below {FAILED_BELOW} of the best loss's RSUM has failed; those between 0.5 and 0.85: "
-            + (", ".join(f"{job.name} {share:.2f}" for job, share in reached.items() if 0.5 < share < 0.85) or "none")
+            + (
+                ", ".join(f"{job.name} {share:.2f}" for job, share in reached.items() if 0.5 < share < 0.85)
+                or "none"
+            )
             + ". Misjudged of the runs' own logs, if the line were elsewhere: "
             + ", ".join(f"{share:g}: {misjudged(judged, truths(found, share))}" for share in SHARES),
             "Steps from delta_s below epsilon for good to the alarm, and to the end: " + "; ".join(delays),
@@ -234,7 +259,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/verdicts"))
     parser.add_argument("--out", type=Path, default=None, help="folder for the table")
     arguments = parser.parse_args()
-    chosen = [job for job in jobs(arguments.seeds) if any(fnmatch(job.name, pattern) for pattern in arguments.only)]
+    chosen = [
+        job for job in jobs(arguments.seeds) if any(fnmatch(job.name, pattern) for pattern in arguments.only)
+    ]
     with get_context("spawn").Pool(arguments.jobs) as pool:
         pool.map(one, [(job, arguments.runs / job.name) for job in chosen], chunksize=1)
     found = {job: json.loads((arguments.runs / job.name / "rsum.json").read_text()) for job in chosen}

@@ -34,7 +34,9 @@ def cut_out(image: Image.Image, draw: random.Random, least: float = 0.6) -> Imag
 def reduced(image: Image.Image, draw: random.Random, least: float = 0.4) -> Image.Image:
     """The picture at a lower resolution, and worse in colour and light."""
     share = draw.uniform(least, 0.8)
-    small = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), Image.BICUBIC)
+    small = image.resize(
+        (max(1, round(image.width * share)), max(1, round(image.height * share))), Image.BICUBIC
+    )
     lit = ImageEnhance.Brightness(small).enhance(draw.uniform(0.7, 1.3))
     return ImageEnhance.Color(lit).enhance(draw.uniform(0.5, 1.2))
 
@@ -59,7 +61,9 @@ def codes(extractor: Extractor, images: list[Image.Image]) -> np.ndarray:
 
 def main() -> None:
     """Extract every view of every picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--ids", type=Path, required=True)
     parser.add_argument("--split", required=True)

@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--runs", type=Path, default=Path("runs/world_stall"))
     arguments = parser.parse_args()
-    folders = {name: [arguments.runs / f"{loss}_{seed}" for seed in arguments.seeds] for name, loss in LOSSES.items()}
+    folders = {
+        name: [arguments.runs / f"{loss}_{seed}" for seed in arguments.seeds] for name, loss in LOSSES.items()
+    }
     jobs = [(LOSSES[name], seed, arguments.epochs, str(folder))
             for name in LOSSES for seed, folder in zip(arguments.seeds, folders[name])]  # fmt: skip
     with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -54,8 +56,12 @@ def main() -> None:
         results = [json.loads((folder / "results.json").read_text()) for folder in own]
         rsums = [result["test"]["rsum"] for result in results]
         for seed, result in zip(arguments.seeds, results):
-            last = [row for row in read_log(own[arguments.seeds.index(seed)] / "log.jsonl") if "delta_s" in row][-50:]
-            means = [f"{statistics.fmean(row[key] for row in last):.4f}" for key in ("loss_per_anchor", "delta_s")]
+            last = [
+                row for row in read_log(own[arguments.seeds.index(seed)] / "log.jsonl") if "delta_s" in row
+            ][-50:]
+            means = [
+                f"{statistics.fmean(row[key] for row in last):.4f}" for key in ("loss_per_anchor", "delta_s")
+            ]
             test = Metrics.from_dict(result["test"])
             rows.append([name, str(seed), *means, f"{test.rsum:.1f}", "yes" if result["stalled"] else "no"])
         summary.append(f"{name}: RSUM {statistics.fmean(rsums):.1f} ± {statistics.stdev(rsums):.1f}")

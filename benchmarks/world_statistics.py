@@ -78,7 +78,9 @@ def explained_by_captions(image_means: Tensor, captions: Sequence[str], per_imag
     words = torch.zeros(len(image_means), len(common))
     each = len(lines) // len(image_means)
     for image in range(len(image_means)):
-        named = {number[w] for line in lines[image * each : image * each + per_image] for w in line if w in number}
+        named = {
+            number[w] for line in lines[image * each : image * each + per_image] for w in line if w in number
+        }
         words[image, sorted(named)] = 1
     known = slice(0, len(words) - HELD_OUT)
     words = words - words[known].mean(dim=0)

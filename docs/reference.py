@@ -35,7 +35,9 @@ def commands() -> str:
             return
         context = command.context_class(command, info_name=path)
         usage = " ".join(command.collect_usage_pieces(context))
-        parts.append(f"## `{path}`\n\n{inspect.cleandoc(command.help or '')}\n\n```text\n{path} {usage}\n```\n")
+        parts.append(
+            f"## `{path}`\n\n{inspect.cleandoc(command.help or '')}\n\n```text\n{path} {usage}\n```\n"
+        )
         rows = [_row(parameter, context) for parameter in command.params]
         parts.append(_table(("argument or option", "what it does"), [row for row in rows if row]))
         for name, below in getattr(command, "commands", {}).items():
@@ -77,11 +79,18 @@ def settings() -> str:
         _table(("setting", "what it does"), rows),
     ]
     for title, key, entries, text in (
-        ("Models", "model", {name: entry.build for name, entry in MODELS.items()}, "[models](selhn_models.md)"),
+        (
+            "Models",
+            "model",
+            {name: entry.build for name, entry in MODELS.items()},
+            "[models](selhn_models.md)",
+        ),
         ("Losses", "loss", {name: entry.loss for name, entry in LOSSES.items()}, "[losses](selhn_losses.md)"),
         ("Data", "data", {name: entry.read for name, entry in FORMATS.items()}, "[data](../data.md)"),
     ):
-        parts.append(f"## {title}\n\n`{key}=NAME` chooses, `{key}.SETTING=VALUE` sets. What they mean: {text}.\n")
+        parts.append(
+            f"## {title}\n\n`{key}=NAME` chooses, `{key}.SETTING=VALUE` sets. What they mean: {text}.\n"
+        )
         rows = [(f"`{name}`", _signature(build)) for name, build in entries.items()]
         parts.append(_table((key, f"its settings, as `{key}.SETTING`"), rows))
     return "\n".join(parts)
@@ -93,7 +102,11 @@ def _described(config: type) -> dict[str, str]:
     assert isinstance(body, ast.ClassDef)
     found = {}
     for field, text in zip(body.body, body.body[1:]):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
             found[typing.cast(ast.Name, field.target).id] = " ".join(str(text.value.value).split())
     return found
 
@@ -112,8 +125,14 @@ def _written(value: object) -> str:
 
 def _signature(build: Any) -> str:
     """The settings of a model, a loss or a format with their defaults."""
-    taken = [one for one in inspect.signature(build).parameters.values() if one.default is not inspect.Parameter.empty]
-    return ", ".join(f"`{one.name}={_written(one.default)}`" for one in taken if one.name not in GIVEN) or "none"
+    taken = [
+        one
+        for one in inspect.signature(build).parameters.values()
+        if one.default is not inspect.Parameter.empty
+    ]
+    return (
+        ", ".join(f"`{one.name}={_written(one.default)}`" for one in taken if one.name not in GIVEN) or "none"
+    )
 
 
 def _table(names: tuple[str, ...], rows: list[Any]) -> str:

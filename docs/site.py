@@ -101,7 +101,9 @@ def file_by_version(version: str) -> None:
     SITE.mkdir(parents=True, exist_ok=True)
     BUILT.rename(SITE / version)
     order = sorted((path.parent.name for path in SITE.glob("*/index.html")), key=_numbers, reverse=True)
-    known = [{"version": one, "title": one, "aliases": ["latest"] if one == order[0] else []} for one in order]
+    known = [
+        {"version": one, "title": one, "aliases": ["latest"] if one == order[0] else []} for one in order
+    ]
     (SITE / "versions.json").write_text(json.dumps(known))
     newest = f'<meta http-equiv="refresh" content="0; url={order[0]}/index.html">'
     (SITE / "index.html").write_text(

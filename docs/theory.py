@@ -29,7 +29,9 @@ def pairs(mean: float, seed: int = 0) -> tuple[Tensor, Tensor]:
         view = torch.randn(CONTENT, WIDTH, generator=draw) / CONTENT**0.5
         noise = NOISE * torch.randn(POOL, WIDTH, generator=draw)
         return (
-            SIGNAL * content @ view + noise + mean * normalize(torch.randn(WIDTH, generator=draw), dim=0) * WIDTH**0.5
+            SIGNAL * content @ view
+            + noise
+            + mean * normalize(torch.randn(WIDTH, generator=draw), dim=0) * WIDTH**0.5
         )
 
     content = torch.randn(POOL, CONTENT, generator=draw)
@@ -37,7 +39,12 @@ def pairs(mean: float, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def learn(
-    loss_fn: AbstractLoss, batch: int, mean: float = 2.0, dropout: float = 0.0, steps: int = 600, seed: int = 0
+    loss_fn: AbstractLoss,
+    batch: int,
+    mean: float = 2.0,
+    dropout: float = 0.0,
+    steps: int = 600,
+    seed: int = 0,
 ) -> dict[str, list[float]]:
     """Two linear encoders trained from embeddings that are all close together, and how far they spread after that.
 
@@ -53,7 +60,9 @@ def learn(
         rows = torch.randint(POOL, (batch,), generator=draw)
         sides = [images[rows], texts[rows]]
         if dropout:
-            sides = [side * (torch.rand(side.shape, generator=draw) > dropout) / (1 - dropout) for side in sides]
+            sides = [
+                side * (torch.rand(side.shape, generator=draw) > dropout) / (1 - dropout) for side in sides
+            ]
         v, t = (normalize(side @ layer, dim=1) for side, layer in zip(sides, layers))
         scores = v @ t.T
         loss = loss_fn(scores)
@@ -88,7 +97,9 @@ def near_collapse(
     point = normalize(torch.randn(width, generator=draw), dim=0).double()
     images, own = (normalize(torch.randn(batch, width, generator=draw).double(), dim=1) for _ in range(2))
     texts = normalize(correlation * images + (1 - correlation**2) ** 0.5 * own, dim=1)
-    v, t = (normalize(point + spread * (side - side @ point[:, None] * point), dim=1) for side in (images, texts))
+    v, t = (
+        normalize(point + spread * (side - side @ point[:, None] * point), dim=1) for side in (images, texts)
+    )
     scores = v @ t.T
     return TripletHN(MARGIN)(scores).item(), Triplet(MARGIN)(scores).item() / (batch - 1)
 
@@ -96,7 +107,9 @@ def near_collapse(
 def tangent_parts(number: int = 60, seed: int = 0) -> dict[str, Tensor]:
     """Gradients of T-HN by autograd on random triplets: the parts that survive normalisation, and both formulas."""
     draw = torch.Generator().manual_seed(seed)
-    v, t, n = (normalize(torch.randn(number, 3, generator=draw).double(), dim=1).requires_grad_() for _ in range(3))
+    v, t, n = (
+        normalize(torch.randn(number, 3, generator=draw).double(), dim=1).requires_grad_() for _ in range(3)
+    )
     s_p, s_n = (v * t).sum(1), (v * n).sum(1)
     on_v, on_t = torch.autograd.grad((s_n - s_p).sum(), (v, t))
     v, t, n, s_p, s_n = (each.detach() for each in (v, t, n, s_p, s_n))
@@ -116,16 +129,31 @@ def draw_tangent(path: Path) -> None:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(8.8, 3.6), layout="constrained")
     angle = torch.linspace(0, 180, 181)
     left.plot(angle, angle.deg2rad().sin(), color=COLOURS[1], linewidth=2, label=r"$\sin\beta$")
-    left.plot(angle, angle.deg2rad().cos(), color=COLOURS[0], linewidth=2, label=r"$\cos\beta$, the paper's equation 8")
+    left.plot(
+        angle,
+        angle.deg2rad().cos(),
+        color=COLOURS[0],
+        linewidth=2,
+        label=r"$\cos\beta$, the paper's equation 8",
+    )
     left.scatter(parts["angle"], parts["t"], s=14, color="#111", zorder=3, label="measured by autograd")
-    left.set(xlabel=r"angle $\beta$ between $v$ and $t$, degrees", title="(a) acting gradient on the positive $t$")
+    left.set(
+        xlabel=r"angle $\beta$ between $v$ and $t$, degrees", title="(a) acting gradient on the positive $t$"
+    )
     left.set_xticks([0, 45, 90, 135, 180])
     left.legend(frameon=False, loc="lower left", fontsize=9)
     right.plot([0, 2], [0, 2], color="#666", linewidth=1, linestyle=(0, (4, 3)))
-    right.scatter(parts["v"], parts["v_true"], s=16, color=COLOURS[1], label=r"$\sqrt{|\hat{t}-t|^2-\Delta s^2}$")
-    right.scatter(parts["v"], parts["v_paper"], s=16, color=COLOURS[0], label=r"$|\hat{t}-t|\cdot\Delta s$, equation 8")
+    right.scatter(
+        parts["v"], parts["v_true"], s=16, color=COLOURS[1], label=r"$\sqrt{|\hat{t}-t|^2-\Delta s^2}$"
+    )
+    right.scatter(
+        parts["v"], parts["v_paper"], s=16, color=COLOURS[0], label=r"$|\hat{t}-t|\cdot\Delta s$, equation 8"
+    )
     right.set(
-        xlabel="measured by autograd", ylabel="formula", title="(b) acting gradient on the anchor $v$", ylim=(-0.2, 5)
+        xlabel="measured by autograd",
+        ylabel="formula",
+        title="(b) acting gradient on the anchor $v$",
+        ylim=(-0.2, 5),
     )
     right.legend(frameon=False, loc="upper left", fontsize=9)
     save_figure(figure, path, dpi=130)
@@ -149,10 +177,14 @@ def draw_collapse(path: Path) -> None:
         label="Triplet, mean",
     )
     at_rest.set(
-        title="(a) loss near collapse", xlabel="distance of the embeddings from one point", ylabel="loss per anchor"
+        title="(a) loss near collapse",
+        xlabel="distance of the embeddings from one point",
+        ylabel="loss per anchor",
     )
     for name, (make, colour) in LOSSES.items():
-        by_loss.plot(report(f"{name}, B = 128", learn(make(), 128))["spread"], color=colour, linewidth=2, label=name)
+        by_loss.plot(
+            report(f"{name}, B = 128", learn(make(), 128))["spread"], color=colour, linewidth=2, label=name
+        )
     by_loss.set(title="(b) training, B = 128", xlabel="step", ylabel="distance of two texts")
     for batch, shade in zip((8, 32, 128, 512), SHADES):
         seen = report(f"T-HN, B = {batch}", learn(TripletHN(MARGIN), batch))
@@ -162,7 +194,11 @@ def draw_collapse(path: Path) -> None:
         for name in ("T-HN", "SelHN"):
             seen = report(f"{name}, dropout {dropout}", learn(LOSSES[name][0](), 128, dropout=dropout))
             by_dropout.plot(
-                smooth(seen["top"]), color=LOSSES[name][1], linewidth=2, linestyle=style, label=f"{name}, {dropout:.0%}"
+                smooth(seen["top"]),
+                color=LOSSES[name][1],
+                linewidth=2,
+                linestyle=style,
+                label=f"{name}, {dropout:.0%}",
             )
     by_dropout.set(title="(d) dropout on features, B = 128", xlabel="step", ylabel="R@1 among 256, %")
     for axis in grid.flat:
@@ -187,7 +223,10 @@ def draw_mean(path: Path) -> None:
         right.plot(range(len(means)), ends[name], color=colour, linewidth=2, marker="o", label=name)
     right.set_xticks(range(len(means)), [f"{mean:g}" for mean in means])
     right.set(
-        title="(b) after 600 steps", xlabel="shared mean of the features", ylabel="R@1 among 256, %", ylim=(0, None)
+        title="(b) after 600 steps",
+        xlabel="shared mean of the features",
+        ylabel="R@1 among 256, %",
+        ylim=(0, None),
     )
     left.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1, 0.92))
     right.legend(frameon=False, fontsize=9)

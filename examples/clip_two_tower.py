@@ -15,7 +15,9 @@ from transformers import CLIPConfig, CLIPModel
 
 import selhn
 
-COLOURS = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1.0], [0, 0, 0]])
+COLOURS = torch.tensor(
+    [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 1.0], [0, 0, 0]]
+)
 CELLS, CELL_PIXELS, START, END = 4, 16, 0, 63
 
 

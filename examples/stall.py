@@ -87,7 +87,9 @@ def show(curves: dict[str, list[dict[str, float]]]) -> None:
     for row in rows[:: max(1, len(rows) // 10)]:
         cells = (f" | {at['loss']:11.4f} {at['separated']:9.0%} {at['rsum']:6.1f}" for at in row)
         print(f"{row[0]['step']:6.0f}" + "".join(cells))
-    print(f"separated: anchors whose hardest negative scores more than {EPSILON} away from the positive (delta_s)")
+    print(
+        f"separated: anchors whose hardest negative scores more than {EPSILON} away from the positive (delta_s)"
+    )
 
 
 def draw(curves: dict[str, list[dict[str, float]]], path: Path) -> None:

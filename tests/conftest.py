@@ -65,10 +65,14 @@ def checked(function=None, *, typechecker, in_full=jaxtyping.jaxtyped):
 def _is_special(function):
     """Whether it runs later than it is called, has hints as text, or axes that its arguments decide: `"B {steps}"`."""
     is_later = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
-    return is_later or any(isinstance(hint, str) or "{" in str(hint) for hint in function.__annotations__.values())
+    return is_later or any(
+        isinstance(hint, str) or "{" in str(hint) for hint in function.__annotations__.values()
+    )
 
 
-assert not any(name.startswith("selhn.losses") for name in sys.modules), "imported before its functions can be wrapped"
+assert not any(name.startswith("selhn.losses") for name in sys.modules), (
+    "imported before its functions can be wrapped"
+)
 jaxtyping.jaxtyped = checked
 
 
@@ -162,7 +166,16 @@ def milvus_server(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(tmp_path / "data"), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "milvus_lite",
+        "server",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--port",
+        str(port),
+    ]
     running = []
 
     def start():

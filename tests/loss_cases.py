@@ -184,7 +184,11 @@ add(
 
 def siglip_multi(f, a):
     of_positives = [softplus(-(s / f.temperature + f.bias)) for s in a.positives]
-    return sum(of_positives) + sum(softplus(s / f.temperature + f.bias) for s in a.negatives) if a.negatives else 0.0
+    return (
+        sum(of_positives) + sum(softplus(s / f.temperature + f.bias) for s in a.negatives)
+        if a.negatives
+        else 0.0
+    )
 
 
 add("siglip_multi", siglip_multi, plain=lambda: MultiPositiveSigLIP(temperature=0.25, bias=0.5))
@@ -305,8 +309,13 @@ def per_anchor(case, loss_fn, scores, image_ids=None):
     losses = []
     for row_of in (lambda i, j: scores[i][j], lambda i, j: scores[j][i]):
         for i in range(batch):
-            split = {same: [row_of(i, j) for j in range(batch) if (ids[j] == ids[i]) == same] for same in (True, False)}
-            losses.append(CASES[case].formula(loss_fn, Anchor(scores[i][i], split[False], split[True], batch)))
+            split = {
+                same: [row_of(i, j) for j in range(batch) if (ids[j] == ids[i]) == same]
+                for same in (True, False)
+            }
+            losses.append(
+                CASES[case].formula(loss_fn, Anchor(scores[i][i], split[False], split[True], batch))
+            )
     return [losses[:batch], losses[batch:]]
 
 
@@ -339,10 +348,16 @@ def make_embeddings(kind, batch, width, seed, dtype=torch.float64):
         images, texts = (images.round() / 4, texts.round() / 4)
         texts[batch // 2 :] = texts[: batch - batch // 2].clone()
     else:
-        images, texts = torch.nn.functional.normalize(images, dim=1), torch.nn.functional.normalize(texts, dim=1)
+        images, texts = (
+            torch.nn.functional.normalize(images, dim=1),
+            torch.nn.functional.normalize(texts, dim=1),
+        )
     return images.to(dtype).requires_grad_(), texts.to(dtype).requires_grad_()
 
 
 def make_ids(batch, seed):
     """Image ids with repeats, not in order."""
-    return torch.randint(0, max(1, 2 * batch // 3), (batch,), generator=torch.Generator().manual_seed(seed)) * 7 - 3
+    return (
+        torch.randint(0, max(1, 2 * batch // 3), (batch,), generator=torch.Generator().manual_seed(seed)) * 7
+        - 3
+    )

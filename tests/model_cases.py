@@ -60,7 +60,8 @@ CASES = {
     "naaf": {**_COMMON, "word_dim": 8, "threshold_safe": 0.1, "min_words": 12},
 }
 CASES |= {
-    name: {**_COMMON, "word_dim": 8, "blocks": 4, "hidden": 8, "kernels": 2} for name in ("gsmn_dense", "gsmn_sparse")
+    name: {**_COMMON, "word_dim": 8, "blocks": 4, "hidden": 8, "kernels": 2}
+    for name in ("gsmn_dense", "gsmn_sparse")
 }
 CASES["cmcan"] = CASES["sgr"]
 FIXED_REGIONS = {"sgr", "saf", "cvse", "cmcan", "clip", "vit_bert"}
@@ -83,7 +84,14 @@ def make_model(name, **settings):
 def make_from_pixels(name="vit_bert", vision=VIT, **settings):
     """A model for pictures of 32 x 32 in patches of 8 x 8."""
     torch.manual_seed(0)
-    known = {"feature_dim": 192, "num_regions": 17, "dim": 16, "bert": BERT, "tokenizer": WORDS, "vision": vision}
+    known = {
+        "feature_dim": 192,
+        "num_regions": 17,
+        "dim": 16,
+        "bert": BERT,
+        "tokenizer": WORDS,
+        "vision": vision,
+    }
     return create_model(name, **{**known, **settings}).eval()
 
 
@@ -95,7 +103,9 @@ def make_batch(pairs=6, regions=5, tokens=7, seed=0, dtype=torch.float32):
     num_regions[0], num_tokens[0] = regions, tokens
     token_mask = torch.arange(tokens) < num_tokens[:, None]
     ids = torch.randint(4, 39, (pairs, tokens), generator=generator)
-    corners = torch.rand(pairs, regions, 2, 2, generator=torch.Generator().manual_seed(seed + 1)).sort(2).values
+    corners = (
+        torch.rand(pairs, regions, 2, 2, generator=torch.Generator().manual_seed(seed + 1)).sort(2).values
+    )
     side = {
         "boxes": corners.flatten(2),
         "adjacency": neighbours(corners.flatten(2)),
@@ -129,7 +139,9 @@ def of_images(batch, regions):
 
 def of_rows(side, images, texts):
     """Side inputs of some images and texts of a batch."""
-    return {name: value[images if SIDE_INPUTS[name].of == "images" else texts] for name, value in side.items()}
+    return {
+        name: value[images if SIDE_INPUTS[name].of == "images" else texts] for name, value in side.items()
+    }
 
 
 def score_batch(model, batch):
@@ -140,11 +152,28 @@ def score_batch(model, batch):
 def write_bert(folder):
     """A tiny BERT as Hugging Face keeps it, with a pooler that nobody needs and names of old."""
     folder.mkdir()
-    pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "jump", "##s", "##ing", "two", "."]
+    pieces = [
+        "[PAD]",
+        "[unused0]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "dog",
+        "jump",
+        "##s",
+        "##ing",
+        "two",
+        ".",
+    ]
     (folder / "vocab.txt").write_text("\n".join(pieces))
     config = {**BERT, "vocab_size": len(pieces), "model_type": "bert", "architectures": ["BertModel"]}
     (folder / "config.json").write_text(json.dumps(config))
     bert = Bert(config)
-    old = {"bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma"): x for key, x in bert.bert.state_dict().items()}
+    old = {
+        "bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma"): x
+        for key, x in bert.bert.state_dict().items()
+    }
     save_file({**old, "bert.pooler.dense.weight": torch.zeros(16, 16)}, folder / "model.safetensors")
     return bert.eval()

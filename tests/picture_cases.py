@@ -44,7 +44,9 @@ def turned_jpeg(orientation=6):
 PARIS = {1: "N", 2: (48.0, 51.0, 29.6), 3: "E", 4: (2.0, 17.0, 40.2)}
 
 
-def exif_of(make="Apple", model="iPhone 12", taken="2019:06:14 15:03:22", place=PARIS, orientation=1, changed=None):
+def exif_of(
+    make="Apple", model="iPhone 12", taken="2019:06:14 15:03:22", place=PARIS, orientation=1, changed=None
+):
     """What a phone writes."""
     exif = Image.Exif()
     for tag, value in ((0x010F, make), (0x0110, model), (0x0112, orientation), (0x0132, changed)):
@@ -64,7 +66,9 @@ def huge_png(width=60_000, height=60_000):
     """A few hundred bytes that promise billions of pixels."""
 
     def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     data = zlib.compress(b"\0" * 1000)
@@ -108,7 +112,9 @@ def scan_bomb(scans, width=800, height=600):
         bit, rest = 13 - number % 14, number // 14
         coefficient, component = 1 + rest % 63, 1 + rest // 63 % 3
         above = bit + 1 if bit < 13 else 0
-        parts.append(segment(0xDA, bytes([1, component, 0, coefficient, coefficient, above << 4 | bit])) + body)
+        parts.append(
+            segment(0xDA, bytes([1, component, 0, coefficient, coefficient, above << 4 | bit])) + body
+        )
     return b"".join(parts) + b"\xff\xd9"
 
 
@@ -157,15 +163,28 @@ class Tiff:
 
     def picture(self, kind, size, bits, compression, photometric, content):
         """Entries of a picture in one strip."""
-        entries = {254: (4, kind), 256: (4, size[0]), 257: (4, size[1]), 258: (3, *bits), 259: (3, compression)}
-        entries |= {262: (3, photometric), 273: (4, self.put(content)), 277: (3, len(bits)), 278: (4, size[1])}
+        entries = {
+            254: (4, kind),
+            256: (4, size[0]),
+            257: (4, size[1]),
+            258: (3, *bits),
+            259: (3, compression),
+        }
+        entries |= {
+            262: (3, photometric),
+            273: (4, self.put(content)),
+            277: (3, len(bits)),
+            278: (4, size[1]),
+        }
         return entries | {279: (4, len(content))}
 
 
 def tiff_of_jpeg(jpeg, width, height):
     """A TIFF whose only strip is a JPEG."""
     file = Tiff()
-    file.data[4:8] = struct.pack("<I", file.directory(file.picture(0, (width, height), [8, 8, 8], 7, 6, jpeg)))
+    file.data[4:8] = struct.pack(
+        "<I", file.directory(file.picture(0, (width, height), [8, 8, 8], 7, 6, jpeg))
+    )
     return bytes(file.data)
 
 
@@ -179,7 +198,13 @@ def dng(preview=b"", orientation=1, size=(64, 48), bitmap=None):
         first = file.picture(1, shown.size, [8, 8, 8], *kind, content) | {330: (4, file.directory(first))}
     exif = file.directory({0x9003: (2, "2019:06:14 15:03:22")})
     place = file.directory({1: (2, "N"), 2: (5, 48, 51, 29.6), 3: (2, "E"), 4: (5, 2, 17, 40.2)})
-    first |= {271: (2, "Apple"), 272: (2, "iPhone 12"), 274: (3, orientation), 34665: (4, exif), 34853: (4, place)}
+    first |= {
+        271: (2, "Apple"),
+        272: (2, "iPhone 12"),
+        274: (3, orientation),
+        34665: (4, exif),
+        34853: (4, place),
+    }
     first |= {50706: (1, 1, 4, 0, 0), 50708: (2, "Apple iPhone 12")}
     file.data[4:8] = struct.pack("<I", file.directory(first))
     return bytes(file.data)

@@ -25,7 +25,14 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OWN = [str(HERE.parent / "src"), str(HERE)]
-IMPORTED = ["torch._dynamo", "selhn.cli.demo", "selhn.export", "selhn.report", "selhn.serve.app", "selhn.serve.start"]
+IMPORTED = [
+    "torch._dynamo",
+    "selhn.cli.demo",
+    "selhn.export",
+    "selhn.report",
+    "selhn.serve.app",
+    "selhn.serve.start",
+]
 
 
 class Program:
@@ -106,7 +113,9 @@ def _server():
     with theirs:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(OWN)}
         command = [sys.executable, __file__, str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, start_new_session=True
+        )
 
     def end():
         ours.close()
@@ -176,7 +185,11 @@ def become(job, streams):
     what = arguments[0]
     sys.argv = ["-c" if kind == "-c" else what, *arguments[1:]]
     paths = filter(None, job["env"].get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = ["" if kind else str(Path(what).parent), *paths, *(path for path in sys.path if path not in OWN)]
+    sys.path[:] = [
+        "" if kind else str(Path(what).parent),
+        *paths,
+        *(path for path in sys.path if path not in OWN),
+    ]
     return kind, what
 
 

@@ -51,7 +51,11 @@ def rows_of(rank, ranks):
 
 def losses():
     made = {name: case.make() for name, case in CASES.items()}
-    return {name: loss for name, loss in made.items() if not isinstance(loss, TakesGiven) and loss.reduction != "none"}
+    return {
+        name: loss
+        for name, loss in made.items()
+        if not isinstance(loss, TakesGiven) and loss.reduction != "none"
+    }
 
 
 def weights(model, loss):

@@ -20,7 +20,9 @@ def servers_of(process):
     every = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            every.setdefault(int(status.read_text().rpartition(")")[2].split()[1]), []).append(int(status.parent.name))
+            every.setdefault(int(status.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(status.parent.name)
+            )
     found = [process or os.getpid()]
     for parent in found:
         found += every.get(parent, [])
@@ -40,7 +42,15 @@ class Postgres:
         self.user = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}
         if self.user:
             shutil.chown(folder, **self.user)
-        command = [self.bin / "initdb", "--pgdata", folder / "data", "--username", "postgres", "--auth", "trust"]
+        command = [
+            self.bin / "initdb",
+            "--pgdata",
+            folder / "data",
+            "--username",
+            "postgres",
+            "--auth",
+            "trust",
+        ]
         command += ["--no-sync", "--encoding", "UTF8", "--locale", "C", *settings]
         subprocess.run(command, check=True, capture_output=True, **self.user)
         self.start()
@@ -98,14 +108,23 @@ class Milvus:
         if find_spec("milvus") is None:
             pytest.skip("a server of Milvus needs the package milvus: pip install milvus==2.3.5")
         if [name for _, name in socket.if_nameindex()] != ["lo"]:
-            pytest.skip("a server of Milvus listens on every interface: `make milvus` runs this with loopback only")
+            pytest.skip(
+                "a server of Milvus listens on every interface: `make milvus` runs this with loopback only"
+            )
         self.folder, self.settings, self.process = folder, settings, None
         self.start()
 
     def start(self):
         # It would take another port where connections to an earlier server still end.
         program = "import milvus, socket; milvus.MilvusServerConfig.try_bind_port = lambda self, port: socket.socket();"
-        command = [sys.executable, "-c", f"{program} milvus.main()", "--data", str(self.folder), *self.settings]
+        command = [
+            sys.executable,
+            "-c",
+            f"{program} milvus.main()",
+            "--data",
+            str(self.folder),
+            *self.settings,
+        ]
         with open(self.folder / "log", "ab") as log:
             # A session of its own: the package starts the server as a child, which must end with it.
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -66,7 +66,9 @@ def test_one_noun_per_file():
     for path in FILES:
         text = path.read_text()
         assert text.count("\n") <= 350, f"{path}: a file of more than 350 lines has two nouns in it"
-        assert "from __future__ import annotations" not in text, f"{path}: jaxtyping checks annotations as objects"
+        assert "from __future__ import annotations" not in text, (
+            f"{path}: jaxtyping checks annotations as objects"
+        )
 
 
 def listed():
@@ -78,8 +80,14 @@ def listed():
             source = PACKAGE / name / "__init__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
             words = ast.get_docstring(ast.parse(source.read_text())).split("\n")[0]
             beside = MAY_USE.get(name)
-            also = f" It also uses {' and '.join(f'`{one}/`' for one in sorted(beside))} beside it." if beside else ""
-            lines.append(f"- `{name}/`: {words}{also}" if source.parent.name == name else f"- `{name}`: {words}{also}")
+            also = (
+                f" It also uses {' and '.join(f'`{one}/`' for one in sorted(beside))} beside it."
+                if beside
+                else ""
+            )
+            lines.append(
+                f"- `{name}/`: {words}{also}" if source.parent.name == name else f"- `{name}`: {words}{also}"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -97,7 +105,9 @@ def test_the_page_lists_the_floors():
 def walks():
     """Of every walk on the page, the hops as (file, name)."""
     parts = re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    return {part.split("\n")[0]: re.findall(r"^\d+\. `([\w/.]+)::([\w.]+)`", part, re.MULTILINE) for part in parts}
+    return {
+        part.split("\n")[0]: re.findall(r"^\d+\. `([\w/.]+)::([\w.]+)`", part, re.MULTILINE) for part in parts
+    }
 
 
 def test_every_hop_of_a_walk_exists_and_is_named_by_one_before_it():
@@ -110,7 +120,9 @@ def test_every_hop_of_a_walk_exists_and_is_named_by_one_before_it():
             text = source.read_text()
             word = r"(class|def)" if file.endswith(".py") else r"(function|class|const)"
             assert re.search(rf"\b{word} {last}\b", text), f"{walk}, hop {number}: {file} has no {name}"
-            called = last if last not in ("__init__", "__call__", "__iter__", "forward") else name.split(".")[0]
+            called = (
+                last if last not in ("__init__", "__call__", "__iter__", "forward") else name.split(".")[0]
+            )
             if source.suffix == language:  # else the call goes over HTTP
                 assert re.search(rf"\b{called}\b", before), f"{walk}, hop {number}: nothing calls {name}"
             before, language = before + text, source.suffix

@@ -36,7 +36,9 @@ def test_every_loss_is_in_the_table_with_its_references():
     generated = load("losses").generated()
     for name in LOSSES:
         assert generated.count(f"| `{name}` |") == 1
-        assert re.search(rf"^- `{name}`: \S.{{20,}}\d{{4}}", generated, flags=re.MULTILINE), f"{name} refers to nothing"
+        assert re.search(rf"^- `{name}`: \S.{{20,}}\d{{4}}", generated, flags=re.MULTILINE), (
+            f"{name} refers to nothing"
+        )
 
 
 def test_the_table_of_models_has_every_model_once():
@@ -47,7 +49,9 @@ def test_the_table_of_models_has_every_model_once():
 
 def test_the_backward_pass_of_a_loss():
     losses = load("losses")
-    cells = {name: losses.row(name, LOSSES[name])[3] for name in ("hn", "triplet", "selhn", "infonce", "warmup")}
+    cells = {
+        name: losses.row(name, LOSSES[name])[3] for name in ("hn", "triplet", "selhn", "infonce", "warmup")
+    }
     assert cells == {
         "hn": "few",
         "triplet": "all",
@@ -90,11 +94,14 @@ def test_a_page_does_what_it_says(page, number, tmp_path):
 
 def test_small_pages_do_what_they_say(tmp_path):
     pages = [
-        (DOCS / page).read_text() for page in ("metrics.md", "protocols.md", "losses.md", "first_model.md", "own.md")
+        (DOCS / page).read_text()
+        for page in ("metrics.md", "protocols.md", "losses.md", "first_model.md", "own.md")
     ]
     blocks = re.findall(r"^```python\n(.*?)^```", "\n".join(pages), flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 9
-    done = run("-W", "error", "-c", "\n".join(["import torch", "torch.set_num_threads(1)", *blocks]), cwd=tmp_path)
+    done = run(
+        "-W", "error", "-c", "\n".join(["import torch", "torch.set_num_threads(1)", *blocks]), cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     shown = re.search(r"print\(metrics\) +# (.*)", pages[0]).group(1)
     assert shown in done.stdout, "the row shown is the row printed"
@@ -133,12 +140,19 @@ def test_what_the_page_on_scale_calls_measured_was_measured():
         ("2026-11-16-ranks-cuda.md", ["6,754", "1,719"]),
         ("2026-11-17-embedding-ray-cpu-start.md", ["11.6", "1.1"]),
         ("2026-11-17-stores-cpu-million.md", ["779", "20.1", "0.07", "424.0", "1.000", "2,177", "4,397"]),
-        ("2026-11-16-stores-cpu.md", ["118.5", "340.9", "330.4", "244.1", "403.47", "93.9", "1,565", "14.5", "1676.9"]),
+        (
+            "2026-11-16-stores-cpu.md",
+            ["118.5", "340.9", "330.4", "244.1", "403.47", "93.9", "1,565", "14.5", "1676.9"],
+        ),
     ]:
         measured = (folder / file).read_text()
         for number in numbers:
-            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", measured), f"{number} is not in {file}"
-            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", page), f"{number} is not on the page"
+            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", measured), (
+                f"{number} is not in {file}"
+            )
+            assert re.search(rf"(?<![\d.,]){re.escape(number)}(?!\d|[.,]\d)", page), (
+                f"{number} is not on the page"
+            )
 
 
 def test_the_numbers_on_recipes_are_those_of_the_results():
@@ -177,7 +191,9 @@ def test_every_page_is_in_the_site_and_its_links_stay_there():
     for name, text in found.items():
         assert text, f"{name} is empty"
         for file in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if name.endswith(".md") else ():
-            assert posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) in found, f"{name}: {file}"
+            assert posixpath.normpath(posixpath.join(posixpath.dirname(name), file)) in found, (
+                f"{name}: {file}"
+            )
 
 
 def test_the_site_has_all_versions_that_were_built(tmp_path):
@@ -195,7 +211,9 @@ def test_the_site_has_all_versions_that_were_built(tmp_path):
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page):
     for file in re.findall(r"`(\w[\w/]*/\w+\.(?:py|json|csv))(?:::[\w.]+)?`", page.read_text()):
-        assert any((DOCS.parent / room / file).exists() for room in ("", "src", "src/selhn")), f"there is no {file}"
+        assert any((DOCS.parent / room / file).exists() for room in ("", "src", "src/selhn")), (
+            f"there is no {file}"
+        )
 
 
 def names_in(path):
@@ -220,7 +238,9 @@ def test_the_map_of_the_paper_names_what_exists():
 
 
 def test_the_map_of_the_paper_leaves_nothing_out():
-    rows = re.findall(r"^\| (Equation|Table|Figure) (\d+) \|", (DOCS / "paper_map.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\| (Equation|Table|Figure) (\d+) \|", (DOCS / "paper_map.md").read_text(), flags=re.MULTILINE
+    )
     expected = {"Equation": 16, "Table": len(TABLES), "Figure": len(FIGURES)}
     assert rows == [(kind, str(number)) for kind, most in expected.items() for number in range(1, most + 1)]
 
@@ -235,7 +255,9 @@ def test_the_gradient_is_what_theory_says():
 def test_collapse_draws_hardest_negatives_in_and_averages_out():
     near_collapse = load("theory").near_collapse
     for spread in (0.05, 0.1, 0.2):
-        assert near_collapse(spread, 8)[0] < 0.2 < near_collapse(spread, 128)[0] < near_collapse(spread, 2048)[0]
+        assert (
+            near_collapse(spread, 8)[0] < 0.2 < near_collapse(spread, 128)[0] < near_collapse(spread, 2048)[0]
+        )
         assert near_collapse(spread, 128)[1] < 0.2
 
 

@@ -71,7 +71,10 @@ CALLED = "try:\n    selhn.train()\nexcept TypeError as error:\n    print(error)"
 
 @pytest.mark.parametrize(
     "first",
-    ["import sys, selhn; assert selhn.__version__", "import sys; from selhn.training import get_recipe; import selhn"],
+    [
+        "import sys, selhn; assert selhn.__version__",
+        "import sys; from selhn.training import get_recipe; import selhn",
+    ],
 )
 def test_import_does_not_wait_for_torch_and_train_can_be_called_whatever_was_imported_first(first):
     code = f"{first}\nprint('torch' in sys.modules)\n{CALLED}"

@@ -40,16 +40,30 @@ def test_the_version_is_the_same_everywhere():
 
 def test_the_wheel_has_the_package_and_nothing_else(built):
     (wheel,) = built.glob(f"selhn-{__version__}-*.whl")
-    files = {path for path in (ROOT / "src" / "selhn").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    files = {
+        path
+        for path in (ROOT / "src" / "selhn").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if not name.startswith(f"selhn-{__version__}.dist-info/")}
+        names = {
+            name for name in archive.namelist() if not name.startswith(f"selhn-{__version__}.dist-info/")
+        }
     assert names == {path.relative_to(ROOT / "src").as_posix() for path in files}
 
 
 def test_the_source_archive_can_test_itself(built):
     with tarfile.open(built / f"selhn-{__version__}.tar.gz") as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    top = {"Makefile", "locked.txt", "constraints.txt", "pyproject.toml", "mkdocs.yml", "README.md", "LICENSE"}
+    top = {
+        "Makefile",
+        "locked.txt",
+        "constraints.txt",
+        "pyproject.toml",
+        "mkdocs.yml",
+        "README.md",
+        "LICENSE",
+    }
     assert top | {"tests/conftest.py", "docs/train.md", "benchmarks/loss.py", "examples/stall.py"} <= names
 
 
@@ -58,9 +72,13 @@ def test_the_source_archive_in_an_empty_environment(built, tmp_path):
     """What it needs is found in the environment of the tests; selhn itself is built from the archive."""
     call(sys.executable, "-m", "venv", tmp_path / "env")
     own, home = tmp_path / "env" / "bin", "import site; print(site.getsitepackages()[0])"
-    (Path(call(own / "python", "-c", home).strip()) / "tests.pth").write_text(call(sys.executable, "-c", home))
+    (Path(call(own / "python", "-c", home).strip()) / "tests.pth").write_text(
+        call(sys.executable, "-c", home)
+    )
     archive = built / f"selhn-{__version__}.tar.gz"
-    call(own / "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed", archive)
+    call(
+        own / "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed", archive
+    )
     assert call(own / "selhn", "--version", cwd=tmp_path) == f"selhn {__version__}\n"
     where = call(own / "python", "-c", "import selhn; print(selhn.__file__)", cwd=tmp_path)
     assert where.startswith(str(tmp_path / "env"))
@@ -80,7 +98,9 @@ def test_the_wheel_in_an_empty_environment(built, python, tmp_path):
     (wheel,) = built.glob("*.whl")
     call(python, "-m", "venv", tmp_path / "env")
     own = tmp_path / "env" / "bin"
-    call(own / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[search,serve]")
+    call(
+        own / "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel}[search,serve]"
+    )
     assert call(own / "selhn", "--version", cwd=tmp_path) == f"selhn {__version__}\n"
     assert " | rsum " in call(own / "python", "-W", "error", "-c", "\n".join(readme_blocks()), cwd=tmp_path)
     assert "the first answer" in call(own / "selhn", "demo", "--pictures", cwd=tmp_path)

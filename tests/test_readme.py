@@ -20,7 +20,9 @@ from selhn.pictures.examples import ANNOTATIONS, PICTURES
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ("docs/first_model.md", "docs/cure.md", "docs/reproduce_table.md", "docs/photographs.md")
 PAGES = [(ROOT / name).read_text() for name in ("README.md", *TUTORIALS)]
-BLOCKS, *OTHERS = (re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in PAGES)
+BLOCKS, *OTHERS = (
+    re.findall(r"^```(\w*)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL) for page in PAGES
+)
 PHOTOGRAPHS = OTHERS.pop()
 TINY = "selhn reproduce table1 --tiny --out tiny"  # nine runs: tests/reproduce has them
 
@@ -62,7 +64,16 @@ def test_set_up_lines_are_real(line):
     if program == "make":  # the targets themselves run this test and the demo
         command = ["make", "--dry-run", *arguments]
     elif program == "pip":
-        command = [sys.executable, "-m", "pip", *arguments, "--dry-run", "--no-deps", "--no-build-isolation", "--quiet"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            *arguments,
+            "--dry-run",
+            "--no-deps",
+            "--no-build-isolation",
+            "--quiet",
+        ]
     else:
         pytest.fail(f"say here how to test: {line}")
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
@@ -100,7 +111,9 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys, pictu
         dog.getexif().get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal] = "2019:07:01 12:00:00"
         dog.save(tmp_path / "Pictures" / "dog.jpg", exif=dog.getexif(), quality="keep")
     monkeypatch.chdir(tmp_path)
-    photos, *lines = [shlex.split(line.replace("~", str(tmp_path)), comments=True)[1:] for line in PICTURE_LINES[1:]]
+    photos, *lines = [
+        shlex.split(line.replace("~", str(tmp_path)), comments=True)[1:] for line in PICTURE_LINES[1:]
+    ]
     index_while_served(photos, tmp_path)
     assert lines.pop() == ["demo", "--pictures"]  # the fixture is what it makes
     said = [run_line(" ".join(line), line, monkeypatch, capsys) for line in lines]

@@ -156,7 +156,9 @@ def wheel(folder, line):
     path = folder / "innocent-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("innocent.py", line)
-        archive.writestr("innocent-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: innocent\nVersion: 1.0\n")
+        archive.writestr(
+            "innocent-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: innocent\nVersion: 1.0\n"
+        )
         archive.writestr(
             "innocent-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -165,7 +167,9 @@ def wheel(folder, line):
 
 
 def test_a_tampered_wheel_is_refused(tmp_path):
-    options = re.search(r"pip install (.+) --requirement locked\.txt", (ROOT / "Makefile").read_text())[1].split()
+    options = re.search(r"pip install (.+) --requirement locked\.txt", (ROOT / "Makefile").read_text())[
+        1
+    ].split()
     assert {"--require-hashes", "--no-deps"} <= set(options)
     tested = sha256(wheel(tmp_path, "x = 1\n").read_bytes()).hexdigest()
     lock = tmp_path / "locked.txt"
@@ -231,7 +235,9 @@ def extras_list(of_torch):
 
     core = brings()
     rows = [row("selhn", "the core, without an extra", PROJECT["dependencies"], core)]
-    return "\n\n".join(rows + [row(name, USES[name], EXTRAS[name], brings("--extra", name) - core) for name in USES])
+    return "\n\n".join(
+        rows + [row(name, USES[name], EXTRAS[name], brings("--extra", name) - core) for name in USES]
+    )
 
 
 def row(name, use, asked, brought):
@@ -240,7 +246,11 @@ def row(name, use, asked, brought):
 
     noun = "package" if len(brought) == 1 else "packages"
     names = "those of locked.txt" if name == "dev" else quoted(sorted(brought))
-    lines = (f"**`{name}`**: {use}.", f"- Asks for: {quoted(asked)}.", f"- Brings {len(brought)} {noun}: {names}.")
+    lines = (
+        f"**`{name}`**: {use}.",
+        f"- Asks for: {quoted(asked)}.",
+        f"- Brings {len(brought)} {noun}: {names}.",
+    )
     return "\n".join(fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 

@@ -154,7 +154,9 @@ def test_texts_that_cannot_be_encoded(as_a_user, pieces_folder):
             tokenizer.encode(["a dog", "  "])
         with pytest.raises(ValueError, match="no texts"):
             tokenizer.encode([])
-        with pytest.raises(ValueError, match=r"list of strings, got 'a dog': for one sentence, write \[sentence\]"):
+        with pytest.raises(
+            ValueError, match=r"list of strings, got 'a dog': for one sentence, write \[sentence\]"
+        ):
             tokenizer.encode("a dog")
         with pytest.raises(ValueError, match="list of strings, got None"):
             tokenizer.encode(["a dog", None])
@@ -177,7 +179,9 @@ def test_word_pieces(pieces_folder, tmp_path):
     assert pieces.spell(tokens[1].tolist())[:4] == ["[CLS]", "a", "cafe", "[UNK]"]
     (tmp_path / "saved").mkdir()
     pieces.save(tmp_path / "saved")
-    assert torch.equal(load_tokenizer(tmp_path / "saved").encode(["Two dogs"])[0], pieces.encode(["Two dogs"])[0])
+    assert torch.equal(
+        load_tokenizer(tmp_path / "saved").encode(["Two dogs"])[0], pieces.encode(["Two dogs"])[0]
+    )
 
 
 def test_word_pieces_are_cut_at_the_positions_of_the_encoder(pieces_folder, tmp_path):
@@ -233,7 +237,9 @@ def test_start_and_end_stay_and_no_hole_is_left(seed, share):
     assert (kept.sum(1) <= mask.sum(1)).all()
     assert not changed[~kept].any()
     if share == 1.0:
-        assert not (changed[kept] == WORDS.ids["w7"]).sum() > kept.sum() / 4, "hardly any word is left as it was"
+        assert not (changed[kept] == WORDS.ids["w7"]).sum() > kept.sum() / 4, (
+            "hardly any word is left as it was"
+        )
 
 
 def test_what_is_kept_keeps_its_order():

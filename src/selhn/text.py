@@ -121,7 +121,9 @@ class Vocabulary:
         self.words = list(words)
         self.ids = {word: i for i, word in enumerate(self.words)}
         if self.words[:4] != [PAD, START, END, UNKNOWN]:
-            raise SelhnError(f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}")
+            raise SelhnError(
+                f"a vocabulary begins with {PAD} {START} {END} {UNKNOWN}, this one with {self.words[:4]}"
+            )
         if len(self.ids) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
             raise SelhnError(f"the vocabulary has {twice!r} more than once: every word needs one id")
@@ -132,27 +134,37 @@ class Vocabulary:
         self.pad_id = 0
         self.mask_id = self.ids.get(MASK)
         special = torch.tensor([word in (PAD, START, END, MASK) for word in self.words])
-        ordinary = torch.tensor([i for i, word in enumerate(self.words) if i > 3 and word != MASK], dtype=torch.int64)
+        ordinary = torch.tensor(
+            [i for i, word in enumerate(self.words) if i > 3 and word != MASK], dtype=torch.int64
+        )
         self.kinds = TokenKinds(special, torch.zeros_like(special), ordinary)
 
     @classmethod
-    def build(cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None) -> "Vocabulary":
+    def build(
+        cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None
+    ) -> "Vocabulary":
         """The words that occur at least `min_count` times, most frequent first, then by the alphabet."""
         counts = Counter(chain.from_iterable(() if isinstance(captions, str) else map(split_words, captions)))
         if not counts:
             raise SelhnError("there are no captions: give a list of texts, such as data.train.captions")
-        kept = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+        kept = sorted(
+            (word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word)
+        )
         if not kept:
             raise SelhnError(f"no word occurs {min_count} times in these captions: lower min_count")
         return cls([PAD, START, END, UNKNOWN, *kept, MASK], max_length)
 
     @classmethod
-    def from_json(cls, path: Path | str, add_mask: bool = False, max_length: int | None = None) -> "Vocabulary":
+    def from_json(
+        cls, path: Path | str, add_mask: bool = False, max_length: int | None = None
+    ) -> "Vocabulary":
         """Read SCAN's `{word2idx, idx2word, idx}`; `add_mask` appends `<mask>` where the file has none."""
         content = read_json(Path(path))
         ids = content.get("word2idx")
         if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-            raise Damaged(f"{path} is not a vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ...")
+            raise Damaged(
+                f"{path} is not a vocabulary: it needs word2idx, a map of words to the ids 0, 1, 2, ..."
+            )
         words = sorted(ids, key=ids.__getitem__)
         if add_mask and MASK not in ids:
             words.append(MASK)
@@ -160,7 +172,11 @@ class Vocabulary:
 
     def to_json(self, path: Path | str) -> None:
         """Write SCAN's layout; its reader passes over `max_length`, which is there only when it is set."""
-        content: dict[str, Any] = {"word2idx": self.ids, "idx2word": dict(enumerate(self.words)), "idx": self.size}
+        content: dict[str, Any] = {
+            "word2idx": self.ids,
+            "idx2word": dict(enumerate(self.words)),
+            "idx": self.size,
+        }
         if self.max_length is not None:
             content["max_length"] = self.max_length
         Path(path).write_text(json.dumps(content), encoding="utf-8")
@@ -189,7 +205,9 @@ class WordPiece:
 
     def __init__(self, tokenizer: Any, max_length: int = 512):
         if isinstance(max_length, bool) or not isinstance(max_length, int) or not 3 <= max_length < 2**31:
-            raise SelhnError(f"max_length must be a whole number from 3 ([CLS], a piece, [SEP]) up, got {max_length!r}")
+            raise SelhnError(
+                f"max_length must be a whole number from 3 ([CLS], a piece, [SEP]) up, got {max_length!r}"
+            )
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_length)
         self.tokenizer = tokenizer
@@ -229,7 +247,9 @@ class WordPiece:
             try:
                 tokenizer = tokenizers.Tokenizer.from_buffer(content.encode())
             except ValueError as error:
-                raise Damaged(f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again") from None
+                raise Damaged(
+                    f"{folder / PIECES_FILE} is cut off or damaged ({error}): copy it again"
+                ) from None
         elif (folder / PIECE_LIST_FILE).exists():
             lower = read_json(folder / "tokenizer_config.json", optional=True).get("do_lower_case", True)
             require_kind(f"do_lower_case in {folder / 'tokenizer_config.json'}", lower, bool)
@@ -237,7 +257,9 @@ class WordPiece:
             _require_special(pieces)
             tokenizer = tokenizers.BertWordPieceTokenizer(pieces, lowercase=lower)._tokenizer
         else:
-            raise NotFound(f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT")
+            raise NotFound(
+                f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT"
+            )
         # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
         positions = read_json(folder / "config.json", optional=True).get("max_position_embeddings")
         return cls(tokenizer, max_length or positions or length or 512)
@@ -245,7 +267,9 @@ class WordPiece:
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         check_texts(texts)
         # Half a character, which JSON files may contain, is none to the library.
-        whole = [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        whole = [
+            text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts
+        ]
         return _pad([row.ids for row in self.tokenizer.encode_batch_fast(whole)], self.pad_id)
 
     def spell(self, ids: list[int]) -> list[str]:
@@ -265,7 +289,9 @@ def _number_of_ids(vocabulary: Mapping[str, Any]) -> int:
     """V, for pieces that each have an id of their own, with few gaps: tables of all ids are made."""
     ids = list(vocabulary.values())
     if not all(type(i) is int and 0 <= i < 16 * len(ids) for i in ids) or len(set(ids)) < len(ids):
-        raise SelhnError("the ids of this tokenizer are not 0, 1, 2, ...: every piece needs one, without large gaps")
+        raise SelhnError(
+            "the ids of this tokenizer are not 0, 1, 2, ...: every piece needs one, without large gaps"
+        )
     return max(ids, default=-1) + 1
 
 
@@ -287,7 +313,9 @@ def _read_pieces(path: Path) -> tuple[str, Any]:
         part = parts.pop()
         if isinstance(part, dict):
             if part.get("type") not in _STEPS:
-                raise SelhnError(f"{path} has a step {part.get('type')!r}: those of a BERT are {', '.join(_STEPS)}")
+                raise SelhnError(
+                    f"{path} has a step {part.get('type')!r}: those of a BERT are {', '.join(_STEPS)}"
+                )
             parts += part.values()
         elif isinstance(part, list):
             parts += part
@@ -309,14 +337,18 @@ def load_tokenizer(path: Path | str) -> Tokenizer:
         return Vocabulary.from_json(folder / VOCABULARY_FILE)
     if (folder / PIECES_FILE).exists() or (folder / PIECE_LIST_FILE).exists():
         return WordPiece.load(folder)
-    raise NotFound(f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}")
+    raise NotFound(
+        f"no tokenizer in {folder}: it needs {VOCABULARY_FILE}, {PIECES_FILE} or {PIECE_LIST_FILE}"
+    )
 
 
 def check_texts(texts: list[str]) -> None:
     """Refuse one string instead of a list, something that is not a string, and an empty sentence."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         found = texts if isinstance(texts, str) else next(text for text in texts if not isinstance(text, str))
-        raise SelhnError(f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]")
+        raise SelhnError(
+            f"texts must be a list of strings, got {found!r}: for one sentence, write [sentence]"
+        )
     if len(texts) == 0:
         raise SelhnError("no texts: give at least one sentence")
     empty = next((i for i, text in enumerate(texts) if not text.strip()), None)
@@ -328,5 +360,7 @@ def _pad(rows: list[list[int]], pad_id: int) -> tuple[Int[Tensor, "T N"], Bool[T
     lengths = torch.tensor([len(row) for row in rows])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     tokens = torch.full(mask.shape, pad_id, dtype=torch.int64)
-    tokens[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum())))
+    tokens[mask] = torch.from_numpy(
+        np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
+    )
     return tokens, mask

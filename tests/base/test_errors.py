@@ -9,7 +9,8 @@ from selhn.base.errors import Damaged, Locked, MissingExtra, NotFound, SelhnErro
 
 
 @pytest.mark.parametrize(
-    ("kind", "also"), [(NotFound, KeyError), (MissingExtra, ImportError), (Damaged, ValueError), (Locked, ValueError)]
+    ("kind", "also"),
+    [(NotFound, KeyError), (MissingExtra, ImportError), (Damaged, ValueError), (Locked, ValueError)],
 )
 def test_an_error_is_also_what_python_programs_expect(kind, also):
     with pytest.raises(also) as caught:
@@ -27,7 +28,10 @@ def test_an_error_is_also_what_python_programs_expect(kind, also):
             '{"url": "https://host/selhn", "vcs_info": {"vcs": "git"}}',
             "pip install 'selhn[serve] @ git+https://host/selhn'",
         ),
-        ('{"url": "file:///a/selhn.whl", "archive_info": {}}', "pip install 'selhn[serve] @ file:///a/selhn.whl'"),
+        (
+            '{"url": "file:///a/selhn.whl", "archive_info": {}}',
+            "pip install 'selhn[serve] @ file:///a/selhn.whl'",
+        ),
         (None, "pip install '.[serve]' in a checkout of selhn"),
         ("{", "pip install '.[serve]' in a checkout of selhn"),
     ],

@@ -24,7 +24,10 @@ def test_a_second_writer_is_told_who_holds_it_and_a_killed_one_holds_nothing(tmp
     child = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout.readline() == "held\n"
-        with pytest.raises(Locked, match=f"is being written by process {child.pid} on .*: wait"), writing(tmp_path):
+        with (
+            pytest.raises(Locked, match=f"is being written by process {child.pid} on .*: wait"),
+            writing(tmp_path),
+        ):
             pass
     finally:
         child.kill()

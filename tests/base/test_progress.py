@@ -34,6 +34,8 @@ def test_work_that_was_done_before_does_not_count_in_the_time_left(capsys, monke
     assert not capsys.readouterr().err.strip(" \r")
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(42, "0:42"), (725, "12:05"), (11220, "3:07:00"), (59.6, "1:00")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(42, "0:42"), (725, "12:05"), (11220, "3:07:00"), (59.6, "1:00")]
+)
 def test_clock(seconds, text):
     assert clock(seconds) == text

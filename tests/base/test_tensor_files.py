@@ -65,7 +65,11 @@ def test_others_may_build_meanwhile():
     [
         ({"other": torch.zeros(1)}, SelhnError, "unexpected: other"),
         ({"weight": torch.zeros(3, 2)}, SelhnError, r"other shapes: weight \(3, 2\)"),
-        ({"weight": torch.zeros(2, 3, dtype=torch.complex64)}, SelhnError, "other kinds of numbers: weight complex64"),
+        (
+            {"weight": torch.zeros(2, 3, dtype=torch.complex64)},
+            SelhnError,
+            "other kinds of numbers: weight complex64",
+        ),
         ({"weight": torch.zeros(2, 3, dtype=torch.int8)}, SelhnError, "other kinds of numbers: weight int8"),
         ({"count": torch.tensor(1.5)}, SelhnError, "other kinds of numbers: count float32"),
         ({"weight": torch.full((2, 3), float("nan"))}, Damaged, r"not finite numbers.*\(weight\)"),

@@ -61,7 +61,10 @@ def test_a_header_of_python_2(file):
         (b"\x93NUMPY\x01\x00\xff\xff", "is not a .npy array"),
         (b"\x93NUMPY\x09\x00\x10\x00", "is not a .npy array"),
         (b"not an array at all", "is not a .npy array.*write it with numpy.save"),
-        (npy(np.ones((3, 4)), cut=-5), "is cut off: its header promises 224 bytes and there are 219: copy or download"),
+        (
+            npy(np.ones((3, 4)), cut=-5),
+            "is cut off: its header promises 224 bytes and there are 219: copy or download",
+        ),
         (npy(np.ones((3, 4)), extra=b"more"), "continues after its end"),
         (npy(np.array([[{}, 1]], dtype=object)), r"Python objects \(pickle\), which can run code"),
         (npy(np.ones((3, 4), int)), "holds int64 where floats are expected"),
@@ -76,7 +79,9 @@ def test_arrays_that_are_refused(file, content, sentence):
 
 
 def test_a_header_that_promises_the_world_costs_nothing(file):
-    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10**18, 3), }".replace(b"10**18", b"1" + b"0" * 18)
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10**18, 3), }".replace(
+        b"10**18", b"1" + b"0" * 18
+    )
     head = head.ljust(117) + b"\n"
     with pytest.raises(ValueError, match="is cut off"):
         open_array(file(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head))
@@ -138,7 +143,11 @@ def test_lines(file):
             b'{"image": 0}\n{"image": "0"}\n',
             "line 2: needs a field 'image'",
         ),
-        (lambda path: read_json_lines(path, image=int), b'{"image": true}\n', "line 1: needs a field 'image'"),
+        (
+            lambda path: read_json_lines(path, image=int),
+            b'{"image": true}\n',
+            "line 1: needs a field 'image'",
+        ),
         (lambda path: read_json_lines(path, image=int), b"[]\n", "line 1"),
     ],
 )

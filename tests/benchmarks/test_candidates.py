@@ -47,7 +47,9 @@ def anchor(form, f, p, negatives, direction):
         share = 1 / (1 + math.exp(-beyond / f.width)) if f.width else float(beyond > 0)
         return share * soft + (1 - share) * average(p, negatives, f)
     if name == "earned":
-        first = statistics.fmean(float(not others or own > max(others)) for own, others in direction) ** f.power
+        first = (
+            statistics.fmean(float(not others or own > max(others)) for own, others in direction) ** f.power
+        )
         mined = hinge(max(negatives), p, f.margin) if f.hard else soft
         return first * mined + (1 - first) * average(p, negatives, f)
     filled = [(own, others or [0.0]) for own, others in direction]
@@ -57,7 +59,9 @@ def anchor(form, f, p, negatives, direction):
         z = min(max(gap / max(math.sqrt(noise), 1e-12), 0.0), 6.0)
         k, n = min(math.exp(z * z / 2), f.most), len(negatives)
         weights = [((n - rank) / n) ** k - ((n - rank - 1) / n) ** k for rank in range(n)]
-        return sum(w * hinge(s, p, f.margin) for w, s in zip(weights, sorted(negatives, reverse=True), strict=True))
+        return sum(
+            w * hinge(s, p, f.margin) for w, s in zip(weights, sorted(negatives, reverse=True), strict=True)
+        )
     mean, deviation = statistics.fmean(negatives), statistics.pstdev(negatives)
     if name == "select_spread":
         sign = deviation if f.by == "deviation" else (p - mean) / max(deviation, 1e-12)
@@ -101,10 +105,14 @@ def by_loops(form, f, rows, ids):
 def test_equals_the_loop(form, kind, batch):
     loss_fn, scores, ids = make(form), make_scores(kind, batch, seed=batch), make_ids(batch, seed=3)
     for own_ids in (None, ids):
-        expected = by_loops(form, loss_fn, scores.tolist(), list(range(batch)) if own_ids is None else ids.tolist())
+        expected = by_loops(
+            form, loss_fn, scores.tolist(), list(range(batch)) if own_ids is None else ids.tolist()
+        )
         ours = loss_fn.per_anchor(scores, image_ids=own_ids)
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
-        assert math.isclose(loss_fn(scores, own_ids).item(), expected.mean().item(), rel_tol=1e-10, abs_tol=1e-12)
+        assert math.isclose(
+            loss_fn(scores, own_ids).item(), expected.mean().item(), rel_tol=1e-10, abs_tol=1e-12
+        )
 
 
 def frozen(form, f):
@@ -154,7 +162,9 @@ def test_from_embeddings(form):
     images, texts = make_embeddings("trained", 40, 8, seed=0)
     dense, tiled = make(form)(images @ texts.T), make(form).from_embeddings(images, texts, tile=16)
     torch.testing.assert_close(tiled, dense, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts))):
+    for ours, theirs in zip(
+        torch.autograd.grad(tiled, (images, texts)), torch.autograd.grad(dense, (images, texts))
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
@@ -165,7 +175,9 @@ def test_the_log_mean_exp_averages_close_scores_and_mines_distant_ones():
         loss = LogMeanExp(margin=1e3, temperature=0.5).per_anchor(scores)
         rows = torch.stack([wanted(scores[i][off[i]]) - scores[i, i] for i in range(8)]) + 1e3
         assert (loss[0] - rows).abs().max() < 0.5 * math.log(7) + 1e-9
-    assert (LogMeanExp(margin=1, temperature=0.5).per_anchor(close)[0] - rows_of_means(close)).abs().max() < 1e-4
+    assert (
+        LogMeanExp(margin=1, temperature=0.5).per_anchor(close)[0] - rows_of_means(close)
+    ).abs().max() < 1e-4
 
 
 def rows_of_means(scores):

@@ -24,7 +24,18 @@ TINY = ("data.images=100", "model.dim=16", "model.word_dim=12", "epochs=1", "bat
 
 
 def compare(results, *arguments):
-    command = [sys.executable, SCRIPT, "world", "--dataset", "world", "--results", results, *arguments, "-s", *TINY]
+    command = [
+        sys.executable,
+        SCRIPT,
+        "world",
+        "--dataset",
+        "world",
+        "--results",
+        results,
+        *arguments,
+        "-s",
+        *TINY,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -94,7 +105,9 @@ def test_a_warm_run_is_a_run():
     assert row(runner, 0) == row(WarmRunner(), 0)
     assert len(runner.data) == len(runner.tokenizers) == 1
     with_mean, without = row(runner, 0), row(runner, 0, "centred=true")
-    assert {name for name in with_mean if with_mean[name] != without[name]} > {"settings"}, "and other results"
+    assert {name for name in with_mean if with_mean[name] != without[name]} > {"settings"}, (
+        "and other results"
+    )
 
 
 def test_centred_features():
@@ -151,13 +164,17 @@ def test_workers_start_nothing_when_the_time_is_up():
 def test_mps_is_used_only_where_it_serves(tmp_path, monkeypatch, starts, serves):
     """A stand-in for NVIDIA's program, which writes down how it was called."""
     daemon, said = tmp_path / "nvidia-cuda-mps-control", tmp_path / "said"
-    daemon.write_text(f'#!/bin/sh\n[ "$1" = -d ] && echo start >> {said} && exit {int(not starts)}\ncat >> {said}\n')
+    daemon.write_text(
+        f'#!/bin/sh\n[ "$1" = -d ] && echo start >> {said} && exit {int(not starts)}\ncat >> {said}\n'
+    )
     daemon.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(workers, "PROBE", ["/bin/sh", "-c", f"exit {int(not serves)}"])
     with workers.device_shared_by_kernels() as shared:
         assert shared == serves
-        assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) == serves, "a run must not look for a daemon that is not there"
+        assert ("CUDA_MPS_PIPE_DIRECTORY" in os.environ) == serves, (
+            "a run must not look for a daemon that is not there"
+        )
     assert said.read_text().splitlines() == (["start", "quit -t 5"] if starts else ["start"])
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
 
@@ -170,7 +187,14 @@ def test_without_mps_runs_take_turns(tmp_path, monkeypatch):
 
 @pytest.mark.gpu
 def test_a_warm_run_on_a_gpu_keeps_the_features_where_they_are():
-    settings = ("data.images=200", "model.dim=128", "model.word_dim=64", "epochs=2", "batch_size=64", "device=cuda")
+    settings = (
+        "data.images=200",
+        "model.dim=128",
+        "model.word_dim=64",
+        "epochs=2",
+        "batch_size=64",
+        "device=cuda",
+    )
     runner = WarmRunner()
     rows = []
     for seed in (0, 1):

@@ -9,7 +9,12 @@ def test_a_commit_decides_the_runs():
     assert runs != list(draw("abd", 60, 3))
     assert len({run.name for run in runs}) == len(runs) == 63
     assert {run.loss for run in runs} == set(LOSSES)
-    assert [run.loss for run in runs if run.lr == 1e-5 and run.steps == 2000][:4] == ["hn", "selhn", "hn", "selhn"]
+    assert [run.loss for run in runs if run.lr == 1e-5 and run.steps == 2000][:4] == [
+        "hn",
+        "selhn",
+        "hn",
+        "selhn",
+    ]
 
 
 def test_truth_is_what_was_reached():
@@ -24,7 +29,8 @@ def test_a_report_has_every_misjudged_run(tmp_path):
     jobs = {Drawn("hn", 1e-5, 0): [16, 20, 17], Drawn("triplet", 2e-3, 1): [16, 300, 500]}
     for job in jobs:
         rows = [
-            {"step": s, "loss": 25.6, "delta_s": 0.002, "spread": 0.01, "s_p": 0.5, "s_n": 0.5} for s in range(1, 801)
+            {"step": s, "loss": 25.6, "delta_s": 0.002, "spread": 0.01, "s_p": 0.5, "s_n": 0.5}
+            for s in range(1, 801)
         ]
         (tmp_path / job.name).mkdir()
         (tmp_path / job.name / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

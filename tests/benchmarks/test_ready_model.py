@@ -35,7 +35,10 @@ def trained(tmp_path):
     save_file(shipped(model.state_dict(), published, rank=8), tmp_path / "trained.safetensors")
     first = create_model("rvsepp", bert=bert, feature_dim=6, dim=4)
     write_ready(folder, tmp_path / "trained.safetensors", first, {"note": "small"})
-    save_file({"mean": torch.rand(6), "components": torch.rand(6, 2), "scale": torch.rand(2)}, folder / PROJECTION_FILE)
+    save_file(
+        {"mean": torch.rand(6), "components": torch.rand(6, 2), "scale": torch.rand(2)},
+        folder / PROJECTION_FILE,
+    )
     return model, bert, folder
 
 

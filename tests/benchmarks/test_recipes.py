@@ -87,7 +87,9 @@ def test_what_is_done_is_skipped_and_a_line_that_was_cut_is_done_again(tmp_path,
     screen(arguments(tmp_path, test=True, only=["rvse"]))
     assert read_results(path)[-1]["test"] == {"i2t_r1": 1.0, "rsum": 9.0}
     assert read_results(path)[-1]["commit"] == "abc"
-    monkeypatch.setattr(recipes, "jobs_of", lambda *given: [Job("bad", "world", "world", "rvse_strong", ("fails",), 0)])
+    monkeypatch.setattr(
+        recipes, "jobs_of", lambda *given: [Job("bad", "world", "world", "rvse_strong", ("fails",), 0)]
+    )
     assert screen(arguments(tmp_path)) == 1
     assert "failed: bad seed 0: no" in capsys.readouterr().out
 
@@ -111,7 +113,9 @@ def test_tables_that_are_none(tmp_path):
 
 def test_test_is_read_for_committed_recipes_only(tmp_path, monkeypatch, capsys):
     def git(*words):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True)
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=tmp_path, check=True
+        )
 
     path = tmp_path / "table.txt"
     path.write_text("a rvse_strong\n")
@@ -134,7 +138,15 @@ def test_test_is_read_for_committed_recipes_only(tmp_path, monkeypatch, capsys):
 
 
 def test_the_summary_and_the_words(tmp_path):
-    line = {"name": "a", "recipe": "rvse", "settings": "", "seed": 0, "dev": [1, 2], "dev_rsum": 2.0, "best_epoch": 2}
+    line = {
+        "name": "a",
+        "recipe": "rvse",
+        "settings": "",
+        "seed": 0,
+        "dev": [1, 2],
+        "dev_rsum": 2.0,
+        "best_epoch": 2,
+    }
     better = {**line, "name": "b", "settings": "ema=0.9", "dev_rsum": 3.0, "test": {"rsum": 7.0}}
     for one in (line, {**line, "seed": 1, "dev_rsum": 2.5}, better):
         append(tmp_path / "below" / "runs.jsonl", one)

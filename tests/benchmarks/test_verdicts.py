@@ -18,9 +18,21 @@ def test_there_are_enough_of_every_kind_and_none_twice():
 def test_truth_is_what_a_run_reached_against_the_best_loss_of_its_set_up():
     best, slow, failed = Job("m", "a", 0), Job("m", "b", 0), Job("m", "c", 0)
     wrong_step, elsewhere = Job("m", "a", 0, ("lr=10.0",)), Job("n", "c", 0)
-    found = {best: [10, 400], slow: [200, 340], failed: [300, 200], wrong_step: [90, 80], elsewhere: [100, 100]}
+    found = {
+        best: [10, 400],
+        slow: [200, 340],
+        failed: [300, 200],
+        wrong_step: [90, 80],
+        elsewhere: [100, 100],
+    }
     truth = truths(found)
-    assert truth == {best: "healthy", slow: "healthy", failed: "failed", wrong_step: "failed", elsewhere: "healthy"}
+    assert truth == {
+        best: "healthy",
+        slow: "healthy",
+        failed: "failed",
+        wrong_step: "failed",
+        elsewhere: "healthy",
+    }
     assert truths(found, 0.9)[slow] == "failed"
     assert truths({**found, wrong_step: []})[wrong_step] == "failed", "it ended before the first evaluation"
     assert misjudged({best: "healthy", slow: "healthy", failed: "unclear", elsewhere: "stalled"}, truth) == 2
@@ -48,7 +60,9 @@ def test_a_foreign_log_has_the_loss_alone(folder):
         read = verdicts.diagnose(path, **told)[1]
         assert set(read.columns) == {"loss"}
         assert not read.dev
-    assert verdicts.diagnose(foreign(log, own)["sums"][0])[1].loss[-1] == pytest.approx(128 * log.loss[-2], rel=1e-2)
+    assert verdicts.diagnose(foreign(log, own)["sums"][0])[1].loss[-1] == pytest.approx(
+        128 * log.loss[-2], rel=1e-2
+    )
 
 
 def test_the_report(folder, monkeypatch):

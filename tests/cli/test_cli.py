@@ -99,7 +99,9 @@ def test_an_index_is_made_gone_on_with_and_asked(run, tmp_path):
     lines = say("search", "a red ball", *place, "--k", "3").output.splitlines()
     assert len(lines) == 3
     assert say("search", tmp_path / "scenes.index", "a red ball", "-k", "3").output.splitlines() == lines
-    only_test = say("search", "a red ball", *place, "-k", "300", "--where", "split = test").output.splitlines()
+    only_test = say(
+        "search", "a red ball", *place, "-k", "300", "--where", "split = test"
+    ).output.splitlines()
     assert len(only_test) == 20
     name = lines[0].split()[2]
     assert "39 images" in say("index", *place, "--delete", name, "--compact", "--check").output
@@ -127,7 +129,9 @@ def test_an_ensemble_of_scores_on_disk_and_the_attention_of_a_pair(run, tmp_path
     assert say("eval", run, tmp_path / "scan", "--scores", tmp_path / "scores").output.splitlines() == rows
     pytest.importorskip("matplotlib")
     picture = tmp_path / "attention.png"
-    shown = say("show", "attention", tmp_path / "scan", "--image", "3", "--text", "a red ball", "--out", picture)
+    shown = say(
+        "show", "attention", tmp_path / "scan", "--image", "3", "--text", "a red ball", "--out", picture
+    )
     assert len(shown.output.splitlines()) == 1 + 5 + 1
     assert picture.stat().st_size > 50_000, "with the scene in it"
     with pytest.raises(ValueError, match="models that have: scan_t2i_avg"):
@@ -152,14 +156,20 @@ def test_diagnose(run, tmp_path):
 
 
 def test_diagnose_what_is_pasted_and_without_a_figure(tmp_path, monkeypatch):
-    lines = "".join(f"Epoch: [{n // 70}][{n % 70}/70]\tLe {51.2 + n % 3 / 50:.4f} (51.2)\n" for n in range(0, 700, 10))
+    lines = "".join(
+        f"Epoch: [{n // 70}][{n % 70}/70]\tLe {51.2 + n % 3 / 50:.4f} (51.2)\n" for n in range(0, 700, 10)
+    )
     pasted = RUNNER.invoke(app, ["diagnose", "-", "--batch", "128"], input=lines)
     assert pasted.exit_code == 0
     assert "stalled since step" in pasted.output
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     (tmp_path / "log.txt").write_text(lines)
-    drawn = RUNNER.invoke(app, ["diagnose", str(tmp_path / "log.txt"), "--figure", str(tmp_path / "log.png"), "--json"])
-    assert json.loads(drawn.stdout)["kind"] == "stalled", "the verdict is there whether it can be drawn or not"
+    drawn = RUNNER.invoke(
+        app, ["diagnose", str(tmp_path / "log.txt"), "--figure", str(tmp_path / "log.png"), "--json"]
+    )
+    assert json.loads(drawn.stdout)["kind"] == "stalled", (
+        "the verdict is there whether it can be drawn or not"
+    )
     assert isinstance(drawn.exception, MissingExtra)
 
 
@@ -174,7 +184,14 @@ def test_reproduce(tmp_path):
     assert say("reproduce").output == listed
     assert "fig9" in listed
     pytest.importorskip("matplotlib")
-    small = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+    small = [
+        "data.images=100",
+        "data.width=32",
+        "epochs=1",
+        "batch_size=100",
+        "model.dim=16",
+        "model.word_dim=8",
+    ]
     words = ["--tiny", "--seeds", "0,1", "--jobs", "1", "--out", tmp_path]
     shown = say("reproduce", "fig7", *small, "model.bert=nowhere", *words).output
     assert "[4/4" in shown
@@ -218,7 +235,10 @@ def test_data(tmp_path):
         (["reproduce", "table1", "--data", "nowhere"], "nowhere"),
         (["reproduce", "table1", "--seeds", "x"], "--seeds takes whole numbers such as 0,1,2, got 'x'"),
         (["demo", "--epochs", "0"], "epochs must be at least 1"),
-        (["train", "rvse_selhn_world", "data.images=50", "model.dim=0"], "dim of rvse is 0: choose at least 1"),
+        (
+            ["train", "rvse_selhn_world", "data.images=50", "model.dim=0"],
+            "dim of rvse is 0: choose at least 1",
+        ),
         (["diagnose", "log.csv", "--figure", "log.xyz"], "figures cannot be written as .xyz"),
     ],
 )
@@ -253,7 +273,10 @@ def test_a_file_that_cannot_be_read_is_named(monkeypatch, capsys, tmp_path):
     ("bug", "kind"),
     [
         ("1 // 0", "ZeroDivisionError"),
-        ("torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.zeros(3, dtype=torch.int64))", "ValueError"),
+        (
+            "torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.zeros(3, dtype=torch.int64))",
+            "ValueError",
+        ),
     ],
 )
 def test_a_bug_shows_its_traceback(bug, kind):
@@ -304,7 +327,9 @@ def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
     for number in range(4):
         (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
     (tmp_path / "photos" / "bad.jpg").write_bytes(b"")
-    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{n}.png,picture {n}\n" for n in range(4)))
+    (tmp_path / "captions.csv").write_text(
+        "image,caption\n" + "".join(f"{n}.png,picture {n}\n" for n in range(4))
+    )
     said = say("data", "import", "photos", "--captions", "captions.csv", "--half").output
     assert "4 pictures used (4 computed now), 1 files left out" in said
     assert "left out: bad.jpg: " in said
@@ -313,7 +338,9 @@ def test_a_folder_of_pictures_is_imported(tmp_path, monkeypatch):
     again = say("data", "import", "photos", "second", "batch_size=2").output
     assert "4 pictures used (0 computed now)" in again
     assert "0 captions" in again
-    with pytest.raises(ValueError, match="an import of pictures has no setting 'batchsize': did you mean 'batch_size'"):
+    with pytest.raises(
+        ValueError, match="an import of pictures has no setting 'batchsize': did you mean 'batch_size'"
+    ):
         say("data", "import", "photos", "third", "batchsize=2")
     with pytest.raises(SelhnError, match="there is no device 'frog' here"):
         say("data", "import", "photos", "third", "--device", "frog")

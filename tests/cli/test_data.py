@@ -14,7 +14,9 @@ def test_the_commands():
 
 
 def test_from_a_world_to_a_checked_folder(tmp_path):
-    done = RUNNER.invoke(data_app, ["import", "world", str(tmp_path / "small"), "images=40"], catch_exceptions=False)
+    done = RUNNER.invoke(
+        data_app, ["import", "world", str(tmp_path / "small"), "images=40"], catch_exceptions=False
+    )
     assert done.exit_code == 0
     assert (tmp_path / "small").is_dir()
     assert RUNNER.invoke(data_app, ["check", str(tmp_path / "small")]).exit_code == 0
@@ -27,6 +29,8 @@ def test_where_to(tmp_path):
 
 
 def test_concepts(tmp_path):
-    done = RUNNER.invoke(data_app, ["concepts", "world", str(tmp_path), "--number", "12"], catch_exceptions=False)
+    done = RUNNER.invoke(
+        data_app, ["concepts", "world", str(tmp_path), "--number", "12"], catch_exceptions=False
+    )
     assert done.output.startswith("12 concepts (")
     assert (tmp_path / "concepts.json").is_file()

@@ -36,9 +36,15 @@ def test_a_second_demo_replaces_the_first(tmp_path, monkeypatch):
 def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys, monkeypatch):
     folder, out = picture_demo
     assert "76 images, 380 texts, 1024 numbers each in float32, by rvsepp" in out
-    assert re.search(r"“people skiing in the snow”\n +1 .* skiing down the side of a snow covered mountain", out)
-    assert re.search(r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out)
-    first, among_five = map(int, re.search(r"is the first answer\nin (\d+)%, and among five in (\d+)%", out).groups())
+    assert re.search(
+        r"“people skiing in the snow”\n +1 .* skiing down the side of a snow covered mountain", out
+    )
+    assert re.search(
+        r"“two people on the beach” and a picture like the framed one\n +1 .* horses on the beach", out
+    )
+    first, among_five = map(
+        int, re.search(r"is the first answer\nin (\d+)%, and among five in (\d+)%", out).groups()
+    )
     assert first >= 35
     assert among_five >= 75
     with Image.open(folder / "pictures.png") as sheet:
@@ -49,7 +55,9 @@ def test_the_demo_of_pictures_indexes_searches_and_draws(picture_demo, capsys, m
     # A second demo makes no second index. It asks with a few of the 380 captions: all of them took most of the time.
     manifest, records = folder / "pictures.index" / "manifest.json", Index.records
     written = manifest.read_bytes()
-    monkeypatch.setattr(Index, "records", lambda self, *where: islice(records(self, *where), None if where else 2))
+    monkeypatch.setattr(
+        Index, "records", lambda self, *where: islice(records(self, *where), None if where else 2)
+    )
     run_picture_demo(folder)
     same = out.index("is the first answer")
     assert capsys.readouterr().out[:same] == out[:same]

@@ -25,7 +25,9 @@ def test_pictures_to_shards_to_an_index(tmp_path, monkeypatch, capsys):
     model = tmp_path / "model"
     words = Vocabulary.build(["a red ball"], 1)
     create_model("rvse", tokenizer=words, feature_dim=4, dim=8).save(model)
-    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setattr(
+        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
+    )
     pictures = tmp_path / "Pictures"
     pictures.mkdir()
     for number in range(3):

@@ -52,7 +52,9 @@ def test_onnx(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
     pytest.importorskip("onnxruntime", reason="ONNX files need the extra onnx")
     calls = []
-    monkeypatch.setattr("selhn.export.export_towers", lambda *given: calls.append(given) or exported(given[1]))
+    monkeypatch.setattr(
+        "selhn.export.export_towers", lambda *given: calls.append(given) or exported(given[1])
+    )
     make_model("vsepp").save(tmp_path / "model")
     assert "vsepp, d = 16: towers.json in" in say("onnx", tmp_path / "model", tmp_path / "out")
     assert (calls[0][0].name, calls[0][2]) == ("vsepp", {})

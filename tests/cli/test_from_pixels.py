@@ -23,7 +23,18 @@ def run(*words):
 
 
 def test_a_world_is_drawn_beside_its_captions(tmp_path):
-    words = ["data", "show", "world", "images=60", "--split", "train", "--number", "3", "--pictures", str(tmp_path)]
+    words = [
+        "data",
+        "show",
+        "world",
+        "images=60",
+        "--split",
+        "train",
+        "--number",
+        "3",
+        "--pictures",
+        str(tmp_path),
+    ]
     said = CliRunner().invoke(app, words, catch_exceptions=False).output
     lines = [json.loads(line) for line in (tmp_path / "captions.jsonl").read_text().splitlines()]
     assert len(lines) == 3

@@ -101,7 +101,9 @@ def test_what_is_missing(saved, tmp_path):
         ask([], Index.create(load_model(saved), tmp_path / "made2").path)
     with pytest.raises(ValueError, match="--captions is for a folder of pictures, and world is not one"):
         fill_index("world", tmp_path / "none", saved, captions=tmp_path)
-    with pytest.raises(ValueError, match="--dry-run is for a folder of pictures, and the data of a run is not one"):
+    with pytest.raises(
+        ValueError, match="--dry-run is for a folder of pictures, and the data of a run is not one"
+    ):
         fill_index(None, tmp_path / "none", saved, dry_run=True)
 
 
@@ -111,10 +113,14 @@ def pictures(tmp_path, monkeypatch):
 
     def small_model():
         torch.manual_seed(0)
-        return create_model("rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8).eval()
+        return create_model(
+            "rvse", tokenizer=Vocabulary.build(["a red ball"], 1), feature_dim=4, dim=8
+        ).eval()
 
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setattr(
+        "selhn.pictures.library.load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)
@@ -163,7 +169,9 @@ def test_a_word_with_a_minus_is_not_wanted(pictures, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 0
-        assert [hit["score"] for hit in json.loads(capsys.readouterr().out)] == [hit.score for hit in expected], words
+        assert [hit["score"] for hit in json.loads(capsys.readouterr().out)] == [
+            hit.score for hit in expected
+        ], words
     monkeypatch.setattr("sys.argv", ["selhn", "search", "ball", "-x"])
     with pytest.raises(SystemExit):
         main()
@@ -191,13 +199,18 @@ def test_lists_by_date(pictures, tmp_path):
     assert first == ["1", "2001-09-13", "01:46", "Pictures/4.png"]
     assert second == ["2", "2001-09-12", "01:46", "Pictures/3.png"]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        search([], order="oldest", k=1, as_json=True, where="modified >= 2001-09-10", sheet=tmp_path / "list.png")
+        search(
+            [], order="oldest", k=1, as_json=True, where="modified >= 2001-09-10", sheet=tmp_path / "list.png"
+        )
     assert [one["id"] for one in json.loads(said.getvalue())] == [str(pictures / "1.png")]
     assert (tmp_path / "list.png").stat().st_size > 1_000
     dated = ask(["a red ball"], order="oldest", k=5)
     assert [Path(hit.id).stem for hit in dated] == [*"01234"]
     assert sorted(hit.score for hit in dated) == sorted(hit.score for hit in ask(["a red ball"], k=5))
-    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(NotFound, match="did you mean 'modified'"):
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as said,
+        pytest.raises(NotFound, match="did you mean 'modified'"),
+    ):
         search([], where="modifed = 2001")
 
 
@@ -251,9 +264,13 @@ def test_a_disk_that_is_not_mounted_takes_nothing_away(pictures, tmp_path):
     fill_index("more", None, None)
     for path in pictures.iterdir():
         path.unlink()
-    with pytest.raises(NotFound, match="holds no pictures now, and the index has 5 from it.* add --remove-missing"):
+    with pytest.raises(
+        NotFound, match="holds no pictures now, and the index has 5 from it.* add --remove-missing"
+    ):
         fill_index("Pictures", None, None)
-    assert fill_index("Pictures", None, None, dry_run=True, remove_missing=True).startswith("0 pictures to add, 0 to")
+    assert fill_index("Pictures", None, None, dry_run=True, remove_missing=True).startswith(
+        "0 pictures to add, 0 to"
+    )
     pictures.rmdir()
     with pytest.raises(NotFound, match="there is no folder"):
         fill_index("Pictures", None, None)
@@ -289,7 +306,11 @@ def test_what_a_screen_can_show():
 
 def test_matches_are_marked():
     hits = [Hit(0.5, "image", "a.png", fit=0.7), Hit(0.4, "image", "b.png", fit=0.4)]
-    assert answers(hits).split("\n") == ["*  1   0.500  a.png", "   2   0.400  b.png", "* fits what you asked for"]
+    assert answers(hits).split("\n") == [
+        "*  1   0.500  a.png",
+        "   2   0.400  b.png",
+        "* fits what you asked for",
+    ]
     assert answers(hits[1:]) == "nothing fits well; the nearest are:\n 1   0.400  b.png"
     assert [hit["fit"] for hit in json.loads(answers(hits, as_json=True))] == [0.7, 0.4]
 

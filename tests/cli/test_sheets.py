@@ -6,7 +6,9 @@ from selhn.cli.search import BOTTOM, GAP, SIDE, TOP, Tile, contact_sheet
 
 def test_rows_of_pictures_that_are_neither_cut_nor_stretched():
     wide, high = Image.new("RGB", (400, 100), "red"), Image.new("RGB", (30, 60), "blue")
-    sheet = contact_sheet([("first", [Tile(wide, "1"), Tile(high, "2", framed=True)]), ("second", [Tile(high, "3")])])
+    sheet = contact_sheet(
+        [("first", [Tile(wide, "1"), Tile(high, "2", framed=True)]), ("second", [Tile(high, "3")])]
+    )
     assert sheet.size == (2 * (SIDE + GAP) + GAP, 2 * (TOP + SIDE + BOTTOM))
     pixels = np.array(sheet)
     red, blue, green = (

@@ -22,7 +22,9 @@ def saved(tmp_path_factory):
     place, data = tmp_path_factory.mktemp("show"), load_data("world", images=100)
     vocabulary = Vocabulary.build(data.train.captions)
     for name in ("bfan_equal", "rvse"):
-        create_model(name, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=16, word_dim=8).save(place / name)
+        create_model(name, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=16, word_dim=8).save(
+            place / name
+        )
     write_native(data, place / "data")
     return place
 
@@ -34,7 +36,9 @@ def test_a_table_and_a_picture(saved, tmp_path, capsys):
     sizes = []
     for picture in (None, photo):
         out = tmp_path / "out.png"
-        attention(saved / "bfan_equal", "test-scene-000002", None, str(saved / "data"), out=out, photo=picture)
+        attention(
+            saved / "bfan_equal", "test-scene-000002", None, str(saved / "data"), out=out, photo=picture
+        )
         with Image.open(out) as drawn:
             sizes.append(drawn.size)
     assert sizes[0][1] > sizes[1][1], "a wide photo has low panels"
@@ -50,7 +54,9 @@ def test_mistakes(saved, tmp_path):
     with pytest.raises(ValueError, match="dev has no image 'x'"):
         attention(saved / "bfan_equal", "x", "a ball", data, split="dev")
     with pytest.raises(NotFound, match="nowhere.jpg"):
-        attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "nowhere.jpg")
+        attention(
+            saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "nowhere.jpg"
+        )
 
 
 def test_the_table_of_regions_that_look():
@@ -66,7 +72,9 @@ def test_a_photo_that_is_none_is_named(saved, tmp_path):
     (tmp_path / "text.jpg").write_text("no picture")
     data = str(saved / "data")
     with pytest.raises(ValueError, match=r"text.jpg cannot be read as a picture"):
-        attention(saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "text.jpg")
+        attention(
+            saved / "bfan_equal", "0", "a ball", data, out=tmp_path / "a.png", photo=tmp_path / "text.jpg"
+        )
 
 
 def test_the_verdict_on_a_run_is_kept_with_it(tmp_path, capsys):

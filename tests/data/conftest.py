@@ -6,7 +6,13 @@ import json
 import numpy as np
 import pytest
 
-CAPTIONS = ["a dog jumps over a fence", "two children play", "a red boat", "the man reads", "snow falls on a hill"]
+CAPTIONS = [
+    "a dog jumps over a fence",
+    "two children play",
+    "a red boat",
+    "the man reads",
+    "snow falls on a hill",
+]
 
 
 def caption(n):
@@ -111,7 +117,9 @@ def tsv_line():
 def tsv(karpathy, tsv_line):
     """The same images with 1 to 3 boxes in a TSV file, in another order; returns (folder, features by file name)."""
     regions = {f"{100 + n}": features(1, 1 + n % 3, seed=n)[0] for n in range(7)}
-    lines = [tsv_line(name, array, [[20, 10, 200, 100]] * len(array)) for name, array in reversed(regions.items())]
+    lines = [
+        tsv_line(name, array, [[20, 10, 200, 100]] * len(array)) for name, array in reversed(regions.items())
+    ]
     (karpathy / "features.npy").unlink()
     (karpathy / "boxes36.tsv").write_text("\r\n".join(lines) + "\r\n")
     return karpathy, regions

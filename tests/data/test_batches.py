@@ -26,7 +26,9 @@ def epoch(batches, number, start=0):
 
 
 def same(one, other):
-    return all(torch.equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one) if f.name != "side")
+    return all(
+        torch.equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one) if f.name != "side"
+    )
 
 
 def texts_of(batch):
@@ -48,7 +50,9 @@ def test_each_caption_once_an_epoch_with_its_image():
 
 
 def test_the_order_changes_with_epoch_and_seed_only():
-    orders = [Batches(SPLIT, VOCABULARY, 4, seed=seed).order(epoch).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    orders = [
+        Batches(SPLIT, VOCABULARY, 4, seed=seed).order(epoch).tolist() for seed in (0, 1) for epoch in (0, 1)
+    ]
     assert len({tuple(order) for order in orders}) == 4
     assert Batches(SPLIT, VOCABULARY, 7, seed=1).order(1).tolist() == orders[3]
 
@@ -170,7 +174,9 @@ def test_on_a_device(tmp_path):
     for store in (mapped, mapped.to("cuda")):
         there = Batches(make_split(features=store), VOCABULARY, 4, device="cuda")
         assert all(same(a, b.to("cpu")) for a, b in zip(host, epoch(there, 1), strict=True))
-        changed = Batches(make_split(features=store), VOCABULARY, 4, device="cuda", augmentation=Augmentation())
+        changed = Batches(
+            make_split(features=store), VOCABULARY, 4, device="cuda", augmentation=Augmentation()
+        )
         assert same(list(epoch(changed, 1))[3], next(epoch(changed, 1, 3)))
 
 

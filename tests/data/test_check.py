@@ -50,7 +50,9 @@ def test_the_protocol_that_applies(precomp, stem, images, words):
     precomp.write(stem, RNG.random((images, 1, 4)), range(100, 100 + images))
     report = check(precomp.folder)
     assert f"protocol: {words}" in report.lines
-    assert ("test_*: not used, because it is the first fifth of testall_*" in report.lines) == (stem == "testall")
+    assert ("test_*: not used, because it is the first fifth of testall_*" in report.lines) == (
+        stem == "testall"
+    )
 
 
 def test_every_format_is_checked(pocket, karpathy, tmp_path):
@@ -72,7 +74,10 @@ def test_tsv_is_checked(tsv):
 def test_numbers_that_are_not_finite(precomp):
     precomp.change("train_ims.npy", (4, 1, 2), np.nan)
     only_problem(
-        precomp.folder, "train_ims.npy, row 4: NaN, or numbers above", "image 4", "extract these features again"
+        precomp.folder,
+        "train_ims.npy, row 4: NaN, or numbers above",
+        "image 4",
+        "extract these features again",
     )
     precomp.change("train_ims.npy", (4, 1, 2), 0.5)
     precomp.change("dev_ims.npy", slice(10, 15), np.inf)

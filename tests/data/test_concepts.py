@@ -9,7 +9,14 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.data import concepts, load_data, write_native
 from selhn.data.concepts import build_graph, concept_labels, graph_of, training_labels, write_concepts
 
-CAPTIONS = ["two dogs and a dog", "a cat", "the cats on the grass", "a dog on grass .", "ladies and a lady", "a glass"]
+CAPTIONS = [
+    "two dogs and a dog",
+    "a cat",
+    "the cats on the grass",
+    "a dog on grass .",
+    "ladies and a lady",
+    "a glass",
+]
 
 
 def test_words_in_their_forms_and_how_often_they_meet(monkeypatch):
@@ -52,7 +59,12 @@ def test_a_file_and_what_is_wrong_with_it(tmp_path):
     assert torch.equal(again.together, graph.together)
     good = json.loads((tmp_path / "concepts.json").read_text())
     wrong = [{"words": []}, {"words": [[]] * 5}, {"words": [["a"]] * 5}, {"counts": [1]}, {"counts": None}]
-    for change in [*wrong, {"together": good["together"][1:]}, {"together": [[1.5] * 5] * 5}, {"counts": [True] * 5}]:
+    for change in [
+        *wrong,
+        {"together": good["together"][1:]},
+        {"together": [[1.5] * 5] * 5},
+        {"counts": [True] * 5},
+    ]:
         (tmp_path / "wrong.json").write_text(json.dumps({**good, **change}))
         with pytest.raises(Damaged):
             ConceptGraph.read(tmp_path / "wrong.json")

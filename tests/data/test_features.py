@@ -66,7 +66,9 @@ def test_moving_reads_in_blocks_and_keeps_the_dtype(mapped, monkeypatch):
     array = np.random.default_rng(0).random((20, 3, 4)).astype(np.float16)
     read = []
     take = features_module.take
-    monkeypatch.setattr(features_module, "take", lambda store, rows: read.append(rows.tolist()) or take(store, rows))
+    monkeypatch.setattr(
+        features_module, "take", lambda store, rows: read.append(rows.tolist()) or take(store, rows)
+    )
     monkeypatch.setattr(features_module, "blocks", lambda rows, size: blocks(rows, size, budget=3 * size))
     moved = DenseFeatures(mapped(array), torch.arange(0, 20, 2)).to(META)
     assert [rows for rows in read if rows] == [[0, 2, 4], [6, 8, 10], [12, 14, 16], [18]]
@@ -132,7 +134,9 @@ def test_codes_are_unpacked_by_the_formula():
     coordinates = codes[ROWS].astype(np.float64) * scale
     full = PocketFeatures(DenseFeatures(codes), projection)
     assert (full.num_images, full.num_regions, full.width, full.num_bytes) == (6, 4, 5, codes.size)
-    np.testing.assert_allclose(full.gather(ROWS)[0], np.maximum(0, mean + coordinates @ components.T), atol=1e-4)
+    np.testing.assert_allclose(
+        full.gather(ROWS)[0], np.maximum(0, mean + coordinates @ components.T), atol=1e-4
+    )
     pca = PocketFeatures(DenseFeatures(codes), projection, "pca")
     assert pca.width == 3
     np.testing.assert_allclose(pca.gather(ROWS)[0], coordinates, rtol=1e-6)

@@ -10,7 +10,9 @@ CPU = torch.device("cpu")
 
 def split_of(features):
     images = features.num_images
-    return Split("train", features, ["a dog"] * images, torch.arange(images), [f"{i}.jpg" for i in range(images)])
+    return Split(
+        "train", features, ["a dog"] * images, torch.arange(images), [f"{i}.jpg" for i in range(images)]
+    )
 
 
 def ragged():
@@ -44,7 +46,8 @@ def test_what_is_computed_is_computed_once():
 
 
 @pytest.mark.parametrize(
-    ("number", "precision"), [(torch.nan, "int8"), (-torch.inf, "float32"), (1e20, "bfloat16"), (1e5, "float16")]
+    ("number", "precision"),
+    [(torch.nan, "int8"), (-torch.inf, "float32"), (1e20, "bfloat16"), (1e5, "float16")],
 )
 def test_bad_features_are_named(number, precision):
     split = ragged()

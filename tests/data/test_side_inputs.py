@@ -53,7 +53,10 @@ def by_hand(boxes):
     for i, own in enumerate(boxes.tolist()):
         nearest = {}
         for j, other in enumerate(boxes.tolist()):
-            right, up = (other[0] + other[2] - own[0] - own[2]) / 2, (own[1] + own[3] - other[1] - other[3]) / 2
+            right, up = (
+                (other[0] + other[2] - own[0] - own[2]) / 2,
+                (own[1] + own[3] - other[1] - other[3]) / 2,
+            )
             sector = math.floor((math.atan2(up, right) + 3 * math.pi / 4) / (math.pi / 2)) % 4
             if i != j and math.hypot(right, up) < nearest.get(sector, (9, 0))[0]:
                 nearest[sector] = math.hypot(right, up), j
@@ -84,8 +87,12 @@ def write_precomp(folder):
         np.save(folder / f"{name}_ims.npy", np.random.default_rng(len(name)).random((2, 3, 4), np.float32))
         (folder / f"{name}_caps.txt").write_text("a dog runs\na cat\na man\nrain falls\n")
         (folder / f"{name}_ids.txt").write_text(f"{name}0\n{name}1\n")
-        np.save(folder / f"{name}_ims_dir_selfadj4.npy", np.stack([np.eye(3), np.ones((3, 3))]).astype(np.float32))
-        (folder / f"{name}_caps.json").write_text(json.dumps([[[0, 2], [2, 1], [2, 3]], [[0, 2]], [], [[0, 1]]]))
+        np.save(
+            folder / f"{name}_ims_dir_selfadj4.npy", np.stack([np.eye(3), np.ones((3, 3))]).astype(np.float32)
+        )
+        (folder / f"{name}_caps.json").write_text(
+            json.dumps([[[0, 2], [2, 1], [2, 3]], [[0, 2]], [], [[0, 1]]])
+        )
     return folder
 
 

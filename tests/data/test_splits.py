@@ -26,7 +26,12 @@ def test_the_first_images_and_their_texts():
     boxes = torch.rand(2, 3, 4)
     split = Split("test", FEATURES, ["a", "b", "c"], torch.tensor([1, 0, 1]), ["x", "y"], boxes, folds=2)
     part = split.first(1)
-    assert (part.captions, part.image_names, part.image_of_text.tolist(), part.folds) == (["b"], ["x"], [0], 1)
+    assert (part.captions, part.image_names, part.image_of_text.tolist(), part.folds) == (
+        ["b"],
+        ["x"],
+        [0],
+        1,
+    )
     assert torch.equal(part.features.gather(torch.tensor([0]))[0], FEATURES.store[:1])
     assert torch.equal(part.boxes, boxes[:1])
     assert split.first(9).num_images == 2

@@ -30,7 +30,9 @@ def test_a_run_says_what_loss_it_has(tmp_path):
     wide = [{**row, "delta_s": 0.045, "s_p": 0.5, "s_n": 0.46} for row in STILL]
     assert diagnose(a_run(tmp_path / "wide", wide))[0].kind == "healthy"
     assert diagnose(a_run(tmp_path / "wider", wide, "loss.epsilon=0.05"))[0].kind == "stalled"
-    assert diagnose(a_run(tmp_path / "narrow", STILL, "loss.epsilon=0.00001"))[0].kind == "stalled", "as T-HN does"
+    assert diagnose(a_run(tmp_path / "narrow", STILL, "loss.epsilon=0.00001"))[0].kind == "stalled", (
+        "as T-HN does"
+    )
 
 
 def test_the_plateau_is_that_of_the_phase_the_run_ended_in(tmp_path):
@@ -45,7 +47,9 @@ def test_a_loss_is_judged_as_its_run_takes_it(tmp_path):
     moving = {"loss_per_anchor": 0.15, "delta_s": 0.05}
     warming = [{**row, "epoch": row["step"] // 161, **(moving if row["step"] < 430 else {})} for row in STILL]
     assert diagnose(a_run(tmp_path / "ncr", warming, "loss=ncr"))[0].kind != "stalled"
-    assert diagnose(a_run(tmp_path / "mining", warming, "loss=ncr", "loss.warmup_epochs=0"))[0].kind == "stalled"
+    assert (
+        diagnose(a_run(tmp_path / "mining", warming, "loss=ncr", "loss.warmup_epochs=0"))[0].kind == "stalled"
+    )
 
 
 def test_a_real_run_and_its_probe(small_dev_and_test, tmp_path):

@@ -21,7 +21,9 @@ numbers = st.floats(width=32, allow_nan=False)
 
 @given(rows=st.lists(st.tuples(steps, numbers, numbers), max_size=20))
 def test_what_was_written_is_read(file, rows):
-    file.write_bytes(HEADER + b"".join(scalar_event(step, loss=one, val__loss=two) for step, one, two in rows))
+    file.write_bytes(
+        HEADER + b"".join(scalar_event(step, loss=one, val__loss=two) for step, one, two in rows)
+    )
     expected = [(step, tag, value) for step, *both in rows for tag, value in zip(("loss", "val/loss"), both)]
     assert read_events(file) == expected
 

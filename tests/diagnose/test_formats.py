@@ -48,7 +48,9 @@ FORMS = {
         f"Epoch: [{step // 700}][{step % 700:4d}/700]\tTime  0.3 ( 2.1)\tLoss {loss:.4e} ({loss:.4e})\tAcc@1   0.00"
         for step, loss in zip(STEPS, SUMS)
     ),
-    "plain.txt": "\n".join(f"step {step}: train loss = {loss:.3f}, lr = 2e-4" for step, loss in zip(STEPS, SUMS)),
+    "plain.txt": "\n".join(
+        f"step {step}: train loss = {loss:.3f}, lr = 2e-4" for step, loss in zip(STEPS, SUMS)
+    ),
     "console.txt": "\n".join(
         str({"loss": round(loss, 4), "grad_norm": 0.1, "step": step}) for step, loss in zip(STEPS, SUMS)
     ),
@@ -58,12 +60,19 @@ FORMS = {
     ),
     "wandb_export_2026-11-16.csv": "\n".join(wandb_export()),
     "excel.csv": "Schritt;step;loss\n"
-    + "\n".join(f"{at};{step};{loss:.4f}".replace(".", ",") for at, (step, loss) in enumerate(zip(STEPS, SUMS))),
+    + "\n".join(
+        f"{at};{step};{loss:.4f}".replace(".", ",") for at, (step, loss) in enumerate(zip(STEPS, SUMS))
+    ),
     "no_names.csv": "\n".join(f"{step},{loss:.4f}" for step, loss in zip(STEPS, SUMS)),
-    "no_names_comma.csv": "\n".join(f"{step};{loss:.4f}".replace(".", ",") for step, loss in zip(STEPS, SUMS)),
+    "no_names_comma.csv": "\n".join(
+        f"{step};{loss:.4f}".replace(".", ",") for step, loss in zip(STEPS, SUMS)
+    ),
     "list.json": json.dumps([{"step": step, "loss": loss} for step, loss in zip(STEPS, SUMS)]),
     "trainer_state.json": json.dumps(
-        {"global_step": 1990, "log_history": [{"step": step, "loss": loss} for step, loss in zip(STEPS, SUMS)]},
+        {
+            "global_step": 1990,
+            "log_history": [{"step": step, "loss": loss} for step, loss in zip(STEPS, SUMS)],
+        },
         indent=2,
     ),
 }
@@ -84,7 +93,10 @@ def test_every_form_is_read_and_judged(tmp_path, monkeypatch, name, is_pasted):
     assert log.loss == pytest.approx(SUMS, abs=6e-3)
     assert log.steps.tolist() == list(STEPS)
     assert (verdict.kind, plateau) == ("stalled", pytest.approx(51.2))
-    assert diagnose(path if not is_pasted else pasted(monkeypatch, FORMS[name]), batch=128).verdict.kind == "stalled"
+    assert (
+        diagnose(path if not is_pasted else pasted(monkeypatch, FORMS[name]), batch=128).verdict.kind
+        == "stalled"
+    )
 
 
 def test_a_state_that_hugging_face_saved():
@@ -105,7 +117,9 @@ def test_what_vsepp_prints_beside_its_loss(tmp_path):
 
 
 def test_lines_about_held_out_data_are_not_training(tmp_path):
-    lines = [f"Epoch {at}\nTraining loss: {1 / (at + 1):.3f}\nValidation loss: {2.0 + at}" for at in range(20)]
+    lines = [
+        f"Epoch {at}\nTraining loss: {1 / (at + 1):.3f}\nValidation loss: {2.0 + at}" for at in range(20)
+    ]
     (tmp_path / "log.txt").write_text("\n".join(lines))
     log = read_foreign(tmp_path / "log.txt")
     assert log.loss.tolist() == pytest.approx([1 / (at + 1) for at in range(20)], abs=1e-3)

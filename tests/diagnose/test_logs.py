@@ -20,7 +20,8 @@ def written(path, name, text):
 FORMS = {
     "log.csv": "step,loss,lr\n" + "".join(f"{row['step']},{row['loss']!r},{row['lr']}\n" for row in ROWS),
     "log.tsv": "step\tloss\tlr\n" + "".join(f"{row['step']}\t{row['loss']!r}\t{row['lr']}\n" for row in ROWS),
-    "excel.csv": "\ufeffstep;loss;lr\n" + "".join(f"{row['step']};{row['loss']!r};{row['lr']}\n" for row in ROWS),
+    "excel.csv": "\ufeffstep;loss;lr\n"
+    + "".join(f"{row['step']};{row['loss']!r};{row['lr']}\n" for row in ROWS),
     "log.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
     "cut.jsonl": "".join(json.dumps(row) + "\n" for row in ROWS) + '{"step": 60, "lo',
     "log.json": json.dumps(ROWS, indent=1),
@@ -37,7 +38,9 @@ def test_every_form_says_the_same(tmp_path, name):
     assert set(log.columns) == {"loss", "lr"}
 
 
-@pytest.mark.parametrize("name", ["train_loss", "train/loss", "Loss", "loss/train", "Training Loss", "triplet_loss"])
+@pytest.mark.parametrize(
+    "name", ["train_loss", "train/loss", "Loss", "loss/train", "Training Loss", "triplet_loss"]
+)
 def test_names_of_the_loss(name):
     log = from_rows([{name: 1.0, "val_loss": 2.0, "epoch": 1}])
     assert log.loss_name == name
@@ -143,7 +146,9 @@ def test_rows_of_a_log():
     log = from_rows([{"epoch": number, "loss": float(number)} for number in range(10)])
     assert (log.clock, log.place(300.0), log.when(300.0)) == ("row", 3, "row 3")
     assert log.where(log.loss > 7).loss.tolist() == [8, 9]
-    gaps = from_rows([{"step": i, "loss": 1.0, **({"delta_s": float(i)} if i % 4 == 3 else {})} for i in range(10)])
+    gaps = from_rows(
+        [{"step": i, "loss": 1.0, **({"delta_s": float(i)} if i % 4 == 3 else {})} for i in range(10)]
+    )
     thinned = gaps.thinned(3)
     assert thinned.steps.tolist() == [0, 4, 8]
     assert thinned.columns["delta_s"][:2].tolist() == [3, 7]

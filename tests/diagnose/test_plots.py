@@ -47,12 +47,16 @@ def test_what_is_drawn_is_what_the_log_says(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("selhn.diagnose.plots.save_figure", lambda figure, path: drawn.append(figure) or path)
     rows = [{"epoch": e, "loss": 0.2 + 1 / (e + 1), "delta_s": 0.004} for e in range(20)]
-    verdict_figure(from_rows(rows), Verdict("stalled", 3, "it sits", (), "", "row"), tmp_path / "x", 0.2, epsilon=0.05)
+    verdict_figure(
+        from_rows(rows), Verdict("stalled", 3, "it sits", (), "", "row"), tmp_path / "x", 0.2, epsilon=0.05
+    )
     left, right = drawn[0].axes
     assert drawn[0].get_suptitle() == "stalled since row 3"
     assert left.get_xlabel() == "row"
     assert left.lines[0].get_xdata()[-1] == 20
-    assert left.lines[1].get_ydata().tolist() == left.lines[0].get_ydata().tolist(), "few rows are drawn as they are"
+    assert left.lines[1].get_ydata().tolist() == left.lines[0].get_ydata().tolist(), (
+        "few rows are drawn as they are"
+    )
     assert left.lines[2].get_ydata()[0] == 0.2
     assert [text.get_text() for text in right.texts] == ["epsilon 0.05"]
     pyplot().close(drawn[0])

@@ -31,12 +31,16 @@ def a_step(probe, margin=0.2, **given):
 
 
 def test_two_lines_in_a_loop(tmp_path):
-    row, probe, images, _ = a_step(lambda model: Probe(model, tmp_path / "probe.jsonl"), image_ids=[*range(8), 0])
+    row, probe, images, _ = a_step(
+        lambda model: Probe(model, tmp_path / "probe.jsonl"), image_ids=[*range(8), 0]
+    )
     assert json.loads((tmp_path / "probe.jsonl").read_text()) == row == probe.rows[0]
     assert {"grad_0", "grad_2", "delta_s", "tangent", "paper", "rank_texts", "false_negatives"} <= set(row)
     along = (images.grad * images.detach()).sum(1)
     assert row["radial_images"] == pytest.approx(along.norm().item(), rel=1e-4)
-    assert row["tangent_images"] == pytest.approx((images.grad - along[:, None] * images).norm().item(), rel=1e-4)
+    assert row["tangent_images"] == pytest.approx(
+        (images.grad - along[:, None] * images).norm().item(), rel=1e-4
+    )
     assert "tangent_texts" not in row, "its gradient was not kept"
 
 
@@ -104,7 +108,9 @@ def test_the_tangent_does_not_vanish_with_delta_s_but_with_the_embeddings():
 def test_effective_rank(batch, seed):
     directions = torch.eye(batch)
     numbers = probe_embeddings(directions, directions)
-    assert numbers["rank_images"].item() == pytest.approx(batch - 1, rel=1e-3), "all directions but the mean's"
+    assert numbers["rank_images"].item() == pytest.approx(batch - 1, rel=1e-3), (
+        "all directions but the mean's"
+    )
     assert numbers["spread_images"].item() == pytest.approx(math.sqrt(1 - 1 / batch), rel=1e-4)
     line = torch.randn(batch, 1, generator=torch.Generator().manual_seed(seed)).sign() * torch.ones(1, 3)
     rank = probe_embeddings(line, line)["rank_texts"].item()
@@ -127,7 +133,11 @@ def test_false_negatives_by_hand():
 def test_probe_of_a_split_leaves_all_as_it_was(name):
     data = load_data("world", images=100)
     model = create_model(
-        name, tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16, word_dim=12
+        name,
+        tokenizer=Vocabulary.build(data.train.captions),
+        feature_dim=data.feature_dim,
+        dim=16,
+        word_dim=12,
     ).train()
     before = {key: value.clone() for key, value in model.state_dict().items()}
     drawn = torch.get_rng_state()

@@ -61,7 +61,9 @@ def test_called_off_when_training_has_left_the_plateau_for_good():
     """As T-HN does with BFAN on Flickr8k, after five to ten epochs."""
     alarm, learns = StallAlarm(0.2), {"loss_per_anchor": 0.12, "delta_s": 0.08, "spread": 0.03}
     heard = [
-        (step, said) for step, row in enumerate([STILL] * 600 + [learns] * 600) if (said := alarm.update(step, row))
+        (step, said)
+        for step, row in enumerate([STILL] * 600 + [learns] * 600)
+        if (said := alarm.update(step, row))
     ]
     assert [step for step, _ in heard] == [250, pytest.approx(850, abs=5)]
     assert heard[1][1].startswith("Training continues: it left the plateau at step 60")
@@ -73,7 +75,11 @@ def test_called_off_when_training_has_left_the_plateau_for_good():
 
 def test_a_short_move_does_not_call_it_off():
     alarm, moves = StallAlarm(0.2), {**STILL, "delta_s": 0.1}
-    heard = [said for step, row in enumerate(([STILL] * 300 + [moves] * 100) * 5) if (said := alarm.update(step, row))]
+    heard = [
+        said
+        for step, row in enumerate(([STILL] * 300 + [moves] * 100) * 5)
+        if (said := alarm.update(step, row))
+    ]
     assert len(heard) == 1
     assert alarm.said == heard[0]
 
@@ -126,7 +132,9 @@ def test_a_number_that_is_not_finite_does_not_deafen_it(name):
     step, _ = first_alarm(alarm, rows)
     assert step == 250
     broken = StallAlarm(0.2)
-    assert first_alarm(broken, [STILL] * 100 + [{**STILL, name: float("nan")}] * 1000) is None, "that is no stall"
+    assert first_alarm(broken, [STILL] * 100 + [{**STILL, name: float("nan")}] * 1000) is None, (
+        "that is no stall"
+    )
 
 
 @pytest.mark.parametrize(("loss", "speaks"), [("selhn", True), ("triplet", False), ("hn", False)])

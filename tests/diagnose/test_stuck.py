@@ -39,7 +39,8 @@ def best_siglip(batch):
     """Of one image, with the bias that is best for equal scores."""
     best = -math.log(batch - 1)
     least, *others = (
-        float(SigLIP(bias=bias)(torch.zeros(batch, batch).double())) for bias in (best, best - 0.1, best + 0.1)
+        float(SigLIP(bias=bias)(torch.zeros(batch, batch).double()))
+        for bias in (best, best - 0.1, best + 0.1)
     )
     assert least < min(others)
     return least
@@ -96,4 +97,6 @@ def test_selhn_diagnose_knows_them():
     """The plateaus of our losses are those that `selhn diagnose --batch` looks for."""
     for value, batch, words in ROWS:
         if batch != "any" and "SigLIP" not in words and "all negatives" not in words:
-            assert any(abs(one.value - float(value)) < 1e-3 * one.value for one in plateaus(batch=int(batch))), words
+            assert any(
+                abs(one.value - float(value)) < 1e-3 * one.value for one in plateaus(batch=int(batch))
+            ), words

@@ -15,7 +15,9 @@ GUESSES = list(plateaus())
 
 
 def loss_only(rows, times=1.0, every=1):
-    return from_rows([{"step": row["step"], "loss": times * row["loss"]} for row in rows if "loss" in row][::every])
+    return from_rows(
+        [{"step": row["step"], "loss": times * row["loss"]} for row in rows if "loss" in row][::every]
+    )
 
 
 def falls_far(verdict):
@@ -26,7 +28,9 @@ def falls_far(verdict):
 def slow_stall(loss, steps):
     """A recorded plain loop: batch 64, margin 0.2, summed, a learning rate of 1e-5 (`plain_run`, seed 2)."""
     with (Path(__file__).parent / "logs" / f"{loss}_low_rate.csv").open() as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)][: steps // 20]
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)][
+            : steps // 20
+        ]
 
 
 class TestSlowStalls:
@@ -57,7 +61,10 @@ class TestSlowStalls:
 
     def test_rsum_that_trembles_about_chance_is_not_overfitting(self):
         rows = slow_stall("thn", 700)
-        rows += [{"step": 70 * at, "rsum": rsum} for at, rsum in enumerate((15, 20, 19, 15, 14, 15, 14, 13, 14, 13), 1)]
+        rows += [
+            {"step": 70 * at, "rsum": rsum}
+            for at, rsum in enumerate((15, 20, 19, 15, 14, 15, 14, 13, 14, 13), 1)
+        ]
         assert judge(from_rows(sorted(rows, key=lambda row: row["step"]))).kind == "unclear"
 
 
@@ -108,7 +115,8 @@ class TestTrainedRuns:
 def noisy(curve, steps=800, noise=0.03, seed=0):
     draw = random.Random(seed)
     return [
-        {"step": step, "loss": curve(step / steps) * (1 + noise * draw.gauss(0, 1))} for step in range(1, steps + 1)
+        {"step": step, "loss": curve(step / steps) * (1 + noise * draw.gauss(0, 1))}
+        for step in range(1, steps + 1)
     ]
 
 
@@ -128,7 +136,10 @@ def test_a_loss_that_hovers_about_a_plateau_is_not_stuck_on_it(value, seed, ever
 
 @given(since=st.integers(100, 700), value=st.sampled_from(["nan", "inf"]))
 def test_no_number_any_more(since, value):
-    rows = [*noisy(lambda x: 1 - x / 2, since), *({"step": since + i, "loss": float(value)} for i in range(1, 50))]
+    rows = [
+        *noisy(lambda x: 1 - x / 2, since),
+        *({"step": since + i, "loss": float(value)} for i in range(1, 50)),
+    ]
     verdict = judge(from_rows(rows))
     assert (verdict.kind, verdict.since) == ("diverging", since + 1)
 
@@ -141,7 +152,9 @@ def test_a_loss_that_grows_or_drifts():
     assert judge(from_rows(adrift), MARGIN).kind == "diverging"
     assert judge(from_rows(adrift), GUESSES).kind == "diverging"
     wanders = noisy(lambda x: 0.246 + 0.02 * math.sin(7 * x), noise=0.05)
-    assert judge(from_rows(wanders), MARGIN).kind == "diverging", "it ends below its second quarter, and not its first"
+    assert judge(from_rows(wanders), MARGIN).kind == "diverging", (
+        "it ends below its second quarter, and not its first"
+    )
     quiet = judge(from_rows(noisy(lambda x: 0.23, steps=900, noise=0.01)), MARGIN)
     assert quiet.kind == "stalled", "steps too long, or none at all"
     assert "another learning rate" in quiet.remedy
@@ -156,9 +169,12 @@ def test_a_loss_that_never_gets_below_chance(times):
     # Steps far too long: every few rows the loss is thrown up, and it comes back to chance, not below.
     draw, chance = random.Random(0), math.log(64)
     thrown = [
-        chance * (1.004 + 0.003 * draw.random() + (draw.random() < 0.2) * 0.08 * draw.random()) for _ in range(180)
+        chance * (1.004 + 0.003 * draw.random() + (draw.random() < 0.2) * 0.08 * draw.random())
+        for _ in range(180)
     ]
-    rows = [{"step": 10 * at, "loss": times * value} for at, value in enumerate([1.085 * chance] * 8 + thrown)]
+    rows = [
+        {"step": 10 * at, "loss": times * value} for at, value in enumerate([1.085 * chance] * 8 + thrown)
+    ]
     verdict = judge(from_rows(rows), list(plateaus(batch=64)))
     assert verdict.kind in ("diverging", "stalled")
     assert "InfoNCE" in verdict.why
@@ -176,13 +192,20 @@ def test_overfitting_needs_more_than_one_bad_evaluation():
     verdict = judge(with_rsums(100, 200, 300, 290, 275, 260, 250, 240))
     assert (verdict.kind, verdict.since) == ("overfitting", 300)
     assert judge(with_rsums(100, 200, 300, 320, 330, 335, 338, 250)).kind == "healthy"
-    assert judge(with_rsums(100, 200, 300, 260, 320, 280, 325, 290)).kind == "healthy", "they differ by as much"
+    assert judge(with_rsums(100, 200, 300, 260, 320, 280, 325, 290)).kind == "healthy", (
+        "they differ by as much"
+    )
 
 
 def test_a_plateau_that_was_left():
     def row(step):
         still = 100 < step < 500
-        return {"step": step, "loss": 0.2 if still else 0.12, "delta_s": 0.002 if still else 0.08, "spread": 0.003}
+        return {
+            "step": step,
+            "loss": 0.2 if still else 0.12,
+            "delta_s": 0.002 if still else 0.08,
+            "spread": 0.003,
+        }
 
     verdict = judge(from_rows([{**row(step), "s_p": 0.5, "s_n": 0.42} for step in range(800)]), MARGIN)
     assert verdict.kind == "healthy"
@@ -192,7 +215,10 @@ def test_a_plateau_that_was_left():
 def hardly_told_apart(steps, gap, low=0.12, end=0.137):
     """What SelHN leaves behind where it never gets to mine: the average falls, and the hardest negatives stay."""
     loss = lambda x: max(0.21 - 0.18 * x, low + (end - low) * x)  # noqa: E731
-    return [{"step": s, "loss": loss(s / steps), "delta_s": gap(s / steps), "spread": 0.12} for s in range(1, steps)]
+    return [
+        {"step": s, "loss": loss(s / steps), "delta_s": gap(s / steps), "spread": 0.12}
+        for s in range(1, steps)
+    ]
 
 
 def test_scores_that_are_hardly_told_apart_after_a_long_time():
@@ -204,8 +230,13 @@ def test_scores_that_are_hardly_told_apart_after_a_long_time():
     left_late = hardly_told_apart(1800, lambda x: 0.08 if x < 0.2 else 0.005 + (0.008 if x > 0.97 else 0))
     assert judge(from_rows(left_late)).kind == "stalled"
     assert 360 <= judge(from_rows(left_late)).since < 460
-    assert judge(from_rows(hardly_told_apart(600, lambda x: 0.014))).kind == "unclear", "early in training all are"
-    assert judge(from_rows(hardly_told_apart(1800, lambda x: 0.014 + 0.1 * x, end=0.1)), MARGIN).kind == "healthy"
+    assert judge(from_rows(hardly_told_apart(600, lambda x: 0.014))).kind == "unclear", (
+        "early in training all are"
+    )
+    assert (
+        judge(from_rows(hardly_told_apart(1800, lambda x: 0.014 + 0.1 * x, end=0.1)), MARGIN).kind
+        == "healthy"
+    )
 
 
 def test_a_loss_alone_that_rises_again():
@@ -221,7 +252,9 @@ def test_a_loss_alone_on_its_way_from_a_plateau():
     sat = noisy(lambda x: 0.2005 - 0.008 * max(0.0, x - 0.5), noise=0.002)
     assert judge(from_rows(sat), MARGIN).kind == "unclear"
     passes = noisy(lambda x: 0.25 - 0.055 * x, noise=0.002)
-    assert judge(from_rows(passes), MARGIN).kind == "unclear", "it is where equal scores would be, whatever it fell"
+    assert judge(from_rows(passes), MARGIN).kind == "unclear", (
+        "it is where equal scores would be, whatever it fell"
+    )
     left = noisy(lambda x: 0.25 - 0.12 * x, noise=0.002)
     assert falls_far(judge(from_rows(left), MARGIN))
 
@@ -314,7 +347,9 @@ def test_a_run_gets_over_a_few_steps_that_overflow():
 
 
 def test_an_evaluation_that_is_no_number_decides_nothing():
-    rows = [{**row, **({"val_loss": row["loss"] + 0.1} if row["step"] % 500 == 0 else {})} for row in falling()]
+    rows = [
+        {**row, **({"val_loss": row["loss"] + 0.1} if row["step"] % 500 == 0 else {})} for row in falling()
+    ]
     rows[999]["val_loss"] = math.nan
     assert falls_far(judge(from_rows(rows)))
 

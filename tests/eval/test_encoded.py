@@ -17,7 +17,9 @@ def data():
 @pytest.fixture(scope="module")
 def model(data):
     torch.manual_seed(0)
-    return create_model("rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16)
+    return create_model(
+        "rvse", tokenizer=Vocabulary.build(data.train.captions), feature_dim=data.feature_dim, dim=16
+    )
 
 
 def test_blocks_give_what_one_batch_gives(model, data):
@@ -38,7 +40,9 @@ def test_fragments_in_blocks(name, data):
     torch.manual_seed(0)
     settings = {"num_regions": 12, "sim_dim": 8} if name == "saf" else {}
     vocabulary, split = Vocabulary.build(data.train.captions), data.test
-    model = create_model(name, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=16, word_dim=8, **settings)
+    model = create_model(
+        name, tokenizer=vocabulary, feature_dim=data.feature_dim, dim=16, word_dim=8, **settings
+    )
     model.eval()
     with torch.no_grad():
         images = model.encode_images(*split.features.gather(torch.arange(split.num_images)))
@@ -114,9 +118,13 @@ def test_a_byte_budget_bounds_the_pairs_that_are_scored_at_once(data, monkeypatc
     expected, scored = score_split(scan, data.test), []
     head_score = scan.head._score
     monkeypatch.setattr(
-        scan.head, "_score", lambda i, t: (scored.append(i.mask.numel() * t.mask.numel()), head_score(i, t))[1]
+        scan.head,
+        "_score",
+        lambda i, t: (scored.append(i.mask.numel() * t.mask.numel()), head_score(i, t))[1],
     )
-    torch.testing.assert_close(score_split(scan, data.test, byte_budget=200_000), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        score_split(scan, data.test, byte_budget=200_000), expected, rtol=1e-5, atol=1e-6
+    )
     bytes_per_product = 24
     assert max(scored) * bytes_per_product <= 200_000 < 2 * max(scored) * bytes_per_product
     assert len(scored) > 50

@@ -22,11 +22,15 @@ def whole_number_embeddings(num_images, num_texts, dtype, seed=0):
 @pytest.mark.parametrize("ties", ["pessimistic", "optimistic"])
 def test_equals_recall_of_the_whole_matrix(dtype, byte_budget, ties):
     images, texts, image_of_text = whole_number_embeddings(11, 37, dtype)
-    blockwise = recall_from_embeddings(images, texts, image_of_text, byte_budget=byte_budget, ties=ties, extended=True)
+    blockwise = recall_from_embeddings(
+        images, texts, image_of_text, byte_budget=byte_budget, ties=ties, extended=True
+    )
     assert blockwise == recall(images.float() @ texts.float().T, image_of_text, ties=ties, extended=True)
 
 
-@given(num_images=st.integers(1, 7), num_texts=st.integers(1, 9), rows=st.integers(0, 5), seed=st.integers(0, 99))
+@given(
+    num_images=st.integers(1, 7), num_texts=st.integers(1, 9), rows=st.integers(0, 5), seed=st.integers(0, 99)
+)
 def test_any_tile_height_gives_the_same_metrics(num_images, num_texts, rows, seed):
     images, texts, _ = whole_number_embeddings(num_images, num_texts, torch.float32, seed)
     scores = images @ texts.T
@@ -34,7 +38,9 @@ def test_any_tile_height_gives_the_same_metrics(num_images, num_texts, rows, see
     relevant[0, 0] = True
     expected = recall(scores, relevance=relevant, extended=True)
     byte_budget = rows * BYTES_PER_SCORE * num_texts
-    assert expected == recall_from_embeddings(images, texts, relevance=relevant, byte_budget=byte_budget, extended=True)
+    assert expected == recall_from_embeddings(
+        images, texts, relevance=relevant, byte_budget=byte_budget, extended=True
+    )
     assert expected == measure(
         Matching.from_matrix(scores, None, relevant), (1, 5, 10), "pessimistic", True, byte_budget
     )

@@ -29,7 +29,10 @@ stored.os.replace = lambda old, new: (kill_at(1) if old.name == "scores.partial.
 }
 ACCIDENTS = {
     **{when: (when, script) for when, script in KILLS.items()},
-    "no room": ("no room", "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); model.encode_images = None"),
+    "no room": (
+        "no room",
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); model.encode_images = None",
+    ),
     "killed first": ("full", KILLS["while it scores"]),
     "then full": ("full", "resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))"),
 }
@@ -128,7 +131,9 @@ def test_killed_and_taken_up_again_it_is_the_same(when, accidents, model, split,
     assert done == (num_blocks if when == "before the file has its name" else 3)
     encode, encoded = model.encode_texts, []
     monkeypatch.setattr(model, "encode_texts", lambda *text: (encoded.append(len(text[0])), encode(*text))[1])
-    assert torch.equal(score_split(model, split, 100, path=folder), expected), "and in the blocks it began with"
+    assert torch.equal(score_split(model, split, 100, path=folder), expected), (
+        "and in the blocks it began with"
+    )
     assert len(encoded) == num_blocks - done
 
 
@@ -203,7 +208,13 @@ def test_damaged_folders_say_what_to_do(model, split, tmp_path):
     (tmp_path / "scores" / "scores.npy").unlink()
     with pytest.raises(ValueError, match="is missing or cut off: remove"):
         score()
-    for changed in (state[:-20], state.replace('"format": 2', '"format": 9'), "{}", '{"block": 0.5}', "[" * 9999):
+    for changed in (
+        state[:-20],
+        state.replace('"format": 2', '"format": 9'),
+        "{}",
+        '{"block": 0.5}',
+        "[" * 9999,
+    ):
         (tmp_path / "scores" / "scores.json").write_text(changed)
         with pytest.raises(Damaged):
             score()
@@ -217,7 +228,11 @@ def test_scores_that_are_not_what_was_written(model, split, tmp_path):
     with pytest.raises(Damaged, match="scores.json is not what was written"):
         score_split(model, split, BLOCK, path=tmp_path)
     (tmp_path / "scores.json").write_text(state)
-    for at, value in ((-1, matrix[-1] ^ 1), (matrix.index(b"<f4"), ord(">")), (matrix.index(b"True"), ord("t"))):
+    for at, value in (
+        (-1, matrix[-1] ^ 1),
+        (matrix.index(b"<f4"), ord(">")),
+        (matrix.index(b"True"), ord("t")),
+    ):
         changed = bytearray(matrix)
         changed[at] = value
         (tmp_path / "scores.npy").write_bytes(changed)

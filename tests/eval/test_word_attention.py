@@ -28,7 +28,10 @@ def test_a_pair_of_a_split(name, make, split):
     attention = pair_attention(model, split, split.image_names[7], split.captions[36])
     assert model.training, "as it was before"
     assert attention.words[0] == "<start>"
-    assert " ".join(word for word, is_word in zip(attention.words, attention.is_word) if is_word) == split.captions[36]
+    assert (
+        " ".join(word for word, is_word in zip(attention.words, attention.is_word) if is_word)
+        == split.captions[36]
+    )
     assert attention.is_word == (False, *[True] * (len(attention.words) - 2), False)
     assert attention.weights.shape == (len(attention.words), 12)
     assert torch.equal(attention.boxes, split.boxes[7])
@@ -36,7 +39,12 @@ def test_a_pair_of_a_split(name, make, split):
 
 
 def test_a_word_the_model_does_not_know_is_shown_as_it_reads_it(make, split):
-    assert pair_attention(make("scan_t2i_avg"), split, 0, "a zyzzyva").words == ("<start>", "a", "<unk>", "<end>")
+    assert pair_attention(make("scan_t2i_avg"), split, 0, "a zyzzyva").words == (
+        "<start>",
+        "a",
+        "<unk>",
+        "<end>",
+    )
 
 
 def test_models_without_attention_name_those_that_have(make, split):

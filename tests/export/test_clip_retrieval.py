@@ -20,7 +20,9 @@ def some(number=5, first=0, captions=1, **metadata):
     ]
     generator = torch.Generator().manual_seed(first)
     return Embedded(
-        records, torch.rand(number, 8, generator=generator), torch.rand(number * captions, 8, generator=generator)
+        records,
+        torch.rand(number, 8, generator=generator),
+        torch.rand(number * captions, 8, generator=generator),
     )
 
 
@@ -55,7 +57,9 @@ def test_many_files_hold_all_rows_in_order(tmp_path):
     assert names == [f"img_emb_{number:02}.npy" for number in range(11)]
     paths, rows = [], []
     for number in range(11):
-        table = parquet.read_table(tmp_path / "out" / "metadata" / f"metadata_{number:02}.parquet").to_pydict()
+        table = parquet.read_table(
+            tmp_path / "out" / "metadata" / f"metadata_{number:02}.parquet"
+        ).to_pydict()
         paths += table["image_path"]
         rows.append(np.load(tmp_path / "out" / "text_emb" / f"text_emb_{number:02}.npy"))
     assert paths == [f"{n}.jpg" for n in range(22)]

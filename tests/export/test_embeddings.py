@@ -33,7 +33,10 @@ def test_a_row_a_caption():
 def test_an_index_without_what_was_deleted():
     model, index = make_model("rvse"), None
     index = Index.create(model)
-    items = [Item(f"i{n}", torch.rand(2, 12), None, tuple(f"word{n} word{m}" for m in range(n % 3))) for n in range(7)]
+    items = [
+        Item(f"i{n}", torch.rand(2, 12), None, tuple(f"word{n} word{m}" for m in range(n % 3)))
+        for n in range(7)
+    ]
     index.add(items[:4])
     index.add(items[4:])
     index.delete(["i1", "i5"])
@@ -43,9 +46,9 @@ def test_an_index_without_what_was_deleted():
         for record, image, caption, text in part.rows("pair"):
             with torch.no_grad():
                 wanted = model.encode_texts(*model.tokenize([caption]))[0]
-                own = model.encode_images(items[int(record.id[1:])].regions[None], torch.ones(1, 2, dtype=torch.bool))[
-                    0
-                ]
+                own = model.encode_images(
+                    items[int(record.id[1:])].regions[None], torch.ones(1, 2, dtype=torch.bool)
+                )[0]
             assert torch.allclose(torch.from_numpy(text), wanted, atol=1e-5)
             assert torch.allclose(torch.from_numpy(image), own, atol=1e-5)
 

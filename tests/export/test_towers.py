@@ -21,7 +21,9 @@ pytest.importorskip("onnxscript", reason="ONNX files need the extra onnx")
 onnx = pytest.importorskip("onnx", reason="ONNX files need the extra onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="ONNX files need the extra onnx")
 
-TWO_TOWERS = [name for name in CASES if MODELS[name].family != "cross-attention" and name not in FIXED_REGIONS]
+TWO_TOWERS = [
+    name for name in CASES if MODELS[name].family != "cross-attention" and name not in FIXED_REGIONS
+]
 
 
 def run(folder, tower, values, mask):
@@ -31,7 +33,12 @@ def run(folder, tower, values, mask):
 
 def both_sides(model, batch):
     with torch.no_grad():
-        yield TOWERS[0], batch.regions, batch.region_mask, model.encode_images(batch.regions, batch.region_mask)
+        yield (
+            TOWERS[0],
+            batch.regions,
+            batch.region_mask,
+            model.encode_images(batch.regions, batch.region_mask),
+        )
         yield TOWERS[1], batch.tokens, batch.token_mask, model.encode_texts(batch.tokens, batch.token_mask)
 
 
@@ -40,7 +47,8 @@ OF_EVERY_KIND = ("rvse", "vsepp_order")
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in OF_EVERY_KIND else pytest.param(name, marks=pytest.mark.slow) for name in TWO_TOWERS]
+    "name",
+    [name if name in OF_EVERY_KIND else pytest.param(name, marks=pytest.mark.slow) for name in TWO_TOWERS],
 )
 def test_towers_give_what_the_model_gives(name, exported):
     model, out, description = exported(name)
@@ -55,7 +63,10 @@ def test_towers_give_what_the_model_gives(name, exported):
     words = ["word3 word7"]
     assert load_tokenizer(out).encode(words)[0].tolist() == model.tokenize(words)[0].tolist()
     assert told["tokenizer"]["size"] == model.tokenizer.size
-    inputs = {one.name: one.shape for one in onnxruntime.InferenceSession(str(out / "image_tower.onnx")).get_inputs()}
+    inputs = {
+        one.name: one.shape
+        for one in onnxruntime.InferenceSession(str(out / "image_tower.onnx")).get_inputs()
+    }
     assert inputs == {
         "regions": ["images", "regions_of_image", FEATURE_DIM],
         "region_mask": ["images", "regions_of_image"],
@@ -94,7 +105,9 @@ def test_an_image_without_regions_is_zero(exported):
 def test_files_that_differ_are_not_left(tmp_path, monkeypatch, exported):
     _, other, _ = exported("rvse")
     monkeypatch.setattr(towers, "_graph", lambda model, tower: onnx.load(other / tower.file))
-    with pytest.raises(SelhnError, match=r"the image tower differs by .* from vse_fc for 4 x 6; at most 1e-04"):
+    with pytest.raises(
+        SelhnError, match=r"the image tower differs by .* from vse_fc for 4 x 6; at most 1e-04"
+    ):
         export_towers(make_model("vse_fc"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -32,7 +32,10 @@ def fuzz(given):
     if given.json:
         print(
             json.dumps(
-                [{"what": one.what, "fault": one.fault, "signature": one.signature, "done": one.done} for one in found]
+                [
+                    {"what": one.what, "fault": one.fault, "signature": one.signature, "done": one.done}
+                    for one in found
+                ]
             )
         )
         return 0
@@ -53,7 +56,10 @@ def kills(given):
         totals[drill.name] = drill.total
         if ended.problem and not given.json:
             point = ended.point
-            print(f"{point.work}, {point.kind} {point.at:.5g}, before {ended.operation}: {ended.problem}", flush=True)
+            print(
+                f"{point.work}, {point.kind} {point.at:.5g}, before {ended.operation}: {ended.problem}",
+                flush=True,
+            )
     if given.json:
         print(json.dumps([dataclasses.asdict(one) for one in found]))
         return 0
@@ -108,19 +114,34 @@ def main():
     killing = drills.add_parser("kills", help="kill -9, a power cut, a full disk before file operations")
     killing.set_defaults(drill=kills)
     killing.add_argument("--all", action="store_true", help="every operation of every work")
-    killing.add_argument("--points", type=int, default=2, help="operations of each work and kind, without --all")
+    killing.add_argument(
+        "--points", type=int, default=2, help="operations of each work and kind, without --all"
+    )
     killing.add_argument("--random", type=int, default=0, help="kills of each work at random times")
     killing.add_argument("--kinds", default="kill,power,full")
     killing.add_argument("--only", default="", help="work whose name contains this")
     killing.add_argument("--seed", type=int, default=0)
     killing.add_argument("--json", action="store_true")
-    attacking = drills.add_parser("service", help="idle connections, slow clients and bombs beside good clients")
+    attacking = drills.add_parser(
+        "service", help="idle connections, slow clients and bombs beside good clients"
+    )
     attacking.set_defaults(drill=service)
-    for name, number in {"idle": 2000, "slow": 64, "bombs": 50, "heavy": 4, "good": 32, "descriptors": 1024}.items():
+    for name, number in {
+        "idle": 2000,
+        "slow": 64,
+        "bombs": 50,
+        "heavy": 4,
+        "good": 32,
+        "descriptors": 1024,
+    }.items():
         attacking.add_argument(f"--{name}", type=int, default=number)
     attacking.add_argument("--seconds", type=float, default=60)
-    attacking.add_argument("--pause", type=float, default=1, help="seconds between two questions of a good client")
-    attacking.add_argument("--tiny", dest="examples", action="store_false", help="a small model, not the examples")
+    attacking.add_argument(
+        "--pause", type=float, default=1, help="seconds between two questions of a good client"
+    )
+    attacking.add_argument(
+        "--tiny", dest="examples", action="store_false", help="a small model, not the examples"
+    )
     entering = drills.add_parser("entered", help="functions that the good examples reach")
     entering.set_defaults(drill=entered)
     given = parser.parse_args()

@@ -10,7 +10,11 @@ TESTS = Path(__file__).parents[1]
 
 def run_drill(*words, timeout=300):
     """What a drill prints; it must end well."""
-    path = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = run("-W", "ignore", "-m", "faults", *words, timeout=timeout, env={**os.environ, "PYTHONPATH": path})
+    path = os.pathsep.join(
+        [str(TESTS.parent / "src"), str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    done = run(
+        "-W", "ignore", "-m", "faults", *words, timeout=timeout, env={**os.environ, "PYTHONPATH": path}
+    )
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout

@@ -75,7 +75,9 @@ def cases(number: int, seed: int, only: str = "", readers: Table = READERS) -> l
     chosen = {name: reader for name, reader in readers.items() if only in name}
     each = number / sum(reader.share for reader in chosen.values())
     every = [
-        Case(name, f"{seed} {name} {n}") for name, own in chosen.items() for n in range(math.ceil(each * own.share))
+        Case(name, f"{seed} {name} {n}")
+        for name, own in chosen.items()
+        for n in range(math.ceil(each * own.share))
     ]
     random.Random(seed).shuffle(every)
     return every
@@ -133,7 +135,14 @@ class Bench:
             return words, file, False
         try:
             reader.seal(folder)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):  # too damaged to seal
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            AttributeError,
+        ):  # too damaged to seal
             return words, file, False
         return words, file, True
 
@@ -214,7 +223,8 @@ def _work(pipe: int, bench: Bench, own: Sequence[tuple[int, Case]]) -> None:
         out.write(json.dumps([number, _cpu(os.getpid())]) + "\n")
         found = bench.run(case)
         out.write(
-            json.dumps([number, found.what, found.fault, found.where, found.done, found.seconds, found.peak]) + "\n"
+            json.dumps([number, found.what, found.fault, found.where, found.done, found.seconds, found.peak])
+            + "\n"
         )
 
 
@@ -232,7 +242,9 @@ class _Worker:
     text: str = ""
 
 
-def run_cases(every: Sequence[Case], folder: Path, workers: int = 2, readers: Table = READERS) -> Iterator[Outcome]:
+def run_cases(
+    every: Sequence[Case], folder: Path, workers: int = 2, readers: Table = READERS
+) -> Iterator[Outcome]:
     """Try all cases; a worker that dies or takes too long is replaced."""
     examples = make_examples(readers, {case.reader for case in every}, folder / "examples")
     own = [list(enumerate(every))[n::workers] for n in range(workers)]
@@ -273,7 +285,9 @@ def run_cases(every: Sequence[Case], folder: Path, workers: int = 2, readers: Ta
             words, file, forged = bench.damage(case)
             done = f"{file}: {words}{', sealed again' if forged else ''}"
             fault = "slow" if why else "died"
-            yield Outcome(case, "killed", fault, why or f"signal {-status}" if status < 0 else f"exit {status}", done)
+            yield Outcome(
+                case, "killed", fault, why or f"signal {-status}" if status < 0 else f"exit {status}", done
+            )
             worker.left = [one for one in worker.left if one[0] != worker.number]
         elif worker.left:
             raise RuntimeError(f"a worker ended with {status} between cases")
@@ -318,7 +332,9 @@ def _cpu(pid: int) -> float:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(_cpu(int(child)) for child in children)
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(
+        _cpu(int(child)) for child in children
+    )
 
 
 def make_examples(readers: Table, names: set[str], folder: Path) -> dict[str, dict[str, bytes]]:
@@ -364,7 +380,9 @@ def keep(found: Sequence[Outcome], folder: Path, work: Path) -> None:
         if not one.fault or one.case.files is not None or one.signature in seen:
             continue
         seen.add(one.signature)
-        bench = Bench(READERS, make_examples(READERS, {one.case.reader}, work / f"kept{len(seen)}"), work / "kept")
+        bench = Bench(
+            READERS, make_examples(READERS, {one.case.reader}, work / f"kept{len(seen)}"), work / "kept"
+        )
         _, file, forged = bench.damage(one.case)
         if (bench.folder / file).is_file():
             name = slug(f"{'forged ' if forged else ''}{one.where}")

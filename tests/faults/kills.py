@@ -29,7 +29,16 @@ from faults.work import WORK
 from selhn.base.errors import SelhnError
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod", "os.link", "os.symlink")
+CHANGES = (
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.mkdir",
+    "os.truncate",
+    "os.chmod",
+    "os.link",
+    "os.symlink",
+)
 KINDS = ("kill", "power", "full")
 NO_ROOM = OSError(errno.ENOSPC, "No space left on device")
 
@@ -65,7 +74,9 @@ class Disturbed:
 
     def start(self) -> None:
         if self.point.kind == "random":
-            delay = threading.Thread(target=lambda: (time.sleep(self.point.at), self._die("some time")), daemon=True)
+            delay = threading.Thread(
+                target=lambda: (time.sleep(self.point.at), self._die("some time")), daemon=True
+            )
             delay.start()
             return
         sys.addaudithook(self._audit)
@@ -160,7 +171,9 @@ class Drill:
         self.work.prepare(self.place)
         shutil.copytree(self.place, folder / "prepared", symlinks=True)
         self.before = self.work.progress(self.place)
-        self.work.do(self.place)  # here, so that what is imported on the way is there in every process to come
+        self.work.do(
+            self.place
+        )  # here, so that what is imported on the way is there in every process to come
         self.work.result(self.place)
         self._fresh()
         start = time.monotonic()
@@ -264,7 +277,11 @@ def points(drill: Drill, kinds: Sequence[str], most: int | None, randoms: int, s
 
 
 def run_drills(
-    names: Sequence[str], kinds: Sequence[str] = KINDS, most: int | None = None, randoms: int = 0, seed: int = 0
+    names: Sequence[str],
+    kinds: Sequence[str] = KINDS,
+    most: int | None = None,
+    randoms: int = 0,
+    seed: int = 0,
 ) -> Iterator[tuple[Drill, Ended]]:
     """Every point of every work."""
     with tempfile.TemporaryDirectory() as folder:
@@ -277,7 +294,10 @@ def run_drills(
 def table(found: Sequence[Ended], totals: Mapping[str, int]) -> str:
     """How often each work was disturbed, for docs/reliability.md."""
     kinds = [kind for kind in (*KINDS, "random") if any(one.point.kind == kind for one in found)]
-    lines = [f"| work | file operations | {' | '.join(kinds)} | with a loss |", f"|---|--:|{'--:|' * len(kinds)}--:|"]
+    lines = [
+        f"| work | file operations | {' | '.join(kinds)} | with a loss |",
+        f"|---|--:|{'--:|' * len(kinds)}--:|",
+    ]
     for name in totals:
         own = [one for one in found if one.point.work == name]
         numbers = [sum(one.point.kind == kind for one in own) for kind in kinds]

@@ -24,7 +24,20 @@ EXTREME = (
     *(2**32 - 1, 2**31, 2**63, 10**30, 10**6, 0, 1, -1, -(2**63), 7),
     *(math.nan, math.inf, -math.inf, 1e20, 1e-320, 0.5, -0.0),
     *("", "x" * 100_000, "\0", "../../etc/passwd", "/etc/passwd", "é\ud800", "NaN", "12", "float32", "\n"),
-    *(None, True, False, [], {}, [[]], [None], {"": None}, [1, 2, 3], ["a", "b"], {"a": 1}, list(range(5000))),
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        [[]],
+        [None],
+        {"": None},
+        [1, 2, 3],
+        ["a", "b"],
+        {"a": 1},
+        list(range(5000)),
+    ),
     *STANDS_FOR,
 )
 DTYPES = (
@@ -47,7 +60,9 @@ DTYPES = (
 NUMBERS = (math.nan, math.inf, -math.inf, 1e20, -1e20, 3e38, 1e-40, 0.0, -1.0, 1.0)
 YAML_TEXTS = (
     "a: &a [x,x,x,x,x,x,x,x,x]\n"
-    + "".join(f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefghi", "bcdefghij")),
+    + "".join(
+        f"{c}: &{c} [*{p},*{p},*{p},*{p},*{p},*{p},*{p},*{p}]\n" for p, c in zip("abcdefghi", "bcdefghij")
+    ),
     "!!python/object/apply:os.system ['true']\n",
     "a: &a\n  b: *a\n",
     "? [a, b]\n: c\n",
@@ -127,9 +142,13 @@ def change_bytes(content, draw):
     if kind == 2:
         return "cut off", bytes(content[:place])
     if kind == 3:
-        return "appended", bytes(content + draw.choice((b"\0", b"\n", b"x", draw.randbytes(length), content[-length:])))
+        return "appended", bytes(
+            content + draw.choice((b"\0", b"\n", b"x", draw.randbytes(length), content[-length:]))
+        )
     if kind == 4:
-        content[place : place + length] = bytes([draw.choice((0, 0, 255))]) * len(content[place : place + length])
+        content[place : place + length] = bytes([draw.choice((0, 0, 255))]) * len(
+            content[place : place + length]
+        )
         return "block filled", bytes(content)
     if kind == 5:
         del content[place : place + length]
@@ -146,7 +165,9 @@ def change_bytes(content, draw):
 def _structure(path, content):
     """What knows the structure of a file, if anything does."""
     if ".pth" in path.name:
-        return lambda content, draw: (_change_checkpoint if draw.random() < 0.6 else _change_zip)(content, draw)
+        return lambda content, draw: (_change_checkpoint if draw.random() < 0.6 else _change_zip)(
+            content, draw
+        )
     if content[:4] == b"PK\3\4":
         return _change_zip
     if content[:6] == b"\x93NUMPY":
@@ -192,7 +213,9 @@ def change_value(value, draw):
         owner[last] = json.loads(json.dumps(source))
         return f"{words} is {'.'.join(map(str, other))[:40]}", value
     if kind == 3 and isinstance(owner[last], (int, float)):
-        owner[last] = draw.choice((owner[last] + 1, owner[last] - 1, owner[last] * 2, -owner[last], owner[last] * 1000))
+        owner[last] = draw.choice(
+            (owner[last] + 1, owner[last] - 1, owner[last] * 2, -owner[last], owner[last] * 1000)
+        )
         return f"{words} near", value
     if kind == 4 and isinstance(owner, list):
         owner.insert(last, owner[last])
@@ -262,7 +285,10 @@ def _change_npy(content, draw):
     version = content[6]
     size = int.from_bytes(content[8 : 10 if version == 1 else 12], "little")
     start = 10 if version == 1 else 12
-    header, data = ast.literal_eval(content[start : start + size].decode()), bytearray(content[start + size :])
+    header, data = (
+        ast.literal_eval(content[start : start + size].decode()),
+        bytearray(content[start + size :]),
+    )
     kind = draw.randrange(5)
     if kind < 2 and header["descr"] == "<f4" and data:
         numbers = np.frombuffer(data, "<f4").copy()

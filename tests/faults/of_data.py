@@ -51,7 +51,12 @@ PICTURES = {
     "ppm": lambda: encoded(photo(9), "PPM"),
     "plain.ppm": lambda: b"P3\n4 3\n255\n" + b" ".join(str(n * 7 % 256).encode() for n in range(36)) + b"\n",
 }
-CAPTIONS = [("a.jpg", "a dog jumps"), ("a.jpg", "a dog, over a fence"), ("b/c.png", 'two "old" men'), ("d.jpg", "snow")]
+CAPTIONS = [
+    ("a.jpg", "a dog jumps"),
+    ("a.jpg", "a dog, over a fence"),
+    ("b/c.png", 'two "old" men'),
+    ("d.jpg", "snow"),
+]
 KARPATHY = {
     "images": [
         {"filename": f"{n}.jpg", "imgid": n, "cocoid": 100 + n, "split": ("train", "val", "test", "restval")[n % 4],
@@ -73,7 +78,9 @@ def make_precomp(folder):
         np.save(folder / f"{name}_boxes.npy", floats(4, 3, 4, seed=number) * 90 + 5)
         np.save(folder / f"{name}_img_sizes.npy", np.full((4, 2), 100))
         np.save(folder / f"{name}_concepts.npy", floats(8, 2, seed=number))
-        (folder / f"{name}_caps.json").write_text(json.dumps([[[0, 2], [2, 1], [2, n % 4]] for n in range(8)]))
+        (folder / f"{name}_caps.json").write_text(
+            json.dumps([[[0, 2], [2, 1], [2, n % 4]] for n in range(8)])
+        )
     (folder / "dev_image_of_text.txt").write_text("0\n0\n1\n1\n2\n2\n3\n3\n")
     (folder / "id_mapping.json").write_text(json.dumps({f"{n}": f"{n}.jpg" for n in range(300)}))
 
@@ -134,11 +141,15 @@ def read_data(folder, **settings):
 
 
 def captions(name, content):
-    return Reader(lambda folder: (folder / name).write_text(content), lambda folder: read_picture_texts(folder / name))
+    return Reader(
+        lambda folder: (folder / name).write_text(content), lambda folder: read_picture_texts(folder / name)
+    )
 
 
 def as_json_lines(name):
-    return "".join(json.dumps({"image": image, "caption": text, "split": "train"}) + "\n" for image, text in CAPTIONS)
+    return "".join(
+        json.dumps({"image": image, "caption": text, "split": "train"}) + "\n" for image, text in CAPTIONS
+    )
 
 
 def make_truth(folder):
@@ -172,7 +183,14 @@ def log(name, content):
 
     def read(folder):
         found = diagnose(folder / name)
-        return found.verdict, found.log.steps, found.log.columns, found.log.evaluated, found.log.dev, found.plateau
+        return (
+            found.verdict,
+            found.log.steps,
+            found.log.columns,
+            found.log.evaluated,
+            found.log.dev,
+            found.plateau,
+        )
 
     return Reader(make, read)
 

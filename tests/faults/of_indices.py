@@ -37,7 +37,9 @@ def make_scores(done):
 
 def seal_scores(folder, done=None):
     path = folder / "scores" / "scores.json"
-    state = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")}
+    state = {
+        key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")
+    }
     if done is not None:
         state |= {"done": done, "checksums": state["checksums"][:done]}
     write_sealed_json(path, state)
@@ -92,7 +94,9 @@ def seal_index(folder):
 def make_cache(precision):
     def make(folder):
         features = FeatureCache(folder, "tiny", 5, precision)
-        features.put({bytes([n]): torch.rand(3, 5, generator=torch.Generator().manual_seed(n)) for n in range(40)})
+        features.put(
+            {bytes([n]): torch.rand(3, 5, generator=torch.Generator().manual_seed(n)) for n in range(40)}
+        )
         features.close()
 
     return make
@@ -134,7 +138,9 @@ def make_shards(folder):
     for number in range(2):
         records = [Record(f"{number}{n}.jpg", (f"text {n}",), {"year": 2000 + n}) for n in range(2)]
         vectors = chance.random((4, 4), np.float32)
-        rows = [EmbeddedRow(one, vectors[n], one.captions[0], vectors[n + 2]) for n, one in enumerate(records)]
+        rows = [
+            EmbeddedRow(one, vectors[n], one.captions[0], vectors[n + 2]) for n, one in enumerate(records)
+        ]
         shards.write(number, rows, [("2.jpg", "is empty")])
 
 
@@ -147,12 +153,16 @@ def read_shards(folder):
 def seal_shards(folder):
     """Sizes and checksums of all files, of the records of the shards, and of the manifest."""
     path = folder / "out" / "manifest.json"
-    manifest = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")}
+    manifest = {
+        key: value for key, value in json.loads(path.read_text()).items() if key not in ("format", "sha256")
+    }
     for number in range(len(manifest["inputs"])):
         manifest["inputs"][number] = digest_file(folder / "out" / "inputs" / f"inputs_{number}.jsonl")
         record = folder / "out" / "done" / f"done_{number}.json"
         content = {
-            key: value for key, value in json.loads(record.read_text()).items() if key not in ("format", "sha256")
+            key: value
+            for key, value in json.loads(record.read_text()).items()
+            if key not in ("format", "sha256")
         }
         for name in content["files"]:
             file = folder / "out" / name
@@ -192,7 +202,11 @@ def read_source(name):
     return read
 
 
-FILTERS = ("year > 2003 and not even = true", "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)", 'name like "*.jp?g"')
+FILTERS = (
+    "year > 2003 and not even = true",
+    "folder in (\"a\", 'b', 3) or (exif.year <= 1e3)",
+    'name like "*.jp?g"',
+)
 INDEX_FILES = files("manifest.json", "segments/*/*", "deleted/*")
 READERS = {
     "index": Reader(make_index(extractor="none"), read_index, INDEX_FILES, seal_index, share=0.5),
@@ -213,7 +227,9 @@ READERS = {
         lambda path: path.match("albums.json") and path.exists(),  # without the file there are none
         seal_albums,
     ),
-    "embeddings": Reader(make_shards, read_shards, files("out/*", "out/*/*"), seal_shards, finite=True, share=0.5),
+    "embeddings": Reader(
+        make_shards, read_shards, files("out/*", "out/*/*"), seal_shards, finite=True, share=0.5
+    ),
     "embeddings, of others": Reader(
         make_foreign_shards,
         lambda folder: [list(read_rows(folder, names)) for names in foreign_shards(folder)],

@@ -42,7 +42,9 @@ def make_bert_model(folder):
 def make_official(file, sides, old=False, **options):
     def make(folder):
         with np.load(GOLDEN / f"{file}.npz", allow_pickle=False) as archive:
-            state = {key.removeprefix("state/"): archive[key] for key in archive.files if key.startswith("state/")}
+            state = {
+                key.removeprefix("state/"): archive[key] for key in archive.files if key.startswith("state/")
+            }
         parts = [
             {
                 key.removeprefix(side): torch.from_numpy(np.array(value))
@@ -74,7 +76,15 @@ def make_pieces(folder):
 def read_pieces(folder):
     pieces = WordPiece.load(folder)
     tokens, mask = pieces.encode(["a dog jumps", "two dogs jumping ."])
-    return tokens, mask, pieces.size, pieces.pad_id, pieces.kinds.special, pieces.kinds.inner, pieces.kinds.ordinary
+    return (
+        tokens,
+        mask,
+        pieces.size,
+        pieces.pad_id,
+        pieces.kinds.special,
+        pieces.kinds.inner,
+        pieces.kinds.ordinary,
+    )
 
 
 def read_words(folder):
@@ -83,7 +93,9 @@ def read_words(folder):
 
 
 def make_vectors(folder):
-    (folder / "vectors.txt").write_text("".join(f"{word} {row} 0.5 -2e-3\n" for row, word in enumerate(WORDS.words)))
+    (folder / "vectors.txt").write_text(
+        "".join(f"{word} {row} 0.5 -2e-3\n" for row, word in enumerate(WORDS.words))
+    )
 
 
 def read_bert(folder):
@@ -99,10 +111,17 @@ def seal_model(folder):
 MODEL_FILES = ("config.json", "model.safetensors", "vocabulary.json", "tokenizer.json")
 IS_SEALED = files(*(f"model/{name}" for name in MODEL_FILES))
 THREE = ("img_enc.", "txt_enc.", "sim_enc.")
-CROSS = {"no_imgnorm": False, "no_txtnorm": False, "raw_feature_norm": "clipped_l2norm", "lambda_softmax": 9.0}
+CROSS = {
+    "no_imgnorm": False,
+    "no_txtnorm": False,
+    "raw_feature_norm": "clipped_l2norm",
+    "lambda_softmax": 9.0,
+}
 READERS = {
     "model": Reader(make_model_folder("rvse"), read_model, IS_SEALED, seal_model, finite=True),
-    "model, cross-attention": Reader(make_model_folder("sgr"), read_state, IS_SEALED, seal_model, finite=True),
+    "model, cross-attention": Reader(
+        make_model_folder("sgr"), read_state, IS_SEALED, seal_model, finite=True
+    ),
     "model, BERT": Reader(make_bert_model, read_model, IS_SEALED, seal_model, finite=True),
     "official, SGR": Reader(
         make_official("sgraf_sgr", THREE, module_name="SGR", **CROSS), read_official("sgr"), finite=True
@@ -110,7 +129,9 @@ READERS = {
     "official, VSE++": Reader(
         make_official("vsepp_cosine", THREE[:2], measure="cosine"), read_official("vsepp"), finite=True
     ),
-    "official, before zip": Reader(make_official("vsepp_cosine", THREE[:2], True), read_official("vsepp"), finite=True),
+    "official, before zip": Reader(
+        make_official("vsepp_cosine", THREE[:2], True), read_official("vsepp"), finite=True
+    ),
     "BERT folder": Reader(lambda folder: write_bert(folder / "bert"), read_bert, finite=True),
     "word pieces": Reader(make_pieces, read_pieces),
     "word vectors": Reader(

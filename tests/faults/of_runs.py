@@ -31,7 +31,9 @@ from selhn.training.run import read_config
 def make_run(folder):
     """One epoch of two is done, as after Ctrl-C between epochs."""
     train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=1, **RUN_SETTINGS)
-    train(fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=2, resume=True, **RUN_SETTINGS)
+    train(
+        fresh_model(), small_data(), TripletSelHN(), out=folder / "run", epochs=2, resume=True, **RUN_SETTINGS
+    )
 
 
 RUN_SETTINGS = {"batch_size": 8, "device": "cpu", "quiet": True, "ema": 0.9}
@@ -48,7 +50,10 @@ def read_run(folder):
 def read_watched(folder):
     watched = WatchedRuns(folder)
     found = watched.all()
-    return [(run.name, run.finished, run.test_rsum, watched.read(run.name), watched.verdict(run.name)) for run in found]
+    return [
+        (run.name, run.finished, run.test_rsum, watched.read(run.name), watched.verdict(run.name))
+        for run in found
+    ]
 
 
 def make_watched(folder):
@@ -114,7 +119,9 @@ def make_measured(folder):
     (folder / "measured").mkdir()
     both = metrics(12.0)
     (folder / "measured" / "a+b-seed0-folds1.json").write_text(json.dumps(both))
-    (folder / "measured" / "a-seed0-speed.json").write_text(json.dumps({"pairs_a_second": 12.5, "torch": "2.10"}))
+    (folder / "measured" / "a-seed0-speed.json").write_text(
+        json.dumps({"pairs_a_second": 12.5, "torch": "2.10"})
+    )
 
 
 def make_imported(folder):
@@ -122,7 +129,14 @@ def make_imported(folder):
 
 
 def make_told(folder):
-    told = {"done": 1, "total": 5, "left_out": 1, "seconds_left": 3.5, "process": os.getpid(), "host": platform.node()}
+    told = {
+        "done": 1,
+        "total": 5,
+        "left_out": 1,
+        "seconds_left": 3.5,
+        "process": os.getpid(),
+        "host": platform.node(),
+    }
     (folder / "progress.json").write_text(json.dumps(told))
     (folder / "pictures.json").write_text(json.dumps({"left out": [["a.jpg", "is empty"]]}))
 
@@ -154,7 +168,9 @@ def seal_run(folder):
     run = folder / "run"
     for name in SMALL[1:]:
         content = json.loads((run / name).read_text())
-        write_sealed_json(run / name, {key: value for key, value in content.items() if key not in ("format", "sha256")})
+        write_sealed_json(
+            run / name, {key: value for key, value in content.items() if key not in ("format", "sha256")}
+        )
     write_sealed_text(run / SMALL[0], (run / SMALL[0]).read_text().partition("\n")[2])
     if (run / "best").is_dir():
         seal(run / "best", MODEL_FILES)
@@ -176,7 +192,9 @@ READERS = {
     "run, watched": Reader(make_watched, read_watched, seal=seal_run),
     "run, report": Reader(make_watched, read_report, is_sealed, seal_run, share=0.3),
     "run, continued": Reader(make_run, read_resumed, is_of_checkpoint, seal_checkpoints, share=0.3),
-    "settings": Reader(lambda folder: (folder / "settings.txt").write_text("\n".join(SETTINGS)), read_settings),
+    "settings": Reader(
+        lambda folder: (folder / "settings.txt").write_text("\n".join(SETTINGS)), read_settings
+    ),
     "measured, speed": Reader(make_measured, read_measured),
     "measured, ensemble": Reader(make_measured, read_ensemble),
     "metrics": Reader(

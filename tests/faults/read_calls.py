@@ -34,7 +34,14 @@ CALLS = {
     ),
 }
 OWNED = {
-    *(("json", "loads"), ("json", "load"), ("torch", "load"), ("np", "load"), ("Image", "open"), ("os", "open")),
+    *(
+        ("json", "loads"),
+        ("json", "load"),
+        ("torch", "load"),
+        ("np", "load"),
+        ("Image", "open"),
+        ("os", "open"),
+    ),
     *(("csv", "reader"), ("sqlite3", "connect"), ("yaml", "load"), ("pickle", "load"), ("pickle", "loads")),
     *(("tarfile", "open"), ("gzip", "open")),
 }
@@ -106,5 +113,7 @@ class Entered:
         threading.setprofile(None)
         inside = [(Path(file), line) for file, line in self.found]
         self.found = {
-            (file.relative_to(PACKAGE).as_posix(), line) for file, line in inside if file.is_relative_to(PACKAGE)
+            (file.relative_to(PACKAGE).as_posix(), line)
+            for file, line in inside
+            if file.is_relative_to(PACKAGE)
         }

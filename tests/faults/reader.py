@@ -48,7 +48,9 @@ def is_finite(value: Any) -> bool:
     """Whether all tensors of what was read are."""
     if isinstance(value, torch.Tensor):
         return not value.is_floating_point() or bool(value.isfinite().all())
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    )
     return all(map(is_finite, inner))
 
 
@@ -82,7 +84,11 @@ def small_data():
         features = DenseFeatures(torch.rand(8, 3, FEATURE_DIM, generator=generator).numpy())
         captions = [f"word{n} word{(n * 5 + seed) % 35} word{n % 7}" for n in range(16)]
         return Split(
-            name, features, captions, torch.arange(8).repeat_interleave(2), [f"{name}{n}.jpg" for n in range(8)]
+            name,
+            features,
+            captions,
+            torch.arange(8).repeat_interleave(2),
+            [f"{name}{n}.jpg" for n in range(8)],
         )
 
     return Data("small", split(1, "train"), split(2, "dev"), split(3, "test"), source="own:small")
@@ -94,7 +100,9 @@ def of_model(model):
     if model.tokenizer is None:
         return model.state_dict(), model.settings, model.name
     tokens, mask = model.tokenizer.encode(["word1 word2 a dog jumps", "word3"])
-    scores = model.score(model.encode_images(batch.regions, batch.region_mask), model.encode_texts(tokens, mask))
+    scores = model.score(
+        model.encode_images(batch.regions, batch.region_mask), model.encode_texts(tokens, mask)
+    )
     return {
         "state": model.state_dict(),
         "settings": model.settings,

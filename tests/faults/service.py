@@ -26,7 +26,12 @@ TINY = [sys.executable, str(TESTS / "serve" / "tiny.py")]
 EXAMPLES = [sys.executable, "-m", "selhn", "serve", "--examples", "--port", "0"]
 AGAIN = 5.0
 """Seconds until an idle connection that was closed is opened again."""
-SENTENCES = ("two dogs in the snow", "a man on a surfboard", "a red bus in a street", "people at a table with food")
+SENTENCES = (
+    "two dogs in the snow",
+    "a man on a surfboard",
+    "a red bus in a street",
+    "people at a table with food",
+)
 MIB = 2**20
 
 
@@ -84,10 +89,15 @@ class Seen:
 
     def lines(self, quiet: "Seen") -> list[str]:
         """A table, beside it what the same clients saw when they were alone."""
-        rows = ["| question | answered | p50 ms | p99 ms | alone: p50 | p99 |", "| --- | --- | --- | --- | --- | --- |"]
+        rows = [
+            "| question | answered | p50 ms | p99 ms | alone: p50 | p99 |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
         for kind, times in sorted(self.times.items()):
             numbers = *percentiles(times), *percentiles(quiet.times.get(kind, []))
-            rows.append(f"| {kind} | {len(times):,} | " + " | ".join(f"{1e3 * one:.0f}" for one in numbers) + " |")
+            rows.append(
+                f"| {kind} | {len(times):,} | " + " | ".join(f"{1e3 * one:.0f}" for one in numbers) + " |"
+            )
         told = ", ".join(f"{number:,} {words}" for words, number in sorted(self.said.items()))
         return [
             *rows,
@@ -242,14 +252,19 @@ async def drill(attack: Attack, server: subprocess.Popen, port: int) -> tuple[Se
     found = []
     for share, is_attack in ((0.25, False), (1.0, True)):
         seen = Seen()
-        tasks = [watch(server.pid, seen), *(good(n, port, pictures, seen, attack) for n in range(attack.good))]
+        tasks = [
+            watch(server.pid, seen),
+            *(good(n, port, pictures, seen, attack) for n in range(attack.good)),
+        ]
         number_good = len(tasks)
         if is_attack:
             tasks += [idle(number, port, seen) for number in range(attack.idle)]
             tasks += [slow(port, seen) for _ in range(attack.slow)]
             tasks += [bomb(content, port, seen) for content in bombs]
         running = [asyncio.ensure_future(task) for task in tasks]
-        done, _ = await asyncio.wait(running, timeout=share * attack.seconds, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(
+            running, timeout=share * attack.seconds, return_when=asyncio.FIRST_EXCEPTION
+        )
         for task in done:
             task.result()
         for task in running[:number_good]:
@@ -271,7 +286,9 @@ def run(attack: Attack) -> tuple[Seen, Seen]:
     """Start a service, attack it, stop it; what the good clients saw alone, and during the attack."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = attack.idle + attack.slow + attack.bombs + attack.heavy + attack.good + 64
-    assert most == resource.RLIM_INFINITY or most >= wanted, f"needs {wanted} file descriptors: `ulimit -Hn` is {most}"
+    assert most == resource.RLIM_INFINITY or most >= wanted, (
+        f"needs {wanted} file descriptors: `ulimit -Hn` is {most}"
+    )
     with tempfile.TemporaryDirectory() as work, open(Path(work, "errors"), "w+") as errors:
         command = EXAMPLES if attack.examples else [*TINY, work]
         paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS), str(TESTS / "serve")])
@@ -281,7 +298,9 @@ def run(attack: Attack) -> tuple[Seen, Seen]:
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else most, most))
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else most, most)
+            )
             line = server.stdout.readline()
             assert line, Path(work, "errors").read_text()
             alone, attacked = asyncio.run(drill(attack, server, int(re.search(r"(\d+)$", line.strip())[1])))

@@ -5,7 +5,12 @@ import json
 from faults.drill import run_drill
 from faults.read_calls import PACKAGE, reading_functions
 
-DECODER = ("decoder.py::_statm", "decoder.py::answer", "picture_headers.py::open_image", "video_frames.py::_opened")
+DECODER = (
+    "decoder.py::_statm",
+    "decoder.py::answer",
+    "picture_headers.py::open_image",
+    "video_frames.py::_opened",
+)
 OURS = {
     "pictures/backbones.py::__init__": "weights of installed packages, or named by the user",
     **{f"pictures/{name}": "in a process of its own, by every row of a picture" for name in DECODER},
@@ -34,7 +39,9 @@ def test_every_function_that_reads_a_file_is_in_the_table():
     assert len(reading) > 60, "the rule finds functions"
     missing = [f"{file}::{name}" for (file, line), name in reading.items() if (file, line) not in entered]
     new = sorted(set(missing) - set(OURS))
-    assert not new, f"no row of tests/faults enters {', '.join(new)}: add a reader, or say in OURS why none is needed"
+    assert not new, (
+        f"no row of tests/faults enters {', '.join(new)}: add a reader, or say in OURS why none is needed"
+    )
     assert not set(OURS) - names, "no longer there: remove it from OURS"
 
 

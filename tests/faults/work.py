@@ -152,7 +152,9 @@ def albums_kept(folder):
 
 def of_albums(folder):
     index = Index.load(folder / "index")
-    return sorted((name, sorted(ids)) for name, ids in index.albums.all().items()), index.count("album = Trip")
+    return sorted((name, sorted(ids)) for name, ids in index.albums.all().items()), index.count(
+        "album = Trip"
+    )
 
 
 # Scores, exports, tables of the paper
@@ -203,7 +205,9 @@ SELHN, WITH_BERT = Wanted("rvse_selhn", "rvse_selhn"), Wanted("rvsepp_selhn", "r
 
 @cache
 def paper_runs(folder):
-    return PaperRuns(folder / "out", str(folder / "data"), ("epochs=1", "batch_size=8", "model.dim=16"), small=True)
+    return PaperRuns(
+        folder / "out", str(folder / "data"), ("epochs=1", "batch_size=8", "model.dim=16"), small=True
+    )
 
 
 def reproduce(folder):
@@ -242,6 +246,10 @@ WORK = {
     "export": Work(export_vectors, lambda folder: set(), of_export),
     "export onnx": Work(export_onnx, lambda folder: set(), lambda folder: 0, slow=True),
     "reproduce": Work(
-        reproduce, runs_done, of_reproduce, lambda folder: write_native(small_data(), folder / "data"), slow=True
+        reproduce,
+        runs_done,
+        of_reproduce,
+        lambda folder: write_native(small_data(), folder / "data"),
+        slow=True,
     ),
 }

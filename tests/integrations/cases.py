@@ -28,7 +28,11 @@ class Towers(nn.Module):
             torch.manual_seed(0)
             self.images, self.texts = (
                 nn.Sequential(
-                    *(layer for size in (width, *[hidden] * 4) for layer in (nn.Linear(size, hidden), nn.ReLU())),
+                    *(
+                        layer
+                        for size in (width, *[hidden] * 4)
+                        for layer in (nn.Linear(size, hidden), nn.ReLU())
+                    ),
                     nn.Linear(hidden, dim),
                 )
                 for width in (4 * CELLS, hidden)
@@ -100,7 +104,11 @@ def plain_gradients(model, loss, images, texts, ids=None):
 
 
 def gradients(model):
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def same(ours, theirs):

@@ -15,11 +15,16 @@ from integrations.cases import Towers, found_first, pairs, without_operators
 
 STEPS, BATCH, RATE = 300, 128, 1e-3
 HELD_OUT = pairs(256, seed=5)
-QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+QUIET = dict.fromkeys(
+    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
 
 
 def rows():
-    return [{"images": image, "texts": text, "image_ids": number} for number, (image, text) in enumerate(zip(*pairs()))]
+    return [
+        {"images": image, "texts": text, "image_ids": number}
+        for number, (image, text) in enumerate(zip(*pairs()))
+    ]
 
 
 def arguments(folder):
@@ -87,7 +92,9 @@ def draw(path):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex=True, sharey="row", layout="constrained")
-    for column, (title, run) in enumerate({"transformers Trainer": in_trainer, "Lightning": in_lightning}.items()):
+    for column, (title, run) in enumerate(
+        {"transformers Trainer": in_trainer, "Lightning": in_lightning}.items()
+    ):
         for loss, colour, name in (("hn", "#c44", "T-HN"), ("selhn", "#27a", "SelHN")):
             model, watch = run(loss)
             steps = [row["step"] for row in watch.rows]

@@ -52,7 +52,9 @@ def test_open_clip(library):
     ours, theirs = adapter("open_clip").ClipPairLoss, open_clip.loss.ClipLoss
     asked = [one for one in inspect.signature(ours).parameters if one != "loss"]
     assert asked == list(inspect.signature(theirs).parameters)
-    assert list(inspect.signature(ours.forward).parameters) == list(inspect.signature(theirs.forward).parameters)
+    assert list(inspect.signature(ours.forward).parameters) == list(
+        inspect.signature(theirs.forward).parameters
+    )
     model, batch = small_clip(8)
     optimizer, loss_fn, values = torch.optim.AdamW(model.parameters(), lr=1e-2), ours(loss="infonce"), []
     outputs = model(*batch)
@@ -164,4 +166,6 @@ def test_where_losses_of_sentence_transformers_are_stuck(library):
     model, columns = Collapsed(), [{}, {}]
     assert float(losses.MultipleNegativesRankingLoss(model)(columns, None)) == pytest.approx(3.466, abs=1e-3)
     assert float(losses.TripletLoss(model)([{}, {}, {}], None)) == pytest.approx(5, abs=1e-3)
-    assert float(losses.BatchHardTripletLoss(model)([{}], torch.arange(32) // 2)) == pytest.approx(5, abs=1e-3)
+    assert float(losses.BatchHardTripletLoss(model)([{}], torch.arange(32) // 2)) == pytest.approx(
+        5, abs=1e-3
+    )

@@ -64,7 +64,10 @@ def test_transformers(loss, library, tmp_path):
     library("transformers", "accelerate")
     tracker = Tracker()
     trainer, callback = stall_runs.trainer(loss, tmp_path, trackers=[tracker])
-    model, batch = trainer.model, dict(zip(("images", "texts"), pairs(16))) | {"image_ids": torch.arange(16) // 2}
+    model, batch = (
+        trainer.model,
+        dict(zip(("images", "texts"), pairs(16))) | {"image_ids": torch.arange(16) // 2},
+    )
     expected = plain_gradients(model, create_loss(loss), batch["images"], batch["texts"], batch["image_ids"])
     model.zero_grad()
     trainer.compute_loss(model, dict(batch)).backward()
@@ -104,7 +107,9 @@ def test_the_collator_and_clip(library):
     tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     text = {**tower, "vocab_size": 32, "max_position_embeddings": 6, "bos_token_id": 0, "eos_token_id": 31}
     vision = {**tower, "image_size": 16, "patch_size": 8}
-    model = transformers.CLIPModel(transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)
+    )
     data = [
         {"image": torch.randn(3, 16, 16), "text": torch.randint(1, 31, (6,)), "image_id": number // 2}
         for number in range(8)

@@ -14,7 +14,14 @@ from integrations import two_processes
 from integrations.cases import Towers, gradients, pairs, plain_gradients, same, sentences, small_clip
 from selhn.losses import TripletSelHN
 
-LIBRARIES = ("accelerate", "datasets", "lightning", "open_clip", "pytorch_metric_learning", "sentence_transformers")
+LIBRARIES = (
+    "accelerate",
+    "datasets",
+    "lightning",
+    "open_clip",
+    "pytorch_metric_learning",
+    "sentence_transformers",
+)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,14 @@ from selhn.pictures.extractor import Extractor
 from selhn.training.optim import parameter_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries
-SWIN = {"model_type": "swin", "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "patch_size": 4}
+SWIN = {
+    "model_type": "swin",
+    "embed_dim": 8,
+    "depths": [1, 1],
+    "num_heads": [1, 2],
+    "window_size": 2,
+    "patch_size": 4,
+}
 HF_VIT = {"model_type": "vit", "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
           "intermediate_size": 16}  # fmt: skip
 
@@ -26,9 +33,14 @@ HF_VIT = {"model_type": "vit", "patch_size": 8, "hidden_size": 16, "num_hidden_l
 @pytest.mark.parametrize("vision", [HF_VIT, SWIN], ids=["vit", "swin"])
 def test_vision_models_of_transformers_learn_and_are_saved(vision, tmp_path, library):
     transformers = library("transformers")
-    model, regions = make(vision={**vision, "auto_map": {"AutoModel": "evil.Model"}}), torch.rand(3, 17, 192) * 2 - 1
+    model, regions = (
+        make(vision={**vision, "auto_map": {"AutoModel": "evil.Model"}}),
+        torch.rand(3, 17, 192) * 2 - 1,
+    )
     model.train().encode_images(regions).sum().backward()
-    gradients = [weight.grad is not None for weight in model.image.vision.parameters() if weight.requires_grad]
+    gradients = [
+        weight.grad is not None for weight in model.image.vision.parameters() if weight.requires_grad
+    ]
     assert sum(gradients) > 0.8 * len(gradients)
     model.eval().save(tmp_path / "model")
     assert torch.equal(load_model(tmp_path / "model").embed_images(regions), model.embed_images(regions))
@@ -69,11 +81,17 @@ def test_vision_models_of_timm(tmp_path, library):
 
 
 @pytest.mark.slow
-def test_trained_towers_keep_their_rate_when_a_run_is_resumed_or_a_model_loaded(tmp_path, library, monkeypatch):
+def test_trained_towers_keep_their_rate_when_a_run_is_resumed_or_a_model_loaded(
+    tmp_path, library, monkeypatch
+):
     timm = library("timm")
     make_timm = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda *named, pretrained, **set: make_timm(*named, **set))  # no network
-    rates = [(len(group["params"]), group["lr"]) for group in parameter_groups(make(vision="timm:resnet18"), 1.0)]
+    monkeypatch.setattr(
+        timm, "create_model", lambda *named, pretrained, **set: make_timm(*named, **set)
+    )  # no network
+    rates = [
+        (len(group["params"]), group["lr"]) for group in parameter_groups(make(vision="timm:resnet18"), 1.0)
+    ]
     assert [rate for _, rate in rates] == [1.0, 0.1]
     resumed = make(vision=without_weights("timm:resnet18"))
     resumed.save(tmp_path / "model")
@@ -92,7 +110,9 @@ def test_extractors_of_timm_and_open_clip(name, library):
     picture = photo(1, (60, 40))
     seen = []
     if kind == "open_clip":
-        backbone.network.visual.transformer.resblocks[-1].register_forward_hook(lambda *given: seen.append(given[2]))
+        backbone.network.visual.transformer.resblocks[-1].register_forward_hook(
+            lambda *given: seen.append(given[2])
+        )
     with torch.inference_mode():
         pixels = backbone.prepare(picture)[None]
         maps = backbone.maps(pixels)
@@ -112,7 +132,10 @@ def test_a_clip_of_transformers_adapted_learns(library):
     """Its own pictures and words, by the plain seams: gradients reach both towers, and a step lowers the loss."""
     theirs, side, patch = library("transformers"), 16, 8
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    towers = {"text_config": {**sizes, "vocab_size": 40}, "vision_config": {**sizes, "image_size": 16, "patch_size": 8}}
+    towers = {
+        "text_config": {**sizes, "vocab_size": 40},
+        "vision_config": {**sizes, "image_size": 16, "patch_size": 8},
+    }
     torch.manual_seed(0)
     clip = theirs.CLIPModel(theirs.CLIPConfig(**towers, projection_dim=8))
     model = selhn.adapt(

@@ -16,7 +16,9 @@ from integrations.cases import Towers, gradients, pairs, sentences, small_clip, 
 
 PAIRS, SETTINGS = 16, {"learning_rate": 1.0, "optim": "sgd", "weight_decay": 0.0, "max_grad_norm": 0.0}
 IDS = torch.arange(PAIRS) // 2
-QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+QUIET = dict.fromkeys(
+    ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+)
 
 
 def half(batch):
@@ -66,8 +68,15 @@ def open_clip(folder):
 
 
 def arguments(cls, folder, **settings):
-    quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "lr_scheduler_type": "constant"}
-    return cls(str(folder), max_steps=1, use_cpu=True, per_device_train_batch_size=8, **quiet, **SETTINGS, **settings)
+    quiet = {
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "lr_scheduler_type": "constant",
+    }
+    return cls(
+        str(folder), max_steps=1, use_cpu=True, per_device_train_batch_size=8, **quiet, **SETTINGS, **settings
+    )
 
 
 def transformers(folder):
@@ -126,7 +135,15 @@ def lightning(folder):
 
 
 # accelerate opens the group, which the others find; Lightning closes it.
-EACH = (accelerate, pytorch_metric_learning, open_clip, transformers, sentence_transformers, cached, lightning)
+EACH = (
+    accelerate,
+    pytorch_metric_learning,
+    open_clip,
+    transformers,
+    sentence_transformers,
+    cached,
+    lightning,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -20,7 +20,13 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 on_gpu = pytest.mark.gpu
 fused = pytest.mark.usefixtures("interpreter") if INTERPRETED else on_gpu
 # Contexts, their fragments, queries, their fragments, channels, blocks: one of everything, odd ones, several tiles.
-SIZES = [(1, 1, 1, 1, 16, 1), (2, 20, 3, 7, 64, 4), (3, 36, 9, 10, 64, 2), (2, 5, 17, 9, 64, 1), (1, 100, 2, 4, 128, 2)]
+SIZES = [
+    (1, 1, 1, 1, 16, 1),
+    (2, 20, 3, 7, 64, 4),
+    (3, 36, 9, 10, 64, 2),
+    (2, 5, 17, 9, 64, 1),
+    (1, 100, 2, 4, 128, 2),
+]
 LARGE = (20, 36, 30, 23, 1024, 16)
 
 
@@ -59,7 +65,9 @@ def numbers_and_grads(leaves, pulls, exact=False):
 
 
 def assert_like_float64(leaves, pulls):
-    for ours, expected in zip(numbers_and_grads(leaves, pulls), numbers_and_grads(leaves, pulls, True), strict=True):
+    for ours, expected in zip(
+        numbers_and_grads(leaves, pulls), numbers_and_grads(leaves, pulls, True), strict=True
+    ):
         assert ours.dtype == torch.float32
         assert ours.shape == expected.shape
         assert (ours.double() - expected).norm() <= 2 * torch.finfo(torch.float16).eps * expected.norm()
@@ -88,7 +96,9 @@ def test_weights_in_any_order_of_memory():
 def test_pairs_without_a_gradient_add_nothing():
     # As where negatives are mined: one pair of many has a gradient. One that is far larger harms only itself.
     leaves, pulls = make((2, 6, 40, 7, 64, 2))
-    pulls = [torch.zeros_like(pull).index_put((torch.tensor(1), torch.tensor(21)), pull[1, 21]) for pull in pulls]
+    pulls = [
+        torch.zeros_like(pull).index_put((torch.tensor(1), torch.tensor(21)), pull[1, 21]) for pull in pulls
+    ]
     assert_like_float64(leaves, pulls)
     grads = numbers_and_grads(leaves, pulls)[2:]
     assert not grads[0][0].any()

@@ -55,7 +55,12 @@ def make(size, seed=0):
     mask = torch.ones(num_images, regions, dtype=torch.bool)
     mask[-1, 3:] = False
     images[-1, 3:], texts[-1, 2:] = 0, 0
-    layers = [0.04 * draw(sim_dim, dim), 0.01 * draw(sim_dim), 0.04 * draw(sim_dim, dim), 0.01 * draw(sim_dim)]
+    layers = [
+        0.04 * draw(sim_dim, dim),
+        0.01 * draw(sim_dim),
+        0.04 * draw(sim_dim, dim),
+        0.01 * draw(sim_dim),
+    ]
     leaves = [images, texts, unit(draw(num_images, dim)), unit(draw(num_texts, dim)), *layers]
     return [leaf.to(DEVICE) for leaf in leaves], mask.to(DEVICE)
 
@@ -83,7 +88,9 @@ def by_loop(leaves, mask):
 
 def nodes_and_grads(leaves, mask, pulls, half=None):
     """By the kernels in half precision, or by the loop in float64."""
-    leaves = [leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves]
+    leaves = [
+        leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves
+    ]
     nodes = by_loop(leaves, mask) if half is None else by_kernel(leaves, mask, half)
     return nodes, *torch.autograd.grad(nodes, leaves, pulls.to(nodes.dtype))
 
@@ -194,7 +201,9 @@ def projected(look, contexts, queries, layer):
 
 def attended_and_grads(leaves, pulls, half=None):
     """By the kernels in half precision, or by the formula in float64; weights are permuted, as a model's are."""
-    leaves = [leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves]
+    leaves = [
+        leaf.detach().to(torch.float64 if half is None else torch.float32).requires_grad_() for leaf in leaves
+    ]
     look, contexts, queries, *layer = leaves[0].permute(0, 3, 2, 1), *leaves[1:]
     if half is None:
         nodes = unit(projected(look, contexts, queries, layer).relu())

@@ -11,7 +11,9 @@ from selhn.base.types import Products
 from selhn.kernels import Terms, tiled_statistics, tiles
 from selhn.losses import LOSSES, InfoNCE, TripletHN, TripletSelHN, create_loss
 
-CANNOT = torch.cuda.is_available() and not tiles.can_fuse(torch.zeros(1, 8, dtype=torch.bfloat16, device="cuda"))
+CANNOT = torch.cuda.is_available() and not tiles.can_fuse(
+    torch.zeros(1, 8, dtype=torch.bfloat16, device="cuda")
+)
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(CANNOT, reason="needs Triton and a GPU of the Hopper generation"),
@@ -21,7 +23,9 @@ SIZES = [(1, 8, False), (2, 3, False), (127, 40, True), (129, 64, False), (300, 
 
 
 def on_gpu(kind, batch, width, seed=0, dtype=torch.bfloat16):
-    return tuple(emb.detach().to("cuda", dtype).requires_grad_() for emb in make_embeddings(kind, batch, width, seed))
+    return tuple(
+        emb.detach().to("cuda", dtype).requires_grad_() for emb in make_embeddings(kind, batch, width, seed)
+    )
 
 
 def value_and_grads(loss, embs):

@@ -99,7 +99,9 @@ def test_where_it_can_be_used():
 def test_scores_of_imram(name, monkeypatch):
     model, batch = make_model(name, dim=64), make_batch(9)
     with torch.no_grad():
-        expected = score_batch(make_model(name, dim=64).double(), replace(batch, regions=batch.regions.double()))
+        expected = score_batch(
+            make_model(name, dim=64).double(), replace(batch, regions=batch.regions.double())
+        )
         scores = score_batch(model.to(DEVICE), batch.to(DEVICE))
         monkeypatch.setattr(memory, "takes_float32", lambda *tensors: False)
         assert not torch.equal(scores, score_batch(model, batch.to(DEVICE)))  # the kernels round

@@ -24,7 +24,9 @@ def one_after_the_other(sequences, grus):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("steps", "batch", "width", "hidden"), [(23, 128, 300, 1024), (1, 3, 7, 16), (5, 9, 32, 600)])
+@pytest.mark.parametrize(
+    ("steps", "batch", "width", "hidden"), [(23, 128, 300, 1024), (1, 3, 7, 16), (5, 9, 32, 600)]
+)
 def test_it_is_a_gru(steps, batch, width, hidden):
     torch.manual_seed(steps)
     grus = tuple(nn.GRU(width, hidden).cuda() for _ in range(2))

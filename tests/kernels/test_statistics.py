@@ -5,7 +5,9 @@ from loss_cases import make_scores
 from selhn.kernels import STATISTICS, Terms, dense_statistics
 from selhn.kernels.statistics import label_images, penalty
 
-SCORES = torch.tensor([[0.5, 0.9, 0.5, 0.4], [0.3, 0.1, 0.2, 0.1], [0.0, 0.2, 0.9, 0.0], [0.7, 0.0, 0.0, 0.6]])
+SCORES = torch.tensor(
+    [[0.5, 0.9, 0.5, 0.4], [0.3, 0.1, 0.2, 0.1], [0.0, 0.2, 0.9, 0.0], [0.7, 0.0, 0.0, 0.6]]
+)
 SUMS = [name for name, statistic in STATISTICS.items() if statistic.derivative]
 TERMS = Terms(0.2, 0.3, -1.0, polynomial=(0.03, -0.4, 0.9))
 every_sum = pytest.mark.parametrize("name", SUMS)
@@ -18,32 +20,51 @@ def test_by_hand():
     assert anchors.positive.tolist() == [SCORES.diagonal().tolist()]
     assert anchors.num_negatives.tolist() == [3, 3, 3, 3]
     torch.testing.assert_close(anchors["hardest"], torch.tensor([[0.9, 0.3, 0.2, 0.7], [0.7, 0.9, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors["hardest_below"], torch.tensor([[0.4, -inf, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors["hardest_up_to"], torch.tensor([[0.5, 0.1, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]]))
-    torch.testing.assert_close(anchors["hinge_sum"], torch.tensor([[0.9, 0.9, 0.0, 0.3], [0.4, 1.4, 0.0, 0.0]]))
+    torch.testing.assert_close(
+        anchors["hardest_below"], torch.tensor([[0.4, -inf, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]])
+    )
+    torch.testing.assert_close(
+        anchors["hardest_up_to"], torch.tensor([[0.5, 0.1, 0.2, 0.0], [0.3, 0.0, 0.5, 0.4]])
+    )
+    torch.testing.assert_close(
+        anchors["hinge_sum"], torch.tensor([[0.9, 0.9, 0.0, 0.3], [0.4, 1.4, 0.0, 0.0]])
+    )
 
 
 def test_sums_of_exponentials_by_hand():
     terms = Terms(temperature=0.5, bias=-1.0)
     anchors = dense_statistics(SCORES[:2, :2], None, ("log_sum_exp", "softplus_sum"), terms)
     torch.testing.assert_close(anchors["log_sum_exp"], torch.tensor([[1.8, 0.6], [0.6, 1.8]]))
-    torch.testing.assert_close(anchors["softplus_sum"], torch.tensor([[0.8, -0.4], [-0.4, 0.8]]).exp().log1p())
+    torch.testing.assert_close(
+        anchors["softplus_sum"], torch.tensor([[0.8, -0.4], [-0.4, 0.8]]).exp().log1p()
+    )
 
 
 def test_mined_negatives_by_hand():
-    anchors = dense_statistics(SCORES, None, ("mined_count", "mined_sum"), Terms(margin=0.1, polynomial=(-0.5, 1.0)))
+    anchors = dense_statistics(
+        SCORES, None, ("mined_count", "mined_sum"), Terms(margin=0.1, polynomial=(-0.5, 1.0))
+    )
     assert anchors["mined_count"].tolist() == [[2, 3, 0, 1], [1, 2, 0, 0]]
-    torch.testing.assert_close(anchors["mined_sum"], torch.tensor([[0.4, 0.0, 0.0, 0.2], [0.2, 0.4, 0.0, 0.0]]))
+    torch.testing.assert_close(
+        anchors["mined_sum"], torch.tensor([[0.4, 0.0, 0.0, 0.2], [0.2, 0.4, 0.0, 0.0]])
+    )
 
 
 def test_a_penalty_counts_where_it_goes_the_right_way():
     parabola, x = (1.0, -2.0, 1.0), torch.tensor([0.0, 1.0, 3.0])  # (x - 1)^2
-    assert [penalty(parabola, x, direction).tolist() for direction in (0, 1, -1)] == [[1, 0, 4], [0, 0, 4], [1, 0, 0]]
+    assert [penalty(parabola, x, direction).tolist() for direction in (0, 1, -1)] == [
+        [1, 0, 4],
+        [0, 0, 4],
+        [1, 0, 0],
+    ]
     assert penalty((), x, 1).tolist() == [0, 0, 0]
 
 
 def test_a_falling_polynomial_pulls_the_other_way_unless_one_way():
-    negatives, positive = torch.tensor([[-0.5, 0.9]], dtype=torch.float64, requires_grad=True), torch.zeros(1).double()
+    negatives, positive = (
+        torch.tensor([[-0.5, 0.9]], dtype=torch.float64, requires_grad=True),
+        torch.zeros(1).double(),
+    )
     mined_sum = STATISTICS["mined_sum"]
     for one_way in (False, True):
         terms = Terms(1.0, polynomial=(0.03, -0.4, 0.9), one_way=one_way)
@@ -79,7 +100,9 @@ def test_parts_are_merged_to_the_whole(name):
     negatives, positive, terms = make_scores("spread", 8, 0), torch.zeros(8).double(), TERMS
     negatives[:, 2] = negatives[1, :5] = -torch.inf
     parts = [STATISTICS[name].of_rows(part, positive, terms) for part in (negatives[:, :5], negatives[:, 5:])]
-    torch.testing.assert_close(STATISTICS[name].merge(*parts), STATISTICS[name].of_rows(negatives, positive, terms))
+    torch.testing.assert_close(
+        STATISTICS[name].merge(*parts), STATISTICS[name].of_rows(negatives, positive, terms)
+    )
 
 
 @every_sum

@@ -17,7 +17,10 @@ every_case = pytest.mark.parametrize("case", CASES)
 def both_ways(loss_fn, images, texts, ids, tile):
     dense = loss_fn(images @ texts.T, image_ids=ids)
     tiled = loss_fn.from_embeddings(images, texts, image_ids=ids, tile=tile)
-    return (dense, *torch.autograd.grad(dense, (images, texts))), (tiled, *torch.autograd.grad(tiled, (images, texts)))
+    return (dense, *torch.autograd.grad(dense, (images, texts))), (
+        tiled,
+        *torch.autograd.grad(tiled, (images, texts)),
+    )
 
 
 def assert_equal_to(dense, tiled, tolerance):
@@ -76,7 +79,9 @@ def test_reduction_none_and_gradients_of_chosen_anchors():
 def test_gradcheck():  # of one: the others have the gradients of their dense form, which is checked in test_table.py
     images, texts = make_embeddings("trained", 6, 3, 1)
     ids, loss_fn = make_ids(6, 1), TripletSelHN()
-    assert torch.autograd.gradcheck(lambda v, t: loss_fn.from_embeddings(v, t, image_ids=ids, tile=4), (images, texts))
+    assert torch.autograd.gradcheck(
+        lambda v, t: loss_fn.from_embeddings(v, t, image_ids=ids, tile=4), (images, texts)
+    )
 
 
 @pytest.fixture
@@ -92,7 +97,9 @@ def products(monkeypatch):
     return shapes
 
 
-@pytest.mark.parametrize("case", ["hn", "hn-nca", "shn", "shn-nca", "sct", "sct-nca", "warmup-over", "ssp", "ncr"])
+@pytest.mark.parametrize(
+    "case", ["hn", "hn-nca", "shn", "shn-nca", "sct", "sct-nca", "warmup-over", "ssp", "ncr"]
+)
 def test_backward_of_mined_anchors_touches_no_tile(case, products):
     images, texts = make_embeddings("spread", 64, 8, 0)
     loss = CASES[case].make().from_embeddings(images, texts, tile=16)
@@ -150,7 +157,12 @@ def test_a_statistic_without_a_kernel_is_served_by_torch(monkeypatch):
     images, texts = make_embeddings("trained", 20, 4, 0)
     SSP(mining="average").from_embeddings(images, texts).backward()
     assert set(chosen) == {1024}
-    for loss_fn in (SSP(), MultiPositiveInfoNCE(), TAL(), NCR()):  # all that these need of a tile, the kernels have
+    for loss_fn in (
+        SSP(),
+        MultiPositiveInfoNCE(),
+        TAL(),
+        NCR(),
+    ):  # all that these need of a tile, the kernels have
         assert all(STATISTICS[name].fused for name in loss_fn.needs if name != "positive_mean")
 
 
@@ -188,7 +200,9 @@ def test_frozen_side():
     images, texts = make_embeddings("trained", 30, 8, 0)
     loss = TripletSelHN().from_embeddings(images, texts.detach(), tile=8)
     expected = TripletSelHN()(images @ texts.detach().T)
-    torch.testing.assert_close(*(torch.autograd.grad(x, images)[0] for x in (loss, expected)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(x, images)[0] for x in (loss, expected)), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -199,7 +213,11 @@ def test_frozen_side():
         (torch.zeros(3), torch.zeros(3), r"image_emb must have shape \(B, d\)"),
         (torch.zeros(0, 4), torch.zeros(0, 4), r"B, d >= 1, got \(0, 4\)"),
         (torch.zeros(3, 4), torch.zeros(3, 4).double(), "must agree in dtype and device"),
-        (torch.zeros(3, 4), torch.full((3, 4), torch.nan), r"text_emb has a NaN or infinite value, first at \[0, 0\]"),
+        (
+            torch.zeros(3, 4),
+            torch.full((3, 4), torch.nan),
+            r"text_emb has a NaN or infinite value, first at \[0, 0\]",
+        ),
         (torch.zeros(3, 4).int(), torch.zeros(3, 4), "image_emb must hold floating-point numbers"),
         ([[1.0]], torch.zeros(1, 1), "image_emb must be a torch tensor, got list"),
     ],

@@ -11,7 +11,9 @@ def random(*shape, seed=0, dtype=torch.float64):
 
 def side(height, first_label, seed, dtype=torch.float64):
     return Side(
-        random(height, 4, seed=seed, dtype=dtype), torch.arange(first_label, first_label + height), torch.zeros(height)
+        random(height, 4, seed=seed, dtype=dtype),
+        torch.arange(first_label, first_label + height),
+        torch.zeros(height),
     )
 
 
@@ -33,7 +35,11 @@ def test_a_mask_wherever_labels_meet(first, masked):
 def test_labels_need_no_order():
     rows = Side(random(3, 4), torch.tensor([7, 0, 3]), torch.zeros(3))
     columns = Side(random(2, 4, seed=1), torch.tensor([3, 9]), torch.zeros(2))
-    assert (negative_scores(rows, columns) == -torch.inf).tolist() == [[False, False], [False, False], [True, False]]
+    assert (negative_scores(rows, columns) == -torch.inf).tolist() == [
+        [False, False],
+        [False, False],
+        [True, False],
+    ]
 
 
 @pytest.mark.parametrize("name", ["hinge_sum", "log_sum_exp", "softplus_sum", "mined_sum"])

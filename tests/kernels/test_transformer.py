@@ -19,7 +19,9 @@ def make_weights(width=32, inner=80, seed=0, dtype=torch.float32, device="cpu"):
 
     norms = [(draw(width, around=1.0), draw(width)) for _ in range(2)]
     heads = [weight for _ in range(3) for weight in dense(width, width)]
-    return LayerWeights(*heads, *dense(width, width), *norms[0], *dense(inner, width), *dense(width, inner), *norms[1])
+    return LayerWeights(
+        *heads, *dense(width, width), *norms[0], *dense(inner, width), *dense(width, inner), *norms[1]
+    )
 
 
 def make_texts(lengths, tokens, width=32, dtype=torch.float32, device="cpu"):
@@ -94,13 +96,20 @@ def test_random_bits_are_even():
 def test_dropout_keeps_the_mean():
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int16)
     for chance in (0.1, 0.5):
-        drawn, threshold, scale = transformer._dropouts([bits] * 3, LayerSettings(2, 1e-12, chance, chance))[0]
+        drawn, threshold, scale = transformer._dropouts([bits] * 3, LayerSettings(2, 1e-12, chance, chance))[
+            0
+        ]
         kept = (drawn.int() >= threshold).double()
         assert abs(1 - kept.mean().item() - chance) < 1e-5
         assert (kept * scale).mean().item() == pytest.approx(1)
 
 
-FUSED = [([23, 8, 15], 23, 12, 768), ([1, 16, 0], 16, 2, 32), ([64, 40], 64, 3, 192), ([33] * 300, 33, 4, 128)]
+FUSED = [
+    ([23, 8, 15], 23, 12, 768),
+    ([1, 16, 0], 16, 2, 32),
+    ([64, 40], 64, 3, 192),
+    ([33] * 300, 33, 4, 128),
+]
 
 
 @pytest.mark.gpu
@@ -139,7 +148,9 @@ def test_the_kernels_follow_the_equations(case, chance, half):
     assert relative_error(rows.grad.view(states.shape), exact_states.grad) < tolerance
     for name, own, true in zip(LayerWeights._fields, weights, exact):
         assert own.grad.dtype == torch.float32
-        if name == "key_bias":  # moves all scores of a query alike, so that its gradient is 0 but for rounding
+        if (
+            name == "key_bias"
+        ):  # moves all scores of a query alike, so that its gradient is 0 but for rounding
             assert own.grad.norm() < tolerance * weights.query_bias.grad.norm()
         else:
             assert relative_error(own.grad, true.grad) < tolerance, name

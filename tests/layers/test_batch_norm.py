@@ -24,7 +24,9 @@ def test_of_the_rows_under_a_mask(momentum):
     nn.init.uniform_(norm.weight)
     features, mask = torch.randn(3, 5, 4).double() * 3 + 1, torch.rand(3, 5) < 0.6
     plain = copy.deepcopy(norm)
-    out, gradient, of_weight, kept = normed(norm, lambda own, x: masked_batch_norm(own, x, mask)[mask], features)
+    out, gradient, of_weight, kept = normed(
+        norm, lambda own, x: masked_batch_norm(own, x, mask)[mask], features
+    )
     expected = normed(plain, lambda own, x: own(x[mask]), features)
     torch.testing.assert_close((out, gradient, of_weight, kept), expected, rtol=1e-10, atol=1e-12)
 

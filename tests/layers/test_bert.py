@@ -19,7 +19,9 @@ def folder(tmp_path):
 
 
 def make_texts():
-    return torch.tensor([[3, 6, 7, 4, 0], [3, 11, 7, 9, 4]]), torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    return torch.tensor([[3, 6, 7, 4, 0], [3, 11, 7, 9, 4]]), torch.tensor(
+        [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    ).bool()
 
 
 def test_reads_a_folder(tmp_path):
@@ -63,7 +65,10 @@ def test_minilm_is_read_from_the_files_of_a_package(folder, packages):
 
 
 def test_minilm_is_unpacked_once_from_the_archive_of_a_package(folder, packages, tmp_path):
-    pack(packages, {path.name: path.read_bytes() for path in folder.iterdir()} | {"../evil": b"", "extra.bin": b"x"})
+    pack(
+        packages,
+        {path.name: path.read_bytes() for path in folder.iterdir()} | {"../evil": b"", "extra.bin": b"x"},
+    )
     assert Bert("minilm").width == 16
     (packages / "all_minilm_l6_v2" / "model.zip").write_bytes(b"not read again")
     assert bert_tokenizer("minilm").size == 13
@@ -86,7 +91,9 @@ def test_an_archive_that_is_not_minilm_is_not_unpacked(folder, packages, tmp_pat
         archive.write_bytes(archive.read_bytes()[: 400 if damage == "cut" else 0])
     if damage == "no disk":
         (tmp_path / "cache").write_text("a file")
-    with pytest.raises(SelhnError, match="XDG_CACHE_HOME" if damage == "no disk" else "force-reinstall") as error:
+    with pytest.raises(
+        SelhnError, match="XDG_CACHE_HOME" if damage == "no disk" else "force-reinstall"
+    ) as error:
         Bert("minilm")
     assert isinstance(error.value, Damaged) == (damage != "no disk")
     assert not list(tmp_path.glob("cache/selhn/minilm-*"))
@@ -145,7 +152,11 @@ def test_too_long_texts():
 
 def test_names_of_old():
     value = torch.zeros(1)
-    old = ["bert.embeddings.LayerNorm.gamma", "bert.encoder.layer.0.output.LayerNorm.beta", "bert.pooler.dense.bias"]
+    old = [
+        "bert.embeddings.LayerNorm.gamma",
+        "bert.encoder.layer.0.output.LayerNorm.beta",
+        "bert.pooler.dense.bias",
+    ]
     new = bert_weights(dict.fromkeys([*old, "cls.predictions.bias", "bert.embeddings.position_ids"], value))
     assert list(new) == ["embeddings.LayerNorm.weight", "encoder.layer.0.output.LayerNorm.bias"]
 
@@ -161,7 +172,9 @@ def test_damaged_and_other_weights(folder):
         Bert(folder)
     (folder / "model.safetensors").write_bytes(whole)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1})
+    )
     with pytest.raises(ValueError, match="holds the weights of another model; missing"):
         Bert(folder)
 

@@ -47,7 +47,9 @@ def test_products_are_dot_products():
 
 @pytest.mark.gpu
 def test_products_without_a_gradient_are_as_exact():
-    contexts, queries = (unit(torch.randn(items, size, 1024, device="cuda")) for items, size in ((3, 36), (5, 23)))
+    contexts, queries = (
+        unit(torch.randn(items, size, 1024, device="cuda")) for items, size in ((3, 36), (5, 23))
+    )
     with torch.no_grad():
         ours, expected = products(contexts, queries), products(contexts.double(), queries.double())
     assert ours.dtype == torch.float32
@@ -82,7 +84,9 @@ def test_equals_a_loop_over_pairs_and_fragments(pair, focus, chunk, monkeypatch)
             assert not ours[c, len(naive) :, q].any(), "padding"
             total = total + (naive * weights[c, : len(naive), q]).sum()
     expected = torch.autograd.grad(total, [context_vectors, query_vectors], retain_graph=True)
-    got = torch.autograd.grad((ours * weights).masked_fill(~query_mask.T, 0).sum(), [context_vectors, query_vectors])
+    got = torch.autograd.grad(
+        (ours * weights).masked_fill(~query_mask.T, 0).sum(), [context_vectors, query_vectors]
+    )
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
@@ -142,7 +146,9 @@ def test_equal_weights_are_all_kept(focus):
     one = torch.tensor([0.6, 0.8, 0.0])
     same = Fragments.of(one.expand(1, 7, 3), torch.ones(1, 7, dtype=torch.bool))
     alone = Fragments.of(one.expand(1, 1, 3), torch.ones(1, 1, dtype=torch.bool))
-    query = Fragments.of(unit(torch.tensor([[[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]])), torch.ones(1, 2, dtype=torch.bool))
+    query = Fragments.of(
+        unit(torch.tensor([[[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]]])), torch.ones(1, 2, dtype=torch.bool)
+    )
     expected = (query.vectors[0] @ one)[None, :, None]
     for contexts in (same, alone):
         torch.testing.assert_close(attended_cosines(contexts, query, 20.0, focus), expected)
@@ -150,7 +156,9 @@ def test_equal_weights_are_all_kept(focus):
 
 def test_a_focus_looks_away_from_what_is_below_the_average():
     contexts = Fragments.of(torch.eye(3)[None], torch.ones(1, 3, dtype=torch.bool))
-    two = Fragments.of(unit(torch.tensor([[[3.0, 2.9, 0.1], [0.1, 0.1, 3.0]]])), torch.ones(1, 2, dtype=torch.bool))
+    two = Fragments.of(
+        unit(torch.tensor([[[3.0, 2.9, 0.1], [0.1, 0.1, 3.0]]])), torch.ones(1, 2, dtype=torch.bool)
+    )
     seen = attended_cosines(contexts, two, 5.0, "equal")[0, 1, 0]
     torch.testing.assert_close(seen, two.vectors[0, 1, 2], msg="the second word sees the third region alone")
 

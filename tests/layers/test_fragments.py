@@ -88,7 +88,9 @@ def block_score(images, texts):
 def test_blocks_give_the_same_scores_and_gradients(budget, all_images):
     torch.manual_seed(0)
     shapes = (5, 3, 4), (6, 4, 4)
-    image_vectors, text_vectors = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    image_vectors, text_vectors = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes
+    )
     image_mask, text_mask = padded(5, 3).mask, padded(6, 4).mask
     sizes = []
 

@@ -110,7 +110,11 @@ def test_what_a_recording_reads_is_not_freed_by_other_sizes():
         for size in range(10, 110):
             gpo.weights(torch.tensor([1], device="cuda"), size)
         # Whatever was freed is in use again, and no longer what it was.
-        others = [torch.full((128 * blocks,), torch.nan, device="cuda") for blocks in range(1, 9) for _ in range(2000)]
+        others = [
+            torch.full((128 * blocks,), torch.nan, device="cuda")
+            for blocks in range(1, 9)
+            for _ in range(2000)
+        ]
         recording.replay()
     torch.cuda.synchronize()
     assert torch.allclose(pooled, expected), len(others)

@@ -25,7 +25,9 @@ def test_equals_a_packed_bidirectional_gru(lengths, extra, seed):
     mask = torch.arange(size) < torch.tensor(lengths)[:, None]
     packed = pack_padded_sequence(sequences, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
     theirs, _ = pad_packed_sequence(packed_twin(ours)(packed)[0], batch_first=True, total_length=size)
-    torch.testing.assert_close(ours(sequences, mask), theirs.unflatten(2, (2, 3)).mean(2), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        ours(sequences, mask), theirs.unflatten(2, (2, 3)).mean(2), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_gradients_equal_those_of_the_packed_one():

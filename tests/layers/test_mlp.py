@@ -41,7 +41,9 @@ def test_the_order_of_the_layers(order, training):
 def test_masked_statistics_are_those_of_the_real_rows(order):
     features, mask = torch.randn(3, 4, 6), torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [1, 1, 1, 1]]).bool()
     ours, theirs = make_mlp(order, mask_bn=True), make_mlp(order)
-    torch.testing.assert_close(ours(features, mask)[mask], plain(theirs, features[mask]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        ours(features, mask)[mask], plain(theirs, features[mask]), rtol=1e-4, atol=1e-5
+    )
     for key, value in ours.state_dict().items():
         torch.testing.assert_close(value, theirs.state_dict()[key], msg=key)
     garbage = features.masked_fill(~mask[:, :, None], 1e3)

@@ -22,7 +22,11 @@ def test_states_and_gradients_are_those_of_each_sequence_alone(lengths, wants_in
     upstream = torch.randn(len(lengths), 5, 4, dtype=torch.float64)
     rows, _, rows_of_step = packed_order(torch.tensor(lengths), 5)
     states = packed_gru(gru, sequences.flatten(0, 1)[rows], rows_of_step)
-    alone = [gru(sequence[None, :length])[0][0] for sequence, length in zip(sequences, lengths, strict=True) if length]
+    alone = [
+        gru(sequence[None, :length])[0][0]
+        for sequence, length in zip(sequences, lengths, strict=True)
+        if length
+    ]
     expected = torch.zeros(len(lengths), 5, 4, dtype=torch.float64)
     for item, some in zip([i for i, length in enumerate(lengths) if length], alone, strict=True):
         expected[item, : len(some)] = some

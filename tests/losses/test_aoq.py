@@ -26,7 +26,9 @@ def test_golden(golden):
     arrays, config = golden("loss_aoq")
     names = ["s_anchor_img_off_txt", "s_off_img_anchor_txt", "s_off_img_off_txt", "s_off2_img_off2_txt"]
     for k, matrix in enumerate(config["matrices"]):
-        scores, *offline = (torch.from_numpy(arrays[name][k]).double().requires_grad_() for name in ("scores", *names))
+        scores, *offline = (
+            torch.from_numpy(arrays[name][k]).double().requires_grad_() for name in ("scores", *names)
+        )
         offline_scores = OfflineScores(negative=torch.stack(offline[:2]), pair=torch.stack(offline[2:]))
         loss = AOQ.official()(scores, given=offline_scores)
         loss.backward()
@@ -45,7 +47,9 @@ def anchor_by_hand(f, p, negatives, offline, pair):
 
 
 @every_form
-@given(kind=st.sampled_from(KINDS), batch=st.integers(1, 9), seed=st.integers(0, 10_000), with_ids=st.booleans())
+@given(
+    kind=st.sampled_from(KINDS), batch=st.integers(1, 9), seed=st.integers(0, 10_000), with_ids=st.booleans()
+)
 def test_equals_the_double_loop(form, kind, batch, seed, with_ids):
     loss_fn, scores, offline = FORMS[form](), make_scores(kind, batch, seed), make_given(batch, seed)
     ids = make_ids(batch, seed) if with_ids else None
@@ -66,12 +70,16 @@ def test_equals_the_double_loop(form, kind, batch, seed, with_ids):
         ],
         dtype=torch.float64,
     )
-    torch.testing.assert_close(loss_fn.per_anchor(scores, ids, given=offline), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        loss_fn.per_anchor(scores, ids, given=offline), expected, rtol=1e-12, atol=1e-12
+    )
     reduced = expected.sum() if loss_fn.reduction == "sum" else expected.mean()
     torch.testing.assert_close(loss_fn(scores, ids, given=offline), reduced, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["official", "with gradient"])  # a weight held fixed has no numerical derivative
+@pytest.mark.parametrize(
+    "form", ["official", "with gradient"]
+)  # a weight held fixed has no numerical derivative
 def test_gradcheck(form):
     scores, offline = make_scores("trained", 6, 3).requires_grad_(), make_given(6, 0)
     inputs = (scores, offline.negative.requires_grad_(), offline.pair.requires_grad_())
@@ -98,7 +106,9 @@ def test_without_negatives_in_the_batch_the_offline_terms_stay(form):
     loss_fn = FORMS[form]()
     losses = loss_fn.per_anchor(scores, [5] * 4, given=offline)
     positive = scores.diagonal()
-    offline_hinges = [(s - positive + loss_fn.offline_margin).relu() for s in (offline.negative, offline.pair)]
+    offline_hinges = [
+        (s - positive + loss_fn.offline_margin).relu() for s in (offline.negative, offline.pair)
+    ]
     torch.testing.assert_close(losses, sum(offline_hinges))
     losses.sum().backward()
     assert scores.grad.isfinite().all()
@@ -110,7 +120,9 @@ def test_the_weight_pulls_an_offline_negative_up_only_in_the_program():
     scores = torch.tensor([[0.6, 0.7], [0.5, 0.8]])
     negative = torch.full((2, 2), 0.1, requires_grad=True)
     offline = OfflineScores(negative, torch.zeros(2, 2))
-    official, ours = (torch.autograd.grad(f(scores, given=offline), negative)[0] for f in (AOQ.official(), AOQ()))
+    official, ours = (
+        torch.autograd.grad(f(scores, given=offline), negative)[0] for f in (AOQ.official(), AOQ())
+    )
     assert (official <= 0).all()
     assert official.any()
     assert not ours.any()

@@ -7,7 +7,9 @@ from selhn.losses import TripletDistance, TripletHN, TripletSelHN
 def test_a_collapsed_model_weighs_all_negatives_alike():
     scores = make_scores("collapsed", 9, 0)  # cosines of 0.9
     averaging = TripletSelHN(epsilon=1.0, reduction="none")
-    torch.testing.assert_close(TripletDistance(reduction="none")(scores), averaging(scores), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        TripletDistance(reduction="none")(scores), averaging(scores), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_far_from_there_it_is_almost_the_hardest_negative():
@@ -31,14 +33,18 @@ def test_the_drawn_triplets_of_the_authors_have_this_mean():
     negative = ~torch.eye(8, dtype=torch.bool)
     expected = 0.0
     for s, log_w in ((scores, log_weight), (scores.T, log_weight.T)):
-        chance = (log_w - log_w.max(dim=1, keepdim=True).values).exp() * (negative & ((2 - 2 * s).sqrt() < 1.7))
+        chance = (log_w - log_w.max(dim=1, keepdim=True).values).exp() * (
+            negative & ((2 - 2 * s).sqrt() < 1.7)
+        )
         chance = chance / chance.sum(dim=1, keepdim=True)
         expected = expected + (chance * (0.2 + s - s.diagonal()[:, None]).relu()).sum()
     torch.testing.assert_close(TripletDistance.official()(scores), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_gradient_is_the_share_of_each_negative_and_not_of_its_weight():
-    scores = torch.tensor([[0.5, 0.4, -0.6], [0.0, 0.9, 0.0], [0.0, 0.0, 0.9]], dtype=torch.float64, requires_grad=True)
+    scores = torch.tensor(
+        [[0.5, 0.4, -0.6], [0.0, 0.9, 0.0], [0.0, 0.0, 0.9]], dtype=torch.float64, requires_grad=True
+    )
     TripletDistance(dim=3, reduction="none")(scores)[0, 0].backward()
     expected = torch.tensor([-1.0, 1.0, 0.0], dtype=torch.float64)  # the last is too far to be drawn
     torch.testing.assert_close(scores.grad[0], expected, rtol=1e-12, atol=1e-12)
@@ -46,11 +52,15 @@ def test_the_gradient_is_the_share_of_each_negative_and_not_of_its_weight():
 
 def test_gradients_of_small_hinges_in_half_precision():
     images, texts = (emb.detach() for emb in make_embeddings("trained", 40, 64, 0))
-    margin = 1e-3 - TripletHN(margin=1.0, reduction="none")(images @ texts.T).max().item() + 1.0  # the largest: 0.001
+    margin = (
+        1e-3 - TripletHN(margin=1.0, reduction="none")(images @ texts.T).max().item() + 1.0
+    )  # the largest: 0.001
     gradients = []
     for dtype in (torch.float64, torch.float16):
         embs = [emb.half().to(dtype).requires_grad_() for emb in (images, texts)]
         TripletDistance(margin=max(margin, 0.0)).from_embeddings(*embs, tile=16).backward()
         gradients.append(embs[0].grad.double())
     assert gradients[0].any()
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.02, atol=0.02 * gradients[0].abs().max().item())
+    torch.testing.assert_close(
+        gradients[1], gradients[0], rtol=0.02, atol=0.02 * gradients[0].abs().max().item()
+    )

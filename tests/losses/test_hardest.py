@@ -26,4 +26,6 @@ def test_equal_negatives_the_first_takes_the_gradient():
 def test_scores_need_not_be_cosines():
     # A masking value such as -1 would win over these negatives.
     scores = torch.tensor([[-5.0, -5.5], [-6.0, -5.0]])
-    torch.testing.assert_close(TripletHN(margin=1.0, reduction="none")(scores), torch.tensor([[0.5, 0.0], [0.0, 0.5]]))
+    torch.testing.assert_close(
+        TripletHN(margin=1.0, reduction="none")(scores), torch.tensor([[0.5, 0.0], [0.0, 0.5]])
+    )

@@ -12,7 +12,9 @@ def test_is_the_cross_entropy_of_clip():
         logits = scores / temperature
         expected = (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
         torch.testing.assert_close(InfoNCE(temperature)(scores), expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(InfoNCE.paper(temperature=temperature)(scores), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            InfoNCE.paper(temperature=temperature)(scores), expected, rtol=1e-12, atol=1e-12
+        )
 
 
 def test_equal_scores_leave_a_choice_among_all():
@@ -30,7 +32,9 @@ def test_a_learnt_temperature_by_scaled_embeddings():
     scale = torch.tensor(14.0, dtype=torch.float64, requires_grad=True)
     loss = InfoNCE(temperature=1)(scale * images @ texts.T)
     loss.backward()
-    torch.testing.assert_close(loss.detach(), InfoNCE(temperature=1 / 14)(images @ texts.T), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        loss.detach(), InfoNCE(temperature=1 / 14)(images @ texts.T), rtol=1e-12, atol=1e-12
+    )
     assert scale.grad != 0
 
 

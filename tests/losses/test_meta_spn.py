@@ -34,7 +34,9 @@ def test_every_anchor_by_hand():
     for direction, rows in enumerate((scores, scores.T)):
         for i in range(6):
             p, n = rows[i, i], rows[i][ids != ids[i]].max()
-            raw[direction, i] = (w2 @ (w1 @ torch.stack([p, n, p - n]) + b1).relu() + b2).sigmoid()[0].detach()
+            raw[direction, i] = (
+                (w2 @ (w1 @ torch.stack([p, n, p - n]) + b1).relu() + b2).sigmoid()[0].detach()
+            )
             hinges[direction, i] = (n - p + 0.2).relu()
     assert raw.std() > 0.01
     expected = raw / raw.mean() * hinges

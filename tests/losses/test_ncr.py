@@ -43,7 +43,9 @@ def test_golden_pair_losses(golden):
         scores = torch.from_numpy(arrays["scores"][k]).double().requires_grad_()
         losses = NCR.official().pair_losses(scores)
         losses.sum().backward()
-        torch.testing.assert_close(losses, torch.from_numpy(arrays["loss"][k]), rtol=0, atol=1e-12, msg=matrix)
+        torch.testing.assert_close(
+            losses, torch.from_numpy(arrays["loss"][k]), rtol=0, atol=1e-12, msg=matrix
+        )
         expected = torch.from_numpy(arrays["grad_scores"][k])
         torch.testing.assert_close(scores.grad, expected, rtol=0, atol=1e-12, msg=matrix)
 
@@ -75,7 +77,9 @@ def test_golden_clean_pairs(golden):
 
 
 @every_softness
-@given(kind=st.sampled_from(KINDS), batch=st.integers(1, 9), seed=st.integers(0, 10_000), with_ids=st.booleans())
+@given(
+    kind=st.sampled_from(KINDS), batch=st.integers(1, 9), seed=st.integers(0, 10_000), with_ids=st.booleans()
+)
 def test_labels_equal_the_double_loop(softness, kind, batch, seed, with_ids):
     scores, labels = make_scores(kind, batch, seed), make_labels(batch, seed)
     ids = make_ids(batch, seed) if with_ids else None
@@ -88,7 +92,11 @@ def test_labels_equal_the_double_loop(softness, kind, batch, seed, with_ids):
                 owners = [j if margin_of == "image" and direction == 1 else i for j in negatives]
                 expected[direction, i] = max(
                     (
-                        hinge(rows[i, j].item(), rows[i, i].item(), 0.2 * SOFTNESS[softness](labels[owner].item()))
+                        hinge(
+                            rows[i, j].item(),
+                            rows[i, i].item(),
+                            0.2 * SOFTNESS[softness](labels[owner].item()),
+                        )
                         for j, owner in zip(negatives, owners, strict=True)
                     ),
                     default=0.0,
@@ -127,8 +135,12 @@ def test_from_embeddings_with_labels():
     with pytest.raises(ValueError, match="adds a margin of its own to every score and needs the matrix"):
         NCR.official().from_embeddings(images, texts, given=labels)
     warming = NCR.official(warmup_epochs=1)
-    torch.testing.assert_close(warming.from_embeddings(images, texts, given=labels), warming(images @ texts.T))
-    torch.testing.assert_close(NCR.official().from_embeddings(images, texts), TripletHN.official()(images @ texts.T))
+    torch.testing.assert_close(
+        warming.from_embeddings(images, texts, given=labels), warming(images @ texts.T)
+    )
+    torch.testing.assert_close(
+        NCR.official().from_embeddings(images, texts), TripletHN.official()(images @ texts.T)
+    )
 
 
 def test_gradcheck_with_labels():
@@ -154,7 +166,9 @@ def test_warm_up_is_the_average_and_does_not_look_at_labels():
             assert loss_fn.phase == (epoch < 2)
             expected = TripletSelHN(epsilon=torch.inf) if epoch < 2 else TripletHN(margin=0.0)
             labels = torch.zeros(9, dtype=torch.float64)
-            torch.testing.assert_close(loss_fn(scores, given=labels), expected(scores), rtol=1e-13, atol=1e-13)
+            torch.testing.assert_close(
+                loss_fn(scores, given=labels), expected(scores), rtol=1e-13, atol=1e-13
+            )
 
 
 def test_pair_losses_and_predictions_do_not_depend_on_the_phase_and_mask_same_images():
@@ -174,7 +188,9 @@ def test_predictions_are_0_where_no_pair_is_told_apart():
 
 def test_predictions_are_in_units_of_the_best_tenth():
     scores = torch.eye(12, dtype=torch.float64) * 0.9
-    scores[3, 3] = scores[8, 8] = 0.1  # every hinge is 0.1, so is the mean, and half of the sum of both directions
+    scores[3, 3] = scores[8, 8] = (
+        0.1  # every hinge is 0.1, so is the mean, and half of the sum of both directions
+    )
     expected = torch.ones(12, dtype=torch.float64)
     expected[[3, 8]] = 0.5
     prediction = NCR().predict(scores.requires_grad_())
@@ -216,7 +232,9 @@ def test_labels_of_several_networks(margin_of):
     loss_fn = NCR(margin_of=margin_of)
     together = loss_fn.per_anchor(scores, given=PairLabels(labels))
     for k in range(2):
-        torch.testing.assert_close(together[k], loss_fn.per_anchor(scores[k], given=labels[k]), rtol=0, atol=0)
+        torch.testing.assert_close(
+            together[k], loss_fn.per_anchor(scores[k], given=labels[k]), rtol=0, atol=0
+        )
     torch.testing.assert_close(loss_fn(scores, given=PairLabels(labels)), together.mean())
     for function in (loss_fn.pair_losses, loss_fn.predict):
         torch.testing.assert_close(function(scores), torch.stack([function(scores[0]), function(scores[1])]))

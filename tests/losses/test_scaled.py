@@ -80,7 +80,9 @@ def test_from_embeddings_is_the_dense_form(kind, tile):
         loss = kind(learn=True).double()
         value = loss(images @ texts.T, ids) if dense else loss.from_embeddings(images, texts, ids, tile=tile)
         value.backward()
-        found.append([value.detach(), images.grad, texts.grad, *(parameter.grad for parameter in loss.learnt())])
+        found.append(
+            [value.detach(), images.grad, texts.grad, *(parameter.grad for parameter in loss.learnt())]
+        )
     for dense, tiled in zip(*found, strict=True):
         torch.testing.assert_close(tiled, dense, rtol=1e-9, atol=1e-9)
 
@@ -90,7 +92,9 @@ def test_embeddings_in_half_precision(kind):
     loss = kind(learn=True)
     value = loss.from_embeddings(images, texts)
     value.backward()
-    torch.testing.assert_close(value.detach(), loss(images.float() @ texts.float().T).detach(), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(
+        value.detach(), loss(images.float() @ texts.float().T).detach(), rtol=0.05, atol=0.05
+    )
     assert all(parameter.grad.isfinite() for parameter in loss.learnt())
 
 

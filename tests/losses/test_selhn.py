@@ -6,7 +6,10 @@ from loss_cases import make_scores
 from selhn.losses import Triplet, TripletHN, TripletSelHN
 
 matrices = st.builds(
-    make_scores, st.sampled_from(["spread", "collapsed", "trained"]), st.integers(2, 12), st.integers(0, 10_000)
+    make_scores,
+    st.sampled_from(["spread", "collapsed", "trained"]),
+    st.integers(2, 12),
+    st.integers(0, 10_000),
 )
 
 
@@ -32,7 +35,9 @@ def test_epsilon_zero_is_hardest_negative_mining(scores):
 @given(matrices)
 def test_infinite_epsilon_is_the_average(scores):
     average = Triplet(reduction="none")(scores) / (len(scores) - 1)
-    torch.testing.assert_close(TripletSelHN(epsilon=torch.inf, reduction="none")(scores), average, rtol=0, atol=0)
+    torch.testing.assert_close(
+        TripletSelHN(epsilon=torch.inf, reduction="none")(scores), average, rtol=0, atol=0
+    )
 
 
 @given(matrices)

@@ -12,7 +12,9 @@ def test_is_the_loss_of_the_paper():
     expected = -logsigmoid(labels * logits).sum() / 9
     torch.testing.assert_close(SigLIP()(scores), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(SigLIP.paper()(scores), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(SigLIP(reduction="none")(scores).mean(dim=1), expected.expand(2), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        SigLIP(reduction="none")(scores).mean(dim=1), expected.expand(2), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_by_hand():

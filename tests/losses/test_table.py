@@ -62,7 +62,9 @@ def test_equals_the_double_loop(case, kind, batch, seed, with_ids):
 @given(kind=kinds, batch=batches, seed=seeds)
 def test_images_and_texts_change_places(case, kind, batch, seed):
     loss_fn, scores = CASES[case].make(), make_scores(kind, batch, seed)
-    torch.testing.assert_close(loss_fn.per_anchor(scores.T), loss_fn.per_anchor(scores).flip(0), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(
+        loss_fn.per_anchor(scores.T), loss_fn.per_anchor(scores).flip(0), rtol=1e-13, atol=1e-13
+    )
     torch.testing.assert_close(loss_fn(scores.T), loss_fn(scores), rtol=1e-13, atol=1e-13)
 
 
@@ -142,7 +144,9 @@ def test_half_precision_scores_are_worked_on_in_float32(case, dtype):
 @every_case
 def test_leading_axes_are_matrices_of_the_same_pairs(case):
     loss_fn = CASES[case].make()
-    scores = torch.stack([make_scores(kind, 7, 5) for kind in ("spread", "trained", "collapsed")]).reshape(3, 1, 7, 7)
+    scores = torch.stack([make_scores(kind, 7, 5) for kind in ("spread", "trained", "collapsed")]).reshape(
+        3, 1, 7, 7
+    )
     ids = make_ids(7, 1)
     each = torch.stack([loss_fn.per_anchor(matrix[0], image_ids=ids) for matrix in scores])[:, None]
     torch.testing.assert_close(loss_fn.per_anchor(scores, image_ids=ids), each, rtol=1e-13, atol=1e-13)
@@ -158,7 +162,9 @@ def test_the_plateau_is_the_loss_of_equal_scores(case, batch, level):
     loss_fn = make()
     plateau = loss_fn.plateau(batch)
     if plateau is None:
-        assert not LOSSES[name].shift_invariant or name == "ncr", "it depends on what the scores are, or on labels"
+        assert not LOSSES[name].shift_invariant or name == "ncr", (
+            "it depends on what the scores are, or on labels"
+        )
     elif case == "shn":
         # No negative is strictly below there; but as soon as some are, however little, the anchors sit at the margin.
         nearly = level + 1e-9 * make_scores("spread", batch, 0)
@@ -193,7 +199,9 @@ def test_one_pass_gives_the_loss_its_mean_and_what_a_probe_wants(case, learn):
     assert torch.equal(loss_fn.reduce(anchors, "none"), loss_fn.per_anchor(scores, ids))
     torch.testing.assert_close(loss_fn.reduce(anchors, "mean"), loss_fn.reduce(anchors, "none").mean())
     torch.testing.assert_close(loss_fn.reduce(anchors, "sum"), loss_fn.reduce(anchors, "none").sum())
-    hardest = torch.stack([rows.masked_fill(ids[:, None] == ids, -torch.inf).amax(1) for rows in (scores, scores.T)])
+    hardest = torch.stack(
+        [rows.masked_fill(ids[:, None] == ids, -torch.inf).amax(1) for rows in (scores, scores.T)]
+    )
     assert torch.equal(anchors.raw["hardest"], hardest)
     assert torch.equal(anchors.raw.positive[0], scores.diagonal())
 

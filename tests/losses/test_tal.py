@@ -8,7 +8,11 @@ from loss_cases import make_scores
 from selhn.losses import TAL, TripletHN
 
 
-@given(kind=st.sampled_from(["spread", "collapsed", "trained"]), batch=st.integers(2, 12), seed=st.integers(0, 10_000))
+@given(
+    kind=st.sampled_from(["spread", "collapsed", "trained"]),
+    batch=st.integers(2, 12),
+    seed=st.integers(0, 10_000),
+)
 def test_bounds_hardest_negative_mining_from_above(kind, batch, seed):
     scores = make_scores(kind, batch, seed)
     above = TAL(margin=0.2, temperature=0.05, reduction="none")(scores) - TripletHN(reduction="none")(scores)

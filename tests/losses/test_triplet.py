@@ -35,4 +35,6 @@ def test_anchors_of_one_kind():
     torch.testing.assert_close(Triplet(margin=0.1, anchors="texts")(scores, ids), texts / 5)
     vectors = torch.randn(2, 5, 3)
     one_side = Triplet(anchors="images")
-    torch.testing.assert_close(one_side.from_embeddings(*vectors, ids), one_side(vectors[0] @ vectors[1].T, ids))
+    torch.testing.assert_close(
+        one_side.from_embeddings(*vectors, ids), one_side(vectors[0] @ vectors[1].T, ids)
+    )

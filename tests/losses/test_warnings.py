@@ -17,9 +17,15 @@ UNIT = normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), 
     [
         (lambda: TripletSelHN()(SCORES[:1, :1]), "no negatives"),
         (lambda: TripletSelHN()(SCORES, [3] * 6), "no negatives"),
-        (lambda: TripletSelHN().from_embeddings(UNIT, UNIT, torch.zeros(6, dtype=torch.long)), "no negatives"),
+        (
+            lambda: TripletSelHN().from_embeddings(UNIT, UNIT, torch.zeros(6, dtype=torch.long)),
+            "no negatives",
+        ),
         (lambda: TripletSelHN().from_embeddings(UNIT, 3 * UNIT), "rows of text_emb have a mean length of 3"),
-        (lambda: TripletSelHN().from_embeddings(UNIT / 2, UNIT), "rows of image_emb have a mean length of 0.5"),
+        (
+            lambda: TripletSelHN().from_embeddings(UNIT / 2, UNIT),
+            "rows of image_emb have a mean length of 0.5",
+        ),
         (lambda: NCR()(SCORES), "NCR without `given` is TripletHN"),
         (lambda: AOQ().from_embeddings(UNIT, UNIT), "AOQ without `given` is TripletHN"),
     ],
@@ -28,7 +34,9 @@ def test_what_is_hardly_ever_meant_is_said_where_it_is_written(call, message):
     with pytest.warns(SelhnWarning, match=message) as heard:
         call()
     assert len(heard) == 1
-    assert Path(heard[0].filename).name in (Path(__file__).name, "conftest.py"), "not a file of selhn or torch"
+    assert Path(heard[0].filename).name in (Path(__file__).name, "conftest.py"), (
+        "not a file of selhn or torch"
+    )
 
 
 def test_ordinary_calls_say_nothing():

@@ -75,10 +75,14 @@ def test_texts_of_like_length_are_scored_together(name, like_texts, monkeypatch)
     monkeypatch.setattr("selhn.layers.fragments.CPU_TEXTS", like_texts)
     for ours, expected in zip(run(), together, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11)
-    assert len({width for count, width in widths if count <= like_texts}) > 1, "some blocks are shorter than others"
+    assert len({width for count, width in widths if count <= like_texts}) > 1, (
+        "some blocks are shorter than others"
+    )
     monkeypatch.setattr("selhn.layers.fragments.RAGGED_DEVICES", ())
     for ours, expected in zip(run(), together, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-11, msg="with all the padding, as on a GPU")
+        torch.testing.assert_close(
+            ours, expected, rtol=1e-9, atol=1e-11, msg="with all the padding, as on a GPU"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -58,7 +58,10 @@ def naive_pair(model, batch, i, j):
     own = naive_weights(model.text_consensus, text, concepts, 10)
     text_weights = 0.35 * (10 * labels).softmax(0) + 0.65 * own
     levels = []
-    for instance, weights in ((image, naive_weights(model.image_consensus, image, concepts, 10)), (text, text_weights)):
+    for instance, weights in (
+        (image, naive_weights(model.image_consensus, image, concepts, 10)),
+        (text, text_weights),
+    ):
         consensus = length_one(weights @ concepts)
         levels.append((length_one(0.85 * instance + 0.15 * consensus), consensus))
     (fused, consensus), (other_fused, other_consensus) = levels

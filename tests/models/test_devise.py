@@ -28,7 +28,9 @@ def test_words_are_not_trained_and_marks_say_nothing():
     assert {name for name, _ in model.named_parameters()} == {"fc.weight", "fc.bias"}
     words = model.words[4:39]
     torch.testing.assert_close(words.norm(dim=1), torch.ones(35))
-    torch.testing.assert_close(model.embed_texts(["word3 word5", "word5 word3"]).diff(dim=0), torch.zeros(1, 16))
+    torch.testing.assert_close(
+        model.embed_texts(["word3 word5", "word5 word3"]).diff(dim=0), torch.zeros(1, 16)
+    )
     torch.testing.assert_close(model.embed_texts(["word3"])[0], model.words[WORDS.ids["word3"]])
 
 
@@ -43,7 +45,9 @@ def test_word_vectors_of_a_file(tmp_path):
         model = create_model("devise", tokenizer=WORDS, feature_dim=4, dim=3, word_vectors=vectors)
         assert model.settings["word_vectors"] is None
         assert model.words.any(1).sum() == 2, "a word that the file lacks says nothing"
-        torch.testing.assert_close(model.embed_texts(["word3", "word3 word9"]), torch.tensor([[1.0, 2, 2]] * 2) / 3)
+        torch.testing.assert_close(
+            model.embed_texts(["word3", "word3 word9"]), torch.tensor([[1.0, 2, 2]] * 2) / 3
+        )
     vectors.unlink()
     model.save(tmp_path / "model")
     assert torch.equal(load_model(tmp_path / "model").words, model.words)

@@ -106,7 +106,9 @@ def test_a_registered_one_is_saved(data, tmp_path, monkeypatch):
     model = selhn.create_model("theirs", tokenizer=selhn.Vocabulary.build(data.train.captions))
     model.save(tmp_path / "model")
     regions, _ = data.test.features.gather(torch.arange(3))
-    assert torch.equal(selhn.load_model(tmp_path / "model").embed_images(regions), model.embed_images(regions))
+    assert torch.equal(
+        selhn.load_model(tmp_path / "model").embed_images(regions), model.embed_images(regions)
+    )
 
 
 def test_what_is_missing(data):

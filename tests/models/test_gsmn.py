@@ -29,7 +29,9 @@ def test_neighbours_are_heard():
     assert not torch.allclose(score_batch(sparse, batch), score_batch(sparse, other_parse))
     assert torch.equal(score_batch(dense, batch), score_batch(dense, other_parse))
     del batch.side["dependencies"]
-    torch.testing.assert_close(score_batch(sparse, batch), score_batch(dense, batch), msg="dense without a parse")
+    torch.testing.assert_close(
+        score_batch(sparse, batch), score_batch(dense, batch), msg="dense without a parse"
+    )
 
 
 def test_with_their_own_vectors_words_are_no_graph():
@@ -50,7 +52,9 @@ def test_cosines_in_blocks():
     torch.testing.assert_close(block_cosines(*inputs, 3), expected)
     assert torch.autograd.gradcheck(lambda *x: block_cosines(*x, 3), inputs)
     aligned = [inputs[0][:, :1], inputs[1], torch.randn(3, 4, 6, dtype=torch.float64).requires_grad_()]
-    assert torch.autograd.gradcheck(lambda *x: block_cosines(*x, 2), [x.detach().requires_grad_() for x in aligned])
+    assert torch.autograd.gradcheck(
+        lambda *x: block_cosines(*x, 2), [x.detach().requires_grad_() for x in aligned]
+    )
 
 
 def test_what_cannot_be_is_refused():

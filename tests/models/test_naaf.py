@@ -24,7 +24,11 @@ def matching_pairs(pairs=9, regions=5, words=6, dim=16, seed=0):
 
 def test_the_threshold_of_every_text_is_that_of_the_equations():
     images, texts = matching_pairs()
-    model = create_model("naaf", **SIZES, dim=16, threshold=0.3, threshold_safe=0.1, min_words=15).double().train()
+    model = (
+        create_model("naaf", **SIZES, dim=16, threshold=0.3, threshold_safe=0.1, min_words=15)
+        .double()
+        .train()
+    )
     by_text = copy.deepcopy(model)
     scores = model.score(images, texts)
     own = [words[mask] for words, mask in zip(texts.vectors, texts.mask, strict=True)]
@@ -33,7 +37,9 @@ def test_the_threshold_of_every_text_is_that_of_the_equations():
     threshold, safe = model.head.thresholds.both().tolist()
     assert 0 < safe < 1
     assert 0 < threshold < 1
-    torch.testing.assert_close(model.head.thresholds.both(), by_text.head.thresholds.both(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        model.head.thresholds.both(), by_text.head.thresholds.both(), rtol=0, atol=1e-10
+    )
 
 
 def test_once_per_batch_all_texts_have_one_threshold():

@@ -54,8 +54,14 @@ def recorded(golden):
 
     def load(name):
         arrays, config = golden(name)
-        state = {key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")}
-        return state, {key: torch.from_numpy(value) for key, value in arrays.items() if "/" not in key}, config
+        state = {
+            key.removeprefix("state/"): value for key, value in arrays.items() if key.startswith("state/")
+        }
+        return (
+            state,
+            {key: torch.from_numpy(value) for key, value in arrays.items() if "/" not in key},
+            config,
+        )
 
     return load
 
@@ -74,7 +80,9 @@ def encoded(model, arrays):
     regions = arrays["regions"].to(next(model.parameters()).dtype)
     side = {of: taken_side(model, arrays, of) for of in ("images", "texts")}
     images = model.encode_images(regions if regions.ndim == 3 else regions[:, None], **side["images"])
-    return images, model.encode_texts(arrays["tokens"], first_of(arrays["lengths"], arrays["tokens"]), **side["texts"])
+    return images, model.encode_texts(
+        arrays["tokens"], first_of(arrays["lengths"], arrays["tokens"]), **side["texts"]
+    )
 
 
 def settings_of(name, config):
@@ -151,7 +159,11 @@ def test_cvse(recorded, file, monkeypatch):
     texts = model.text_levels(arrays["tokens"], mask, labels, concepts)
     for levels, side in ((images, "image"), (texts, "text")):
         close(levels.weights, arrays[f"concept_weights_{side}"])
-        kinds = {"instance": levels.instance, "consensus": levels.consensus, "fused": levels.fused(model.fuse_alpha)}
+        kinds = {
+            "instance": levels.instance,
+            "consensus": levels.consensus,
+            "fused": levels.fused(model.fuse_alpha),
+        }
         for kind, theirs in zip(config["emb_order"], arrays[f"{side}_emb"], strict=True):
             close(kinds[kind], theirs)
     scores = model.score(
@@ -160,7 +172,9 @@ def test_cvse(recorded, file, monkeypatch):
     close(scores, arrays["scores"])
     check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight])
     graph = ConceptGraph(
-        tuple((str(concept),) for concept in range(len(labels[0]))), arrays["concept_counts"], arrays["cooccurrence"]
+        tuple((str(concept),) for concept in range(len(labels[0]))),
+        arrays["concept_counts"],
+        arrays["cooccurrence"],
     )
     close(graph.adjacency(config["adjacency_threshold"]), model.concepts.adjacency)
     # The losses, recorded with everything in evaluation mode.
@@ -220,7 +234,9 @@ def test_cross_attention(recorded, file, name):
     close(scores, arrays["scores"])
     # The cosines of GSMN's small blocks are ill-conditioned.
     tolerance = {"atol": 2e-4, "rtol": 1e-3} if name.startswith("gsmn") else {}
-    check_loss_and_gradients(scores, arrays, [model.image.fc.weight, model.text.words.embed.weight], **tolerance)
+    check_loss_and_gradients(
+        scores, arrays, [model.image.fc.weight, model.text.words.embed.weight], **tolerance
+    )
 
 
 @pytest.mark.parametrize(("file", "name"), FRAGMENTS.items())
@@ -240,7 +256,9 @@ def test_naaf_in_training(recorded, file):
         settings[ours] = config[f"{ours}_before"]
     sizes = {"vocab_size": 1, "feature_dim": 1, "word_dim": 1, "dim": vectors["word_emb"].shape[2]}
     model = create_model("naaf", **sizes, **settings).double().train()
-    images = Fragments.of(vectors["region_emb"], torch.ones(vectors["region_emb"].shape[:2], dtype=torch.bool))
+    images = Fragments.of(
+        vectors["region_emb"], torch.ones(vectors["region_emb"].shape[:2], dtype=torch.bool)
+    )
     texts = Fragments.of(vectors["word_emb"], first_of(arrays["lengths"], vectors["word_emb"]))
     before = model.state_dict()["head.thresholds.training_value"].clone()
     close(model.head.mine(images, texts), arrays["threshold_per_text"], atol=1e-9, rtol=0)
@@ -287,7 +305,11 @@ def test_files_of_imram_camp_and_naaf(recorded, tmp_path):
     path = tmp_path / "model_best.pth.tar"
     state, arrays, config = recorded("imram_text")
     tensors = {"module." + key: torch.as_tensor(value) for key, value in state.items()}
-    options = {"model_mode": "text_IMRAM", "iteration_step": config["steps"], "lambda_softmax": config["smooth"]}
+    options = {
+        "model_mode": "text_IMRAM",
+        "iteration_step": config["steps"],
+        "lambda_softmax": config["smooth"],
+    }
     options |= {"no_IMRAM_norm": not config["memory_norm"]}
     torch.save({"model": tensors, "opt": Namespace(**options)}, path)
     model = load_official("imram_text", path)
@@ -296,7 +318,12 @@ def test_files_of_imram_camp_and_naaf(recorded, tmp_path):
         load_official("imram_image", path)
     state, arrays, config = recorded("naaf_test_thr")
     state["txt_enc.embed.glove.weight"] = state.pop("txt_enc.embed.weight")
-    options = {"lambda_softmax": config["smooth"], "thres": 0.3, "thres_safe": config["threshold_safe"], "alpha": 1.5}
+    options = {
+        "lambda_softmax": config["smooth"],
+        "thres": 0.3,
+        "thres_safe": config["threshold_safe"],
+        "alpha": 1.5,
+    }
     write_checkpoint(path, state, **options)
     model = load_official("naaf", path)
     assert model.head.thresholds.both().tolist() == [0.3, config["threshold_safe"]]
@@ -362,7 +389,8 @@ def test_vse_infty_text_head(recorded):
     close(model.text.gpo.weights(arrays["lengths"], mask.shape[1]), arrays["pool_weights"][:, :, 0])
     with pytest.raises(ValueError, match="missing: text.words.bert"):
         load_official(
-            "vse_infty_bert", {**state, "txt_enc.bert.embeddings.LayerNorm.weight": state["txt_enc.linear.bias"]}
+            "vse_infty_bert",
+            {**state, "txt_enc.bert.embeddings.LayerNorm.weight": state["txt_enc.linear.bias"]},
         )
 
 
@@ -445,7 +473,9 @@ def test_a_file_with_code_in_it_is_not_run(tmp_path, monkeypatch):
     with open("bomb.pkl", "wb") as file:
         pickle.dump(Bomb(), file)
     for path in ("bomb.pth", "bomb.pkl"):
-        with pytest.raises(ValueError, match="holds more than weights, or is not a checkpoint, and was not opened"):
+        with pytest.raises(
+            ValueError, match="holds more than weights, or is not a checkpoint, and was not opened"
+        ):
             load_official("vsepp", path)
     assert not (tmp_path / "exploded").exists()
 
@@ -473,7 +503,8 @@ def in_file(path, change, recorded, **how):
     tensors = {key: torch.as_tensor(value) for key, value in state.items()}
     tensors.update(change(tensors))
     parts = [
-        {key.removeprefix(side): tensors[key] for key in tensors if side in key} for side in ("img_enc.", "txt_enc.")
+        {key.removeprefix(side): tensors[key] for key in tensors if side in key}
+        for side in ("img_enc.", "txt_enc.")
     ]
     torch.save({"model": parts}, path, **how)
 
@@ -577,7 +608,9 @@ def test_another_model_is_named_by_its_keys(recorded):
     with pytest.raises(ValueError, match="unexpected: img_enc.mlp.layers.0.weight"):
         load_official("vsepp", infty)
     del vsepp["txt_enc.rnn.bias_hh_l0"]
-    with pytest.raises(ValueError, match="the state dict holds the weights of another model; missing: rnn.bias_hh_l0"):
+    with pytest.raises(
+        ValueError, match="the state dict holds the weights of another model; missing: rnn.bias_hh_l0"
+    ):
         load_official("vsepp", vsepp)
     with pytest.raises(ValueError, match="vsepp has no setting 'dims': did you mean 'dim'"):
         load_official("vsepp", vsepp, dims=3)

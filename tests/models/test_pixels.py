@@ -71,7 +71,9 @@ def test_a_file_names_no_vision_model_to_fetch(source, tmp_path):
     make().save(tmp_path / "saved")
     config = tmp_path / "saved" / "config.json"
     written = json.loads(config.read_text())
-    config.write_text(json.dumps({**written, "format": 1, "settings": {**written["settings"], "vision": source}}))
+    config.write_text(
+        json.dumps({**written, "format": 1, "settings": {**written["settings"], "vision": source}})
+    )
     (tmp_path / "saved" / CHECKSUMS_FILE).unlink()
     with pytest.raises(Damaged):
         load_model(tmp_path / "saved")

@@ -51,7 +51,10 @@ def test_scores_and_gradients_are_those_of_the_equations(name, training):
 
 
 def test_a_region_of_cmcan_has_no_more_neighbours_than_it_may():
-    model, batch = make_model("cmcan", neighbours=2, **without_dropout("cmcan")).double().eval(), full_batch("cmcan")
+    model, batch = (
+        make_model("cmcan", neighbours=2, **without_dropout("cmcan")).double().eval(),
+        full_batch("cmcan"),
+    )
     batch.side["adjacency"].fill_(True)
     naive = model.reference(*fragments(model, batch), one_by_one(model, batch))
     torch.testing.assert_close(model(batch).scores, naive, rtol=0, atol=1e-10)

@@ -28,7 +28,9 @@ def test_what_is_in_the_folder(saved):
     assert config["settings"]["dim"] == 16
     assert set(config["versions"]) == {"selhn", "torch"}
     assert "# rvse" in (saved / "README.md").read_text()
-    assert len({path.stat().st_mode for path in saved.iterdir()}) == 1, "whoever may read one file may read all"
+    assert len({path.stat().st_mode for path in saved.iterdir()}) == 1, (
+        "whoever may read one file may read all"
+    )
 
 
 def test_saving_again_replaces_it(saved):
@@ -175,7 +177,9 @@ def test_weights_of_another_model(saved, tmp_path):
     before_checksums(saved)
     make_model("vse_fc").save(tmp_path / "other")
     (saved / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
-    with pytest.raises(ValueError, match=r"weights of another model; missing: image.mlp.layers.0.weight.* more"):
+    with pytest.raises(
+        ValueError, match=r"weights of another model; missing: image.mlp.layers.0.weight.* more"
+    ):
         load_model(saved)
     make_model("rvse", dim=8).save(tmp_path / "small")
     (saved / "model.safetensors").write_bytes((tmp_path / "small" / "model.safetensors").read_bytes())

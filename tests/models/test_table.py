@@ -10,7 +10,15 @@ import selhn.models as models
 from selhn.base.errors import NotFound, SelhnError
 from selhn.base.types import Batch
 from selhn.losses import TripletSelHN
-from selhn.models import MODELS, CrossAttention, create_model, list_models, load_model, matcher, register_model
+from selhn.models import (
+    MODELS,
+    CrossAttention,
+    create_model,
+    list_models,
+    load_model,
+    matcher,
+    register_model,
+)
 from selhn.models.matcher import encode_batch, taken_side
 from selhn.text import Vocabulary
 
@@ -70,7 +78,9 @@ def test_embeddings_say_so(name):
 @every_model
 def test_without_masks_all_is_real(name):
     model, batch = make_model(name), make_batch()
-    whole = replace(batch, region_mask=torch.ones_like(batch.region_mask), token_mask=torch.ones_like(batch.token_mask))
+    whole = replace(
+        batch, region_mask=torch.ones_like(batch.region_mask), token_mask=torch.ones_like(batch.token_mask)
+    )
     images = model.encode_images(batch.regions, **taken_side(model, batch.side, "images"))
     texts = model.encode_texts(batch.tokens, **taken_side(model, batch.side, "texts"))
     scores = model.score(images, texts)

@@ -16,9 +16,12 @@ def body(image, x):
         return image.mlp.layers[1](y.clamp(min=0))
 
     f = image.fc(x)
-    return {"fc": lambda: f, "mlp": lambda: mlp(f), "residual": lambda: f + mlp(f), "parallel": lambda: f + mlp(x)}[
-        image.body
-    ]()
+    return {
+        "fc": lambda: f,
+        "mlp": lambda: mlp(f),
+        "residual": lambda: f + mlp(f),
+        "parallel": lambda: f + mlp(x),
+    }[image.body]()
 
 
 @pytest.mark.parametrize("name", ["vse_fc", "vse_mlp", "rvse", "vse_infty"])

@@ -35,7 +35,9 @@ def test_scores_equal_a_loop_over_pairs(settings):
 
 def naive_captioning(captioner, regions, tokens):
     """The cost of one text, word by word, from the equations."""
-    encoded = torch.stack(run_gru(captioner.encoder, list(captioner.project(regions)), captioner.cell.hidden_size))
+    encoded = torch.stack(
+        run_gru(captioner.encoder, list(captioner.project(regions)), captioner.cell.hidden_size)
+    )
     state, cost = encoded[-1], 0.0
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     cell = type("Cell", (), {f"{name}_l0": getattr(captioner.cell, name) for name in names})
@@ -63,7 +65,9 @@ def test_the_captioner_is_its_formula(ragged, monkeypatch):
     tokens, token_mask = pad(batch.tokens, (0, 2), value=9), pad(batch.token_mask, (0, 2))
     torch.testing.assert_close(captioner(regions, batch.region_mask, tokens, token_mask), loss)
     parameters = list(captioner.parameters())
-    for ours, theirs in zip(*(torch.autograd.grad(value, parameters) for value in (loss, expected)), strict=True):
+    for ours, theirs in zip(
+        *(torch.autograd.grad(value, parameters) for value in (loss, expected)), strict=True
+    ):
         torch.testing.assert_close(ours, theirs)
 
 

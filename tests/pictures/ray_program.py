@@ -51,7 +51,11 @@ def listening_elsewhere():
     for process in below(os.getpid()):
         with suppress(OSError):  # it has just ended
             inodes |= {os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()}
-    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().split("\n")[1:]]
+    lines = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().split("\n")[1:]
+    ]
     open_ones = [one for one in lines if len(one) > 9 and one[3] == "0A" and f"socket:[{one[9]}]" in inodes]
     local = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
     return [one[1] for one in open_ones if one[1].split(":")[0] not in local]
@@ -74,7 +78,9 @@ def kill_in_the_middle(cluster, node, out, told):
 
 def main(pictures, out):
     place = {"node_ip_address": "127.0.0.1", "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **place})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **place}
+    )
     other = cluster.add_node(num_cpus=1, **place)
     ray.init(cluster.address, log_to_driver=False, logging_level="error")
     told = {}

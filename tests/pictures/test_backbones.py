@@ -19,7 +19,9 @@ def test_pictures_are_squashed_and_scaled():
     assert white.shape == (3, 8, 8)
     assert torch.allclose(white[:, 0, 0], torch.tensor([2.0, 1.0, 0.5]))
     seen = Preprocessing((8, 12), (0.0,) * 3, (1.0,) * 3)(photo())
-    assert np.array_equal(seen.permute(1, 2, 0), np.asarray(photo().resize((12, 8), Image.Resampling.BICUBIC)))
+    assert np.array_equal(
+        seen.permute(1, 2, 0), np.asarray(photo().resize((12, 8), Image.Resampling.BICUBIC))
+    )
 
 
 def test_patches_are_laid_out_as_a_map():
@@ -119,7 +121,12 @@ def test_a_model_of_timm(monkeypatch):
 def test_a_model_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32, patch_size=8
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        image_size=32,
+        patch_size=8,
     )
     torch.manual_seed(0)
     model = transformers.ViTModel(config).eval()

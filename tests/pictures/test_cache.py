@@ -57,7 +57,9 @@ def test_other_threads_may_gather(tmp_path):
     cache.put({bytes([n]): torch.full((1, 5), float(n)) for n in range(20)})
     features = CachedFeatures(cache, [bytes([n]) for n in range(20)], 1)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda n: features.gather(torch.tensor([n]))[0].mean().item(), [*range(20)] * 5))
+        found = list(
+            pool.map(lambda n: features.gather(torch.tensor([n]))[0].mean().item(), [*range(20)] * 5)
+        )
     assert found == [*range(20)] * 5
 
 

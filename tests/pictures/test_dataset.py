@@ -14,7 +14,9 @@ def photos(tmp_path):
     folder = tmp_path / "photos"
     (folder / "more").mkdir(parents=True)
     for number in range(12):
-        (folder / ("more" if number % 2 else ".") / f"{number}.png").write_bytes(encoded(photo(number), "PNG"))
+        (folder / ("more" if number % 2 else ".") / f"{number}.png").write_bytes(
+            encoded(photo(number), "PNG")
+        )
     (folder / "notes.txt").write_text("hello")
     (folder / "broken.jpg").write_bytes(b"")
     return folder
@@ -31,7 +33,12 @@ def captions_file(folder, split=None):
 
 def test_a_folder_becomes_a_data_set(photos, tmp_path):
     report = import_pictures(
-        photos, tmp_path / "data", Extractor(TinyBackbone()), captions_file(photos), cache=tmp_path / "c", quiet=True
+        photos,
+        tmp_path / "data",
+        Extractor(TinyBackbone()),
+        captions_file(photos),
+        cache=tmp_path / "c",
+        quiet=True,
     )
     assert report.used == 12
     assert {name for name, _ in report.refused} == {"broken.jpg", "notes.txt", "gone.png"}
@@ -55,7 +62,9 @@ def test_splits_of_the_captions_file(photos, tmp_path):
         return ["train", "val", "test"][number % 3]
 
     captions = captions_file(photos, split)
-    import_pictures(photos, tmp_path / "d", Extractor(TinyBackbone()), captions, cache=tmp_path / "c", quiet=True)
+    import_pictures(
+        photos, tmp_path / "d", Extractor(TinyBackbone()), captions, cache=tmp_path / "c", quiet=True
+    )
     data = load_data(tmp_path / "d")
     assert sorted(data.dev.image_names) == ["10.png", "4.png", "more/1.png", "more/7.png"]
 
@@ -78,7 +87,8 @@ def test_pictures_of_one_content_are_in_one_split(tmp_path):
     import_pictures(folder, tmp_path / "d", Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True)
     data = load_data(tmp_path / "d")
     kinds = [
-        {int(n.removesuffix(".png")) % 3 for n in split.image_names} for split in (data.train, data.dev, data.test)
+        {int(n.removesuffix(".png")) % 3 for n in split.image_names}
+        for split in (data.train, data.dev, data.test)
     ]
     assert sorted(map(len, kinds)) == [1, 1, 1]
     assert set.union(*kinds) == {0, 1, 2}
@@ -127,7 +137,9 @@ def test_rows_of_pictures_and_captions(photos, tmp_path):
     assert data.name == "rows"
     assert (data.train.num_images, data.train.num_texts) == (5, 7), "the two pictures of Pillow are one"
     assert (list(data.dev.captions), list(data.test.captions)) == (["seven"], ["eight"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "photos", "rows"], "nothing is left behind"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "photos", "rows"], (
+        "nothing is left behind"
+    )
     with pytest.raises(NotFound, match="row 0 has no 'image' and 'words': it has picture, words"):
         import_rows(rows, tmp_path / "d", Extractor(TinyBackbone()), **{**how, "image": "image"})
     with pytest.raises(SelhnError, match="row 0 has a int for a picture"):

@@ -48,7 +48,9 @@ def pictures(tmp_path_factory):
 
 def embed(source, out, rows=4, backbone=None, **how):
     extractor = Extractor(backbone or TinyBackbone())
-    return embed_pictures(source, out, model=MODEL, extractor=extractor, rows_per_shard=rows, quiet=True, **how)
+    return embed_pictures(
+        source, out, model=MODEL, extractor=extractor, rows_per_shard=rows, quiet=True, **how
+    )
 
 
 def content(folder):
@@ -102,7 +104,11 @@ def test_a_list_of_files_and_parquet_give_the_same_vectors(pictures, whole, tmp_
         "".join(f"{path.relative_to(pictures)}\n" for path in names) + "\nhttp://a/b.jpg"
     )
     captions = [None if number == 3 else "a red ball" for number in range(len(names))]
-    table = {"url": [str(path) for path in names], "caption": captions, "year": [*range(2000, 2000 + len(names))]}
+    table = {
+        "url": [str(path) for path in names],
+        "caption": captions,
+        "year": [*range(2000, 2000 + len(names))],
+    }
     parquet.write_table(pyarrow.table(table), tmp_path / "paths.parquet")
     images = [{"bytes": path.read_bytes(), "path": path.name} for path in names]
     (tmp_path / "held").mkdir()
@@ -182,7 +188,9 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_continues(pictures, wh
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", filled)
-        with pytest.raises(OSError, match=r"shard 2 of .* could not be written \(10240 .*: what is done is kept; free"):
+        with pytest.raises(
+            OSError, match=r"shard 2 of .* could not be written \(10240 .*: what is done is kept; free"
+        ):
             embed(pictures, tmp_path / "out")
     backbone = TinyBackbone()
     embed(pictures, tmp_path / "out", backbone=backbone)

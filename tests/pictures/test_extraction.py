@@ -25,7 +25,13 @@ def test_batches_and_threads_change_nothing(tmp_path):
         extractor = Extractor(TinyBackbone())
         cache = tmp_path / f"cache{batch_size}"
         found = extract_pictures(
-            paths, extractor, cache=cache, precision="float32", batch_size=batch_size, workers=workers, quiet=True
+            paths,
+            extractor,
+            cache=cache,
+            precision="float32",
+            batch_size=batch_size,
+            workers=workers,
+            quiet=True,
         )
         assert found.paths == paths
         assert max(extractor.backbone.calls) <= batch_size
@@ -106,7 +112,11 @@ def test_bad_files_are_named_and_left_out(tmp_path):
         g_jpg=encoded(photo(5)),
     )
     found = extract_pictures(
-        [*paths, tmp_path / "gone.jpg"], Extractor(TinyBackbone()), cache=tmp_path / "c", quiet=True, root=tmp_path
+        [*paths, tmp_path / "gone.jpg"],
+        Extractor(TinyBackbone()),
+        cache=tmp_path / "c",
+        quiet=True,
+        root=tmp_path,
     )
     assert [path.name for path in found.paths] == ["d.gif", "e.jpg", "f.jpg", "g.jpg"]
     assert [name for name, _ in found.report.refused] == ["a.jpg", "b.jpg", "c.png", "gone.jpg"]
@@ -159,5 +169,7 @@ def test_known_and_new_pictures_keep_their_order(tmp_path):
 def test_a_name_that_is_no_text_is_left_out(tmp_path):
     path = tmp_path / os.fsdecode(b"caf\xe9.png")
     path.write_bytes(encoded(photo(1), "PNG"))
-    report = extract_pictures([path], Extractor(TinyBackbone()), cache=tmp_path / "c", root=tmp_path, quiet=True).report
+    report = extract_pictures(
+        [path], Extractor(TinyBackbone()), cache=tmp_path / "c", root=tmp_path, quiet=True
+    ).report
     assert report.refused == [("caf\\udce9.png", "its name is not UTF-8: rename it")]

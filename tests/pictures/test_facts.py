@@ -196,4 +196,8 @@ def test_megabytes_that_refer_to_each_other(monkeypatch):
     whole = encoded(photo(), "PNG")
     chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + struct.pack(">I", zlib.crc32(b"eXIf" + exif))
     content = whole[:33] + chunk + whole[33:]
-    assert header_facts(content, "a.png") == decode_picture(content, "a.png").facts == {"width": 40, "height": 30}
+    assert (
+        header_facts(content, "a.png")
+        == decode_picture(content, "a.png").facts
+        == {"width": 40, "height": 30}
+    )

@@ -48,7 +48,11 @@ def test_each_is_upright_and_turned_once(kind, orientation):
     upright = wide().rotate(turns[orientation], expand=True)
     assert distance(picture.image, upright) < 8
     assert picture.format == kind
-    assert picture.facts == header_facts(content, "a") == {**TRUE, "width": upright.width, "height": upright.height}
+    assert (
+        picture.facts
+        == header_facts(content, "a")
+        == {**TRUE, "width": upright.width, "height": upright.height}
+    )
     assert ("its preview is used" in picture.notes) == (kind == "DNG")
 
 
@@ -138,7 +142,9 @@ def test_the_largest_jpegs():
     """Up to 64 times as many pixels as of other pictures; more are refused by the header."""
     content = encoded(photo())
     at = content.index(b"\xff\xc0") + 5
-    more, most = (content[:at] + struct.pack(">HH", side, side) + content[at + 4 :] for side in (14_000, 60_000))
+    more, most = (
+        content[:at] + struct.pack(">HH", side, side) + content[at + 4 :] for side in (14_000, 60_000)
+    )
     assert decode_picture(more, "a.jpg", within=160).image.size == (160, 160)
     with pytest.raises(SelhnError, match=r"is too large \(60000 x 60000 pixels\)"):
         decode_picture(most, "a.jpg")
@@ -170,7 +176,9 @@ def folder(tmp_path, monkeypatch):
     from pictures.test_library import small_model
 
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setattr(
+        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = tmp_path / "Pictures"
     (place / ".trash").mkdir(parents=True)

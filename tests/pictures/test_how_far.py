@@ -41,7 +41,8 @@ def test_a_process_that_has_ended_tells_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"done": -1}, {"done": "a"}, {"total": 1e3}, {"seconds_left": "x"}, {"process": 0}, {"process": 2**70}]
+    "wrong",
+    [{"done": -1}, {"done": "a"}, {"total": 1e3}, {"seconds_left": "x"}, {"process": 0}, {"process": 2**70}],
 )
 def test_what_others_wrote_there(wrong, tmp_path):
     write(tmp_path, **wrong)

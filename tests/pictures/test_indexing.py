@@ -106,5 +106,7 @@ def test_they_are_an_index_like_any_other(few, tmp_path, monkeypatch, capsys):
 
 def test_an_index_of_a_version_that_meant_something_else_is_made_again(few, tmp_path):
     path = tmp_path / "i"
-    Index.create(small_model(), path, keep_model=False, about={"extractor": Extractor(few).identity, "pictures": 3})
+    Index.create(
+        small_model(), path, keep_model=False, about={"extractor": Extractor(few).identity, "pictures": 3}
+    )
     assert len(open_examples(path, small_model(), Extractor(few)).index) == 3

@@ -16,7 +16,16 @@ from collections import Counter
 
 import pytest
 import torch
-from picture_cases import TinyBackbone, encoded, huge_png, mutate, mutations, need_ready_model, photo, shut_off
+from picture_cases import (
+    TinyBackbone,
+    encoded,
+    huge_png,
+    mutate,
+    mutations,
+    need_ready_model,
+    photo,
+    shut_off,
+)
 from PIL import Image
 
 from selhn.base.errors import Locked, NotFound, SelhnError
@@ -105,7 +114,9 @@ def test_what_files_say_is_kept(ready, folder):
     (folder / "0.png").write_bytes(encoded(photo(80), "PNG"))
     assert index_pictures(folder, quiet=True).changed == 1
     index = Index.load(default_index())
-    assert index.get(picture_id(folder / "0.png")).captions == ("a red ball",), "captions stay with a changed picture"
+    assert index.get(picture_id(folder / "0.png")).captions == ("a red ball",), (
+        "captions stay with a changed picture"
+    )
     (folder / "captions.csv").write_text("image,caption\n3.png,a dog\n")
     assert index_pictures(folder, captions=folder / "captions.csv", quiet=True).changed == 2
 
@@ -189,7 +200,9 @@ def test_other_weights_are_refused_wherever_they_would_be_used(ready, folder, tm
     index_pictures(folder, quiet=True)
     (tmp_path / "copy.png").write_bytes((folder / "0.png").read_bytes())
     (folder / "new.png").write_bytes(encoded(photo(91), "PNG"))
-    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2))
+    monkeypatch.setattr(
+        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone(), cells=2)
+    )
     for use in (
         lambda library: library.apply(library.plan(library.scan(folder)), quiet=True),
         lambda library: library.query(like=str(tmp_path / "copy.png")),
@@ -232,7 +245,10 @@ def test_the_tree_is_walked_once(ready, folder, monkeypatch):
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: seen.append(str(path)) or scandir(path))
     index_pictures(folder, quiet=True)
-    assert sorted(name for name in seen if name.startswith(str(folder))) == [str(folder), str(folder / "trip")]
+    assert sorted(name for name in seen if name.startswith(str(folder))) == [
+        str(folder),
+        str(folder / "trip"),
+    ]
 
 
 def test_the_cache_is_opened_once_and_asked_by_key(ready, folder, monkeypatch):
@@ -255,12 +271,19 @@ def test_the_cache_is_opened_once_and_asked_by_key(ready, folder, monkeypatch):
 
 
 def test_a_model_of_ones_own(ready, folder, tmp_path):
-    done = index_pictures(folder, tmp_path / "i", model=small_model(), extractor="efficientnet_lite0", quiet=True)
-    assert done.index.about == {"extractor": "efficientnet_lite0", "features": Extractor(TinyBackbone()).identity}
+    done = index_pictures(
+        folder, tmp_path / "i", model=small_model(), extractor="efficientnet_lite0", quiet=True
+    )
+    assert done.index.about == {
+        "extractor": "efficientnet_lite0",
+        "features": Extractor(TinyBackbone()).identity,
+    }
     assert Index.load(tmp_path / "i").ids() == done.index.ids()
     words = Vocabulary.build(["a dog"], 1)
     with pytest.raises(SelhnError, match="rvse takes features of 7 numbers and ready gives 4"):
-        index_pictures(folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8))
+        index_pictures(
+            folder, tmp_path / "j", model=create_model("rvse", tokenizer=words, feature_dim=7, dim=8)
+        )
     assert not (tmp_path / "j").exists()
 
 
@@ -342,7 +365,9 @@ def test_answers_show_themselves_in_a_notebook(ready, folder):
     name.write_bytes((folder / "0.png").read_bytes())
     (folder / "big.png").write_bytes(encoded(photo(1, (900, 300)), "PNG"))
     index = index_pictures(folder, quiet=True).index
-    index.update([Item(str(name), captions=("<script>alert(1)</script>",), metadata=index.get(str(name)).metadata)])
+    index.update(
+        [Item(str(name), captions=("<script>alert(1)</script>",), metadata=index.get(str(name)).metadata)]
+    )
     hits = index.search("a red ball", k=50)
     assert isinstance(hits, list)
     assert hits == list(hits) == pickle.loads(pickle.dumps(hits))
@@ -419,7 +444,9 @@ def test_a_bomb_takes_no_memory(ready, folder):
 
 
 def files_below(place):
-    return {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file() and path.name != "lock"}
+    return {
+        path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file() and path.name != "lock"
+    }
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(2000, marks=pytest.mark.slow)])
@@ -484,8 +511,18 @@ def test_killed_twenty_times_while_it_indexes(tmp_path):
 
     def indexing(name):
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / name / "cache")}
-        command = [sys.executable, "-c", INDEXING, "index", str(PICTURES), "--index", str(tmp_path / name / "i")]
-        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            "-c",
+            INDEXING,
+            "index",
+            str(PICTURES),
+            "--index",
+            str(tmp_path / name / "i"),
+        ]
+        child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         assert child.stdout.readline() == "begin\n"
         return child
 
@@ -566,7 +603,9 @@ def test_a_device_that_is_not_there(ready, folder):
         index_pictures(folder, device="gpu")
 
 
-@pytest.mark.parametrize("name", ["transformers:x/y", "transformers:/home", "timm:hf-hub:x/y", "open_clip:a/b"])
+@pytest.mark.parametrize(
+    "name", ["transformers:x/y", "transformers:/home", "timm:hf-hub:x/y", "open_clip:a/b"]
+)
 def test_an_index_has_nothing_downloaded_unless_the_user_asks(ready, folder, tmp_path, monkeypatch, name):
     loaded, path = [], tmp_path / "i"
     index_pictures(folder, path, model=small_model(), extractor=name, quiet=True)

@@ -186,14 +186,20 @@ def test_what_pictures_say_is_in_the_index(library, tmp_path):
     assert index_again(library, tmp_path).added == 1
     assert not library.extractor.backbone.calls, "its features are those of the first"
     assert facts_of(library.index, one) == facts_of(library.index, copy) == FACTS
-    found = library.index.search("a red dog", where='taken >= "2019-06" and taken < "2019-07" and latitude > 48')
+    found = library.index.search(
+        "a red dog", where='taken >= "2019-06" and taken < "2019-07" and latitude > 48'
+    )
     assert {hit.id for hit in found} == {str(one), str(copy)}
     library.change(str(one), None, {"stars": 5, "taken": "2019-06-15 15:03:22"})
-    assert facts_of(library.index, one) == {**FACTS, "taken": "2019-06-15 15:03:22"}, "people can correct them"
+    assert facts_of(library.index, one) == {**FACTS, "taken": "2019-06-15 15:03:22"}, (
+        "people can correct them"
+    )
     assert index_again(library, tmp_path).changed == 0
     one.write_bytes(encoded(photo(7, (60, 20))))
     assert index_again(library, tmp_path).changed == 1
-    assert facts_of(library.index, one) == {"width": 60, "height": 20}, "the place is not in the file any more"
+    assert facts_of(library.index, one) == {"width": 60, "height": 20}, (
+        "the place is not in the file any more"
+    )
     assert library.index.get(str(one)).metadata["stars"] == 5
 
 
@@ -214,7 +220,9 @@ def test_uploads_of_phones_and_cameras_are_found_again(library, tmp_path):
     done = index_again(library, tmp_path)
     assert (done.added, done.changed, done.removed, len(done.index)) == (0, 0, 0, NUMBER + 3)
     for name in names:
-        assert drawn(Path(name).read_bytes(), name, 160).startswith(b"\xff\xd8"), "browsers cannot show two of them"
+        assert drawn(Path(name).read_bytes(), name, 160).startswith(b"\xff\xd8"), (
+            "browsers cannot show two of them"
+        )
 
 
 def test_an_index_made_before_pictures_were_asked(library, tmp_path):
@@ -231,7 +239,12 @@ def test_an_index_made_before_pictures_were_asked(library, tmp_path):
     (bare,) = (record for record in index.records() if record.id == str(one))
     index.update([Item(bare.id, None, None, bare.captions, {**bare.metadata, "camera": "my first one"})])
     plan = make_plan(library.scan(tmp_path / "Pictures"), index)
-    assert (len(plan.add), len(plan.replace), plan.unchanged, len(plan.describe)) == (0, 0, NUMBER + 1, NUMBER + 1)
+    assert (len(plan.add), len(plan.replace), plan.unchanged, len(plan.describe)) == (
+        0,
+        0,
+        NUMBER + 1,
+        NUMBER + 1,
+    )
     assert "date, camera, size and place are read for 4 of the unchanged" in str(plan)
     vectors = torch.cat([images for _, images, _ in index.embeddings()])
     (tmp_path / "Pictures" / "0.png").write_bytes((tmp_path / "Pictures" / "0.png").read_bytes()[:60])

@@ -25,7 +25,11 @@ def content(folder):
 
 def run(code, *words):
     root = HERE.parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root / 'tests'}:{HERE}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{root / 'src'}:{root / 'tests'}:{HERE}",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-W", "ignore", *code, *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -43,7 +47,9 @@ def test_a_node_is_killed_and_the_files_are_those_of_one_process(tmp_path):
     told = json.loads(run([HERE / "ray_program.py"], pictures, tmp_path / "two").splitlines()[-1])
     assert 4 <= told["killed_at"] < 21
     assert (told["rows"], told["left_out"], told["ports"]) == (NUMBER, 1, [])
-    assert told["processes"][1].startswith("the cluster has 2 cores and 0 GPUs, which is not enough for 5 processes")
+    assert told["processes"][1].startswith(
+        "the cluster has 2 cores and 0 GPUs, which is not enough for 5 processes"
+    )
     is_damaged, sentence = told["inputs"]
     assert is_damaged
     assert sentence.startswith(str(tmp_path / "two" / "inputs" / "inputs_0.jsonl"))

@@ -107,7 +107,10 @@ def test_files_are_found_below_a_folder(tmp_path):
 def test_a_picture_is_reduced_while_it_is_decoded():
     content = encoded(photo(1, (1600, 1200)))
     assert decode_picture(content, "a.jpg", within=200).image.size == (200, 150)
-    assert decode_picture(encoded(photo(1, (1200, 1600)), "PNG"), "a.png", within=300).image.size == (225, 300)
+    assert decode_picture(encoded(photo(1, (1200, 1600)), "PNG"), "a.png", within=300).image.size == (
+        225,
+        300,
+    )
     assert decode_picture(content, "a.jpg", resized=(26, 24)).image.size == (26, 24)
     whole = decode_picture(content, "a.jpg").image.resize((26, 24), Image.Resampling.BICUBIC)
     assert np.array_equal(decode_picture(content, "a.jpg", resized=(26, 24)).image, whole)

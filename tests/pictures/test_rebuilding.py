@@ -57,7 +57,10 @@ def whole(tmp_path):
 
 def test_it_is_made_again(tmp_path, computed):
     path = tmp_path / "i"
-    for refused in (lambda: Library.open(path), lambda: index_pictures(tmp_path / "Pictures", path, quiet=True)):
+    for refused in (
+        lambda: Library.open(path),
+        lambda: index_pictures(tmp_path / "Pictures", path, quiet=True),
+    ):
         with pytest.raises(Outdated, match="`selhn photos` makes it again by itself"):
             refused()
     library, words = open_or_start_again(path)

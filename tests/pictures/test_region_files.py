@@ -10,7 +10,9 @@ from selhn.pictures.dataset import collect_region_files, read_regions
 def write(folder, name, array, **more):
     folder.mkdir(exist_ok=True)
     path = folder / name
-    np.save(path, array) if name.endswith(".npy") else np.savez(path, **{more.pop("called", "x"): array}, **more)
+    np.save(path, array) if name.endswith(".npy") else np.savez(
+        path, **{more.pop("called", "x"): array}, **more
+    )
     return path
 
 
@@ -45,7 +47,9 @@ def test_a_folder_of_files_becomes_a_data_set(tmp_path):
     write(tmp_path / "files", "wide.npz", np.ones((1, 5), np.float32))
     (tmp_path / "files" / "cut.npy").write_bytes(b"123")
     (tmp_path / "c.csv").write_text("image,caption\n" + "".join(f"{n}.jpg,picture {n}\n" for n in range(10)))
-    report = import_pictures(tmp_path / "files", tmp_path / "d", None, tmp_path / "c.csv", cache=tmp_path / "cache")
+    report = import_pictures(
+        tmp_path / "files", tmp_path / "d", None, tmp_path / "c.csv", cache=tmp_path / "cache"
+    )
     assert [name for name, _ in report.refused] == ["cut.npy", "wide.npz"]
     data = load_data(tmp_path / "d")
     for split in (data.train, data.dev, data.test):

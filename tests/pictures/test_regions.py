@@ -28,7 +28,9 @@ def test_a_box_across_cells_counts_areas():
     box = torch.tensor([[[0.125, 0.25, 0.5, 1.0]]])  # half of column 0, all of 1; half of row 0, all of 1
     row0, row1 = (0 * 0.5 + 1) / 1.5, (4 * 0.5 + 5) / 1.5
     assert pool_boxes(maps, box).item() == pytest.approx((row0 * 0.5 + row1) / 1.5)
-    fine = maps.repeat_interleave(8, 2).repeat_interleave(8, 3)[:, :, 4:16, 4:16]  # the same box, counted in pixels
+    fine = maps.repeat_interleave(8, 2).repeat_interleave(8, 3)[
+        :, :, 4:16, 4:16
+    ]  # the same box, counted in pixels
     assert pool_boxes(maps, box).item() == pytest.approx(fine.mean().item())
 
 

@@ -43,7 +43,11 @@ def write_model(transformers, folder, family):
     if family == "clip":
         config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=12)
         network = transformers.CLIPModel(config)
-        processor = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True}
+        processor = {
+            "size": {"shortest_edge": 32},
+            "crop_size": {"height": 32, "width": 32},
+            "do_center_crop": True,
+        }
     else:
         config = transformers.SiglipConfig(text_config=TEXT, vision_config=VISION)
         network = transformers.SiglipModel(config)
@@ -53,9 +57,13 @@ def write_model(transformers, folder, family):
     (folder / "preprocessor_config.json").write_text(json.dumps({**processor, **scaled}))
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    words.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
     names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=8, **names).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=8, **names).save_pretrained(
+        folder
+    )
     return network.eval()
 
 
@@ -85,8 +93,12 @@ def expected_vectors(network, image, text):
         left, top = ((edge - 32) // 2 for edge in image.size)
         image = image.crop((left, top, left + 32, top + 32))
     image = image.resize((32, 32), Image.Resampling.BICUBIC)
-    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(32, 32, 3).permute(2, 0, 1) / 255
-    pixels = (pixels - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    pixels = (
+        torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(32, 32, 3).permute(2, 0, 1) / 255
+    )
+    pixels = (pixels - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[
+        :, None, None
+    ]
     ids = [1, *(WORDS.index(word) for word in text.split()), 2]
     ids += [0] * (8 - len(ids)) if siglip else []
     with torch.inference_mode():
@@ -106,11 +118,13 @@ def test_vectors_are_those_of_the_library(made):
         assert regions.shape[:2] == (1, 1)
         torch.testing.assert_close(model.embed_images(regions)[0], picture, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(model.embed_texts([text, "a"])[0], sentence, rtol=1e-4, atol=1e-5)
-        assert float(model.score(model.embed_images(regions), model.embed_texts([text]))[0, 0]) == pytest.approx(
-            float(picture @ sentence), abs=1e-5
-        )
+        assert float(
+            model.score(model.embed_images(regions), model.embed_texts([text]))[0, 0]
+        ) == pytest.approx(float(picture @ sentence), abs=1e-5)
     long = "dog " * 500
-    assert torch.equal(model.embed_texts([long])[0], model.embed_texts(["dog " * 6])[0]), "cut where its positions end"
+    assert torch.equal(model.embed_texts([long])[0], model.embed_texts(["dog " * 6])[0]), (
+        "cut where its positions end"
+    )
     assert model.tokenizer.spell(model.tokenize(["a dog"])[0][0, :4].tolist()) == ["<s>", "a", "dog", "</s>"]
 
 
@@ -145,9 +159,16 @@ def test_an_index_is_opened_from_local_files_only(made, photos, tmp_path, monkey
     moved = Index.load(tmp_path / "i", load_model(f"transformers:{folder}"))
     assert len(moved.search(str(photos / "1.png"))) == 5
     other = dict(moved.about)
-    for name in ("transformers:someone/model", "open_clip:ViT-B-32/laion2b", "open_clip:/a/folder", "pickle:x"):
+    for name in (
+        "transformers:someone/model",
+        "open_clip:ViT-B-32/laion2b",
+        "open_clip:/a/folder",
+        "pickle:x",
+    ):
         index = Index.create(moved.model, tmp_path / name.replace("/", "_"), about={**other, "model": name})
-        monkeypatch.setattr("socket.socket.connect", lambda *given: pytest.fail("it wants to go to the network"))
+        monkeypatch.setattr(
+            "socket.socket.connect", lambda *given: pytest.fail("it wants to go to the network")
+        )
         with pytest.raises(SelhnError, match="--model"):
             Index.load(index.path)
 
@@ -164,7 +185,9 @@ def test_towers_stay_with_their_library(made, tmp_path, monkeypatch):
 
 
 def test_what_is_not_a_pair_of_towers(transformers, tmp_path):
-    vit = transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    vit = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+    )
     transformers.ViTModel(vit).save_pretrained(tmp_path / "vit")
     with pytest.raises(SelhnError, match="ViTModel has no towers for pictures and texts"):
         load_model(f"transformers:{tmp_path / 'vit'}")
@@ -216,19 +239,33 @@ def test_towers_that_do_not_meet(made):
 def test_names_of_open_clip():
     assert open_clip_name("ViT-B-32/laion2b_s34b_b79k") == ("ViT-B-32", "laion2b_s34b_b79k")
     assert open_clip_name("RN50") == ("RN50", None)
-    assert open_clip_name("hf-hub:owner/model") == ("hf-hub:owner/model", None), "its slash is part of the name"
+    assert open_clip_name("hf-hub:owner/model") == ("hf-hub:owner/model", None), (
+        "its slash is part of the name"
+    )
 
 
 def test_how_processors_prepare_pictures():
-    clip = {"size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+    clip = {
+        "size": {"shortest_edge": 224},
+        "do_center_crop": True,
+        "crop_size": {"height": 224, "width": 224},
+    }
     squash = Preprocessing.of_shares(224, (0.5,) * 3, (0.5,) * 3)
     assert preparation(clip, 224) == Cropping(squash, 224, Image.Resampling.BICUBIC)
     assert preparation({"size": 224, "do_center_crop": True, "crop_size": 224}, 224) == preparation(clip, 224)
     assert preparation({"size": {"height": 224, "width": 224}}, 224) == squash
     assert preparation({}, 224) == squash
     bilinear = preparation({"size": {"height": 8, "width": 8}, "resample": 2}, 8)
-    assert torch.equal(bilinear(photo()), Preprocessing.of_shares(8, (0.5,) * 3, (0.5,) * 3)(photo().resize((8, 8), 2)))
-    known = {"size": 224, "mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic", "resize_mode": "shortest"}
+    assert torch.equal(
+        bilinear(photo()), Preprocessing.of_shares(8, (0.5,) * 3, (0.5,) * 3)(photo().resize((8, 8), 2))
+    )
+    known = {
+        "size": 224,
+        "mean": (0.5,) * 3,
+        "std": (0.5,) * 3,
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
     assert preparation_of_open_clip(known) == preparation(clip, 224)
     assert preparation_of_open_clip({**known, "size": (224, 224), "resize_mode": "squash"}) == squash
     with pytest.raises(SelhnError, match="'longest'"):
@@ -265,8 +302,15 @@ def of_open_clip(open_clip, tmp_path):
     network = open_clip.CLIP(**config)
     folder = tmp_path / "open"
     folder.mkdir()
-    prepare = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4], "interpolation": "bicubic", "resize_mode": "shortest"}
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": prepare}))
+    prepare = {
+        "mean": [0.4, 0.5, 0.6],
+        "std": [0.2, 0.3, 0.4],
+        "interpolation": "bicubic",
+        "resize_mode": "shortest",
+    }
+    (folder / "open_clip_config.json").write_text(
+        json.dumps({"model_cfg": config, "preprocess_cfg": prepare})
+    )
     safetensors.torch.save_model(network, str(folder / "open_clip_model.safetensors"))
     return network.eval(), folder
 
@@ -275,7 +319,9 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
     network, folder = of_open_clip
     model = load_model(f"open_clip:{folder}")
     with torch.inference_mode():
-        sentence = network.encode_text(open_clip.SimpleTokenizer(context_length=16)(["a red ball"]), normalize=True)[0]
+        sentence = network.encode_text(
+            open_clip.SimpleTokenizer(context_length=16)(["a red ball"]), normalize=True
+        )[0]
         pixels = torch.stack([model.extractor.backbone.prepare(photo(1, (60, 40)))])
         picture = network.encode_image(pixels, normalize=True)[0]
     torch.testing.assert_close(model.embed_texts(["a red ball"])[0], sentence)

@@ -58,16 +58,29 @@ def test_what_a_phone_writes(tmp_path):
     apple = "com.apple.quicktime."
     told = {"creation_time": "2019-06-14T15:03:22.000000Z"}
     assert frames(tmp_path, video(IMAGES[:1], told=told))[0].facts["taken"] == "2019-06-14 15:03:22"
-    told |= {f"{apple}creationdate": "2019-06-14T17:03:22+0200", f"{apple}location.ISO6709": "-48.8582+002.2945+035/"}
+    told |= {
+        f"{apple}creationdate": "2019-06-14T17:03:22+0200",
+        f"{apple}location.ISO6709": "-48.8582+002.2945+035/",
+    }
     told |= {f"{apple}make": "Apple", f"{apple}model": "iPhone 12"}
     facts = frames(tmp_path, video(IMAGES[:1], told=told))[0].facts
     assert (facts["taken"], facts["camera"]) == ("2019-06-14 17:03:22", "Apple iPhone 12")
     assert (facts["latitude"], facts["longitude"]) == (-48.8582, 2.2945)
-    lies = {"creation_time": "0000-00-00T00:00:00Z", f"{apple}location.ISO6709": "+99.9+999.9/", f"{apple}make": "\0\1"}
-    assert frames(tmp_path, video(IMAGES[:1], told=lies))[0].facts == {"width": 64, "height": 48, "duration": 4.0}
+    lies = {
+        "creation_time": "0000-00-00T00:00:00Z",
+        f"{apple}location.ISO6709": "+99.9+999.9/",
+        f"{apple}make": "\0\1",
+    }
+    assert frames(tmp_path, video(IMAGES[:1], told=lies))[0].facts == {
+        "width": 64,
+        "height": 48,
+        "duration": 4.0,
+    }
 
 
-@pytest.mark.parametrize(("turn", "matrix"), [(90, (0, -1, 1, 0)), (180, (-1, 0, 0, -1)), (270, (0, 1, -1, 0))])
+@pytest.mark.parametrize(
+    ("turn", "matrix"), [(90, (0, -1, 1, 0)), (180, (-1, 0, 0, -1)), (270, (0, 1, -1, 0))]
+)
 def test_frames_are_upright(tmp_path, clip, turn, matrix):
     """A phone writes how it was held into the header of the track: x and y are multiplied by a matrix."""
     at = clip.index(b"tkhd") + 4 + 40
@@ -120,7 +133,9 @@ def test_a_stream_without_an_end(tmp_path):
 def too_wide(content):
     """Its pictures, which are JPEGs, say that they have 16,384 x 16,384 pixels."""
     at = content.index(b"\xff\xc0\0\x11\x08") + 5
-    return content.replace(content[at - 5 : at + 4], content[at - 5 : at] + struct.pack(">HH", 16_384, 16_384))
+    return content.replace(
+        content[at - 5 : at + 4], content[at - 5 : at] + struct.pack(">HH", 16_384, 16_384)
+    )
 
 
 def test_whatever_it_holds_gets_one_sentence(tmp_path, clip):
@@ -158,7 +173,9 @@ def test_time_and_memory_are_bounded(tmp_path, clip, monkeypatch):
     with pytest.raises(SelhnError, match="does not fit into memory|cannot be|has no frame"):
         frames(tmp_path, large)
     monkeypatch.setitem(decoding.LIMITS, "memory", 2**30)
-    monkeypatch.setattr(decoding, "LIMITS", {**decoding.LIMITS, "seconds": 0.001, "seconds_per_megapixel": 0.0})
+    monkeypatch.setattr(
+        decoding, "LIMITS", {**decoding.LIMITS, "seconds": 0.001, "seconds_per_megapixel": 0.0}
+    )
     end_decoders()
     with pytest.raises(TooSlow, match=r"takes too long to decode: save it again as an ordinary MP4"):
         frames(tmp_path, large)
@@ -168,7 +185,9 @@ def test_time_and_memory_are_bounded(tmp_path, clip, monkeypatch):
 def pictures(tmp_path, monkeypatch, clip):
     """Two pictures and two videos, one of them a copy in another folder."""
     monkeypatch.setattr("selhn.pictures.ready.load_ready_model", small_model)
-    monkeypatch.setattr(library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone()))
+    monkeypatch.setattr(
+        library_module, "load_extractor", lambda name, device="cpu": Extractor(TinyBackbone())
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     place = tmp_path / "Pictures"
     (place / "trip").mkdir(parents=True)
@@ -209,7 +228,9 @@ def test_search_finds_the_moment(pictures, index_of):
     for image, moment in zip(IMAGES, (None, 4.0, 8.0)):
         best = index.search(image, k=4)
         assert best[0].id == (name if moment is None else f"{name}#t={moment:g}")
-        assert sorted(whole(hit.id) for hit in best) == sorted(record.id for record in index.records(moments=False))
+        assert sorted(whole(hit.id) for hit in best) == sorted(
+            record.id for record in index.records(moments=False)
+        )
     assert len({whole(hit.id) for hit in index.search("a dog", k=3)}) == 3
     like = index.search(like=f"{name}#t=4", k=9)
     assert name not in {whole(hit.id) for hit in like}
@@ -232,7 +253,9 @@ def test_what_changes_with_the_file(pictures, index_of, tmp_path):
     assert index.search(IMAGES[2], k=5, where='album = "Favourites"')[0].id.endswith("#t=8")
     (pictures / "clip.mp4").rename(pictures / "new.mp4")
     done = index_of()
-    assert (done.added, done.removed, done.report.computed, len(done.index)) == (1, 1, 0, 7), "by their content"
+    assert (done.added, done.removed, done.report.computed, len(done.index)) == (1, 1, 0, 7), (
+        "by their content"
+    )
     assert done.index.albums.all() == {"Favourites": [str(pictures / "new.mp4")]}
     (pictures / "new.mp4").write_bytes(video(IMAGES[:2], each=3))
     done = index_of()

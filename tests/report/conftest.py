@@ -23,7 +23,9 @@ def write_run(tmp_path):
             (folder / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
         log = list(rows(level=level)) if log is None else log
         (folder / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
-        (folder / "env.json").write_text(json.dumps({"torch": "2.10", "device": "cpu", "command": ["selhn", "train"]}))
+        (folder / "env.json").write_text(
+            json.dumps({"torch": "2.10", "device": "cpu", "command": ["selhn", "train"]})
+        )
         if finished:
             results = {"dev": metrics(level), "test": metrics(level), "best_epoch": 3, "stalled": None}
             (folder / "results.json").write_text(json.dumps(results))

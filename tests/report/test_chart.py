@@ -12,7 +12,9 @@ from selhn.report.curves import Panel, panel_data, thin
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or CHROMIUM=PATH")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or CHROMIUM=PATH"
+)
 SCRIPT = files("selhn.report").joinpath("chart/chart.js").read_text("utf-8").replace("export ", "")
 NAMES = "{Chart, axis, drawSample, fitAxis, linearTicks, logTicks, tickWords}"
 
@@ -57,7 +59,9 @@ def a_panel(*columns, **how):
 def test_a_panel_is_inside_its_frame(draw):
     read = draw(a_panel([3, 2, 1], [1, 2, 3], level=(2.0, "level")), since=2)
     points = " ".join(read("all('polygon.band, polyline').map((one) => one.getAttribute('points'))")).split()
-    assert all(0 <= float(x) <= 400 and 0 <= float(y) <= 240 for x, y in (point.split(",") for point in points))
+    assert all(
+        0 <= float(x) <= 400 and 0 <= float(y) <= 240 for x, y in (point.split(",") for point in points)
+    )
     assert read("all('.plot .line').length") == 2
     assert read("all('.level-name').map((one) => one.textContent)") == ["level 2"]
     assert float(read("all('.since')[0].getAttribute('width')")) == pytest.approx((400 - 14 - 46) / 3)
@@ -103,7 +107,10 @@ def test_a_level_is_named_where_no_curve_ends(draw):
 
 def test_values_are_read_by_pointer_and_keys(draw, browser_page):
     read = draw(a_panel([3, 2, 1], [10, 20]))
-    caption, cells = "all('.legend caption')[0].textContent", "all('.legend td').map((one) => one.textContent)"
+    caption, cells = (
+        "all('.legend caption')[0].textContent",
+        "all('.legend td').map((one) => one.textContent)",
+    )
     assert read(caption) == "at the end"
     browser_page.focus(".plot")
     browser_page.keyboard.press("Home")
@@ -121,7 +128,11 @@ def test_values_are_read_by_pointer_and_keys(draw, browser_page):
 
 def test_places_on_an_axis(browser_page):
     assert browser_page.evaluate("[0, 5, 10, 11].map(axis(0, 10, 100, 0))") == [100, 50, 0, 0]
-    assert browser_page.evaluate("[0.01, 0.1, 1].map(axis(0.01, 1, 0, 100, true)).map(Math.round)") == [0, 50, 100]
+    assert browser_page.evaluate("[0.01, 0.1, 1].map(axis(0.01, 1, 0, 100, true)).map(Math.round)") == [
+        0,
+        50,
+        100,
+    ]
 
 
 @pytest.mark.parametrize("is_log", [False, True])

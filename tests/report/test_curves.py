@@ -40,7 +40,9 @@ def test_a_running_mean_is_not_late():
     ramp = np.arange(1000.0)
     curve = thin(0, "run", (ramp, ramp))
     assert np.allclose(curve.line[5:-5], curve.steps[5:-5])
-    assert thin(0, "run", (ramp[:200], ramp[:200])).line[:3].tolist() == [1, 1.5, 2], "fewer neighbours at the ends"
+    assert thin(0, "run", (ramp[:200], ramp[:200])).line[:3].tolist() == [1, 1.5, 2], (
+        "fewer neighbours at the ends"
+    )
     noisy = np.random.default_rng(0).normal(size=1000)
     assert thin(0, "run", (ramp, noisy)).line.std() < 0.3
 

@@ -21,7 +21,9 @@ def examples(record):
                   ["a&b.jpg", "second"])  # fmt: skip
     found = {"t2i": (Example(0, ANSWERS, (("other", 12),)),), "i2t": (Example(1, ANSWERS, ()),)}
     missed = {"t2i": (Example(1, FAR, ()),), "i2t": ()}
-    return Examples(record(), items, whole, found, missed, {"t2i": (1, 3), "i2t": (1, 2)}, {"begun": "no weights"})
+    return Examples(
+        record(), items, whole, found, missed, {"t2i": (1, 3), "i2t": (1, 2)}, {"begun": "no weights"}
+    )
 
 
 @pytest.fixture

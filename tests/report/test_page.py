@@ -18,7 +18,9 @@ from selhn.report.records import read_runs
 
 COLOURS = 6
 EMPTY = {"meta", "img", "br", "link"}
-OUTSIDE = re.compile(r"""(?:src|href|action|xlink:href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|import\s*\(""")
+OUTSIDE = re.compile(
+    r"""(?:src|href|action|xlink:href)\s*=|url\(|@import|fetch\(|XMLHttpRequest|import\s*\("""
+)
 
 
 class Reader(HTMLParser):
@@ -91,7 +93,9 @@ def test_captions_of_strangers_stay_text(trained, tmp_path):
     captions = [f"{evil} {caption}" for caption in data.test.captions]
     test = Split("test", data.test.features, captions, data.test.image_of_text, names)
     write_native(Data("evil", data.train, data.dev, test), tmp_path / "data")
-    page = write_report([trained / "selhn"], tmp_path / "page.html", data=str(tmp_path / "data"), device="cpu")
+    page = write_report(
+        [trained / "selhn"], tmp_path / "page.html", data=str(tmp_path / "data"), device="cpu"
+    )
     reader = read(page)
     assert reader.elements.count("script") == 2, "the data of the curves, and the script of the page"
     assert "img" not in reader.elements, "features alone have no pictures"
@@ -118,8 +122,13 @@ def test_a_short_log_is_a_page(write_run, log):
 
 
 def test_a_run_with_broken_numbers_is_a_page(write_run):
-    broken = [{**row, "loss": float("nan"), "loss_per_anchor": float("nan"), "delta_s": float("inf")} for row in rows()]
-    page = write_report([write_run("nan", log=broken[5:]), write_run("half", log=[*list(rows())[:5], *broken[5:]])])
+    broken = [
+        {**row, "loss": float("nan"), "loss_per_anchor": float("nan"), "delta_s": float("inf")}
+        for row in rows()
+    ]
+    page = write_report(
+        [write_run("nan", log=broken[5:]), write_run("half", log=[*list(rows())[:5], *broken[5:]])]
+    )
     assert any("no longer a number" in text for text in read(page).text)
     assert any("values are not finite numbers" in text for text in read(page).text)
 
@@ -160,9 +169,21 @@ SCREENS = [
 SCREEN = pytest.mark.parametrize("colours", SCREENS, ids=["light", "dark", "print"])
 SEEN = {  # what is seen of red, green and blue light, after Machado, Oliveira and Fernandes (2009)
     "all": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
-    "no red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "no green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "no blue": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "no red": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no green": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "no blue": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 

@@ -41,7 +41,9 @@ def photos(tmp_path):
     folder.mkdir()
     for number in range(12):
         (folder / f"{number}.jpg").write_bytes(encoded(photo(number)))
-    import_pictures(folder, tmp_path / "data", Extractor(TinyBackbone(), cells=2), quiet=True, cache=tmp_path / "cache")
+    import_pictures(
+        folder, tmp_path / "data", Extractor(TinyBackbone(), cells=2), quiet=True, cache=tmp_path / "cache"
+    )
     return tmp_path
 
 

@@ -79,7 +79,9 @@ def test_a_damaged_file_is_named(write_run, file, content):
         read_runs([folder])
 
 
-@pytest.mark.parametrize("row", [{"step": 0, "loss": 1.0, "grad_image": 0.5}, {"step": 1, "loss": 1.0, "dev": 3.0}])
+@pytest.mark.parametrize(
+    "row", [{"step": 0, "loss": 1.0, "grad_image": 0.5}, {"step": 1, "loss": 1.0, "dev": 3.0}]
+)
 def test_odd_logs_are_drawn(write_run, row):
     runs = read_runs([write_run("odd", log=[row])])
     assert "Loss" in page(runs, None)

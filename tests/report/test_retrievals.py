@@ -79,11 +79,16 @@ def test_runs_that_cannot_be_shown_say_why(trained, write_run):
     alone = find_examples(read_runs([begun]), 1, device="cpu")
     assert alone == {"begun": "it has kept no weights, since its first epoch is not finished"}
     differing = read_runs([trained / "selhn", other])
-    assert find_examples(differing, 1, device="cpu").in_the_way[differing[1].name] == "it was trained on other data"
+    assert (
+        find_examples(differing, 1, device="cpu").in_the_way[differing[1].name]
+        == "it was trained on other data"
+    )
 
 
 def test_weights_that_are_broken(trained, monkeypatch):
-    monkeypatch.setattr(module, "score_split", lambda model, split, **how: torch.full((split.num_images, 9), torch.nan))
+    monkeypatch.setattr(
+        module, "score_split", lambda model, split, **how: torch.full((split.num_images, 9), torch.nan)
+    )
     runs = read_runs([trained / "selhn"])
     assert find_examples(runs, 1) == {"selhn": "its weights give scores that are not numbers"}
 

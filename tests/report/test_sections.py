@@ -33,7 +33,11 @@ def test_the_best_of_every_column_is_bold(write_run):
     assert shown[3][:4] == ["worse", "10.0", "30.0", "50.0"]
     assert shown[4][:4] == ["better", "20.0", "40.0", "60.0"]
     assert shown[4][-2:] == ["240.0", "4"]
-    rows = [row for row in ElementTree.fromstring(f"<div>{html}</div>").iter("tr") if row.find("td/strong") is not None]
+    rows = [
+        row
+        for row in ElementTree.fromstring(f"<div>{html}</div>").iter("tr")
+        if row.find("td/strong") is not None
+    ]
     assert ["".join(row.find("th").itertext()) for row in rows] == ["better", "better"]
     assert all(len(row.findall("td/strong")) == 7 for row in rows)
     alone = results(runs[:1])
@@ -91,7 +95,11 @@ def test_runs_on_different_data_are_not_compared(write_run):
     )
     assert "on world, images=200, width=32 large is the only one (RSUM 360.0 on test)" in said
     html = results(runs)
-    rows = [row for row in ElementTree.fromstring(f"<div>{html}</div>").iter("tr") if row.find("td/strong") is not None]
+    rows = [
+        row
+        for row in ElementTree.fromstring(f"<div>{html}</div>").iter("tr")
+        if row.find("td/strong") is not None
+    ]
     assert ["".join(row.find("th").itertext()) for row in rows] == ["best", "best"], "large has none to beat"
     assert [row[0].split(",")[0] for row in table(html) if len(row) == 1] == [
         "On test of world", "On dev of world", "On test of world", "On dev of world"
@@ -137,5 +145,9 @@ def test_one_column_for_one_environment(write_run):
     runs = read_runs([write_run("a"), write_run("b")])
     assert table(environment(runs))[0] == ["torch", "2.10"]
     differing = [runs[0], replace(runs[1], environment={"torch": "2.11"})]
-    assert table(environment(differing))[:3] == [["name", "a", "b"], ["torch", "2.10", "2.11"], ["device", "cpu", "–"]]
+    assert table(environment(differing))[:3] == [
+        ["name", "a", "b"],
+        ["torch", "2.10", "2.11"],
+        ["device", "cpu", "–"],
+    ]
     assert "does not say where" in environment([replace(runs[0], environment={})])

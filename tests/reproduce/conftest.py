@@ -6,7 +6,14 @@ import yaml
 
 from selhn.reproduce.paper_runs import PaperRuns
 
-SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+SMALLER = [
+    "data.images=100",
+    "data.width=32",
+    "epochs=1",
+    "batch_size=100",
+    "model.dim=16",
+    "model.word_dim=8",
+]
 
 
 @pytest.fixture

@@ -11,7 +11,14 @@ from selhn.reproduce.paper_runs import PaperRuns
 from selhn.reproduce.tables import RUNS, paper_rows, recipe
 
 pytestmark = pytest.mark.usefixtures("small_dev_and_test")
-SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+SMALLER = [
+    "data.images=100",
+    "data.width=32",
+    "epochs=1",
+    "batch_size=100",
+    "model.dim=16",
+    "model.word_dim=8",
+]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +75,12 @@ def test_a_second_call_trains_nothing_and_adds_to_the_page(made, monkeypatch):
     monkeypatch.setattr("selhn.reproduce.paper_runs.run_config", None)
     reproduce(["fig5", "fig9"], "world", out=folder, small=True, settings=SMALLER, jobs=1)
     page = (folder / "README.md").read_text()
-    assert page.index("## Table 1") < page.index("## Figure 3") < page.index("## Figure 5") < page.index("## Figure 9")
+    assert (
+        page.index("## Table 1")
+        < page.index("## Figure 3")
+        < page.index("## Figure 5")
+        < page.index("## Figure 9")
+    )
 
 
 def test_rows_say_why_they_are_empty(written_runs):
@@ -106,7 +118,9 @@ def test_names():
     assert expand(["all"]) == list(NAMES)
     with pytest.raises(ValueError, match=r"unknown table or figure 'tabel1': did you mean 'table1'\?"):
         expand(["tabel1"])
-    with pytest.raises(ValueError, match="nothing was asked for: there are table1, .* all; selhn reproduce --list"):
+    with pytest.raises(
+        ValueError, match="nothing was asked for: there are table1, .* all; selhn reproduce --list"
+    ):
         expand([])
 
 
@@ -131,7 +145,9 @@ def test_a_figure_without_any_of_its_runs_is_left_out(tmp_path, capsys):
 
 
 def test_a_test_split_that_folds_do_not_divide_is_measured_as_it_is(written_runs, monkeypatch):
-    row = next(one for one in paper_rows("table10") if one.data == "coco_1k" and (one.method, one.loss) in RUNS)
+    row = next(
+        one for one in paper_rows("table10") if one.data == "coco_1k" and (one.method, one.loss) in RUNS
+    )
     (member,) = RUNS[(row.method, row.loss)]
     runs = written_runs([member])
     monkeypatch.setattr("selhn.reproduce.comparison.COCO_FOLDS", 7)

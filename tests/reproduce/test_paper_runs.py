@@ -9,7 +9,14 @@ from selhn.runs import environment
 from selhn.training import open_run
 
 pytestmark = pytest.mark.usefixtures("small_dev_and_test")
-SMALLER = ["data.images=100", "data.width=32", "epochs=1", "batch_size=100", "model.dim=16", "model.word_dim=8"]
+SMALLER = [
+    "data.images=100",
+    "data.width=32",
+    "epochs=1",
+    "batch_size=100",
+    "model.dim=16",
+    "model.word_dim=8",
+]
 FC = recipe("vse_fc_hn")
 
 
@@ -34,7 +41,9 @@ def test_what_is_there_is_not_trained_again(trained, monkeypatch, capsys):
 
 
 def test_another_run_in_its_place_is_refused(trained):
-    with pytest.raises(ValueError, match=r"holds another run: lr is 0.001 there and 0.5 here; choose another folder"):
+    with pytest.raises(
+        ValueError, match=r"holds another run: lr is 0.001 there and 0.5 here; choose another folder"
+    ):
         small_runs(trained.out, "lr=0.5").train([recipe("scan_t2i_avg_hn")])
     with pytest.raises(ValueError, match=r"data.images is 100 there and 120 here"):
         small_runs(trained.out, "data.images=120").train([recipe("scan_t2i_avg_hn")])
@@ -128,7 +137,10 @@ def test_settings_go_to_the_models_that_have_them(tmp_path):
     assert config.model_settings == {"bert": str(tmp_path / "tiny_bert"), "dim": 16}
     assert config.train.seed == 3
     assert [small_runs(tmp_path).config(run, 3).train.seed for run in RUNS[("VSRN", "")]] == [3, 103]
-    assert small_runs(tmp_path, "model.bert=mine").config(recipe("rvsepp_selhn"), 0).model_settings["bert"] == "mine"
+    assert (
+        small_runs(tmp_path, "model.bert=mine").config(recipe("rvsepp_selhn"), 0).model_settings["bert"]
+        == "mine"
+    )
 
 
 def test_mistakes(tmp_path, monkeypatch):

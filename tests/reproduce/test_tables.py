@@ -18,7 +18,9 @@ def test_every_table_has_its_rows():
     assert {row.data for row in ROWS} == set(DATA_TITLES)
     assert {row.kind for row in ROWS} == {"single", "ensemble", ""}
     with (PAPER / "tables.csv").open(newline="") as file:
-        assert all(None not in row and None not in row.values() for row in csv.DictReader(file)), "no cell too many"
+        assert all(None not in row and None not in row.values() for row in csv.DictReader(file)), (
+            "no cell too many"
+        )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.table}-{row.method}-{row.loss}-{row.data}")
@@ -33,7 +35,9 @@ def test_recalls_add_up_or_the_row_says_so(row):
     said = re.search(r"the paper's recalls add up to ([\d.]+)", row.note)
     assert (float(said.group(1)) if said else row.rsum) == total
     for first in (0, 3):
-        assert list(row.recalls[first : first + 3]) == sorted(row.recalls[first : first + 3]), "recall grows with k"
+        assert list(row.recalls[first : first + 3]) == sorted(row.recalls[first : first + 3]), (
+            "recall grows with k"
+        )
 
 
 def test_a_row_that_stands_in_two_tables_is_the_same():
@@ -79,5 +83,10 @@ def test_runs_are_shared_and_the_papers_data_fills_its_own_rows():
     assert needed_runs(["table6"], "f30k") == []
     assert len(needed_runs(["table6"], "coco")) == 8 + 2 + 4 + 1 + 3
     coco, flickr = (next(row for row in ROWS if row.data == data) for data in ("coco_5k", "f30k"))
-    assert [coco.applies_to(data) for data in ("coco", "f30k", "world", "some/folder")] == [True, False, True, True]
+    assert [coco.applies_to(data) for data in ("coco", "f30k", "world", "some/folder")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     assert [flickr.applies_to(data) for data in ("coco", "f30k", "f8k")] == [False, True, True]

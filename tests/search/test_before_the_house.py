@@ -20,7 +20,9 @@ def before(tmp_path):
 
 def test_an_index_of_the_former_ready_model_is_refused_and_told_how_to_make_it_again(tmp_path):
     shutil.copytree(BEFORE / "pictures_index", tmp_path / "i")
-    with pytest.raises(SelhnError, match=r"another version of the model 'ready'.* make it again with `selhn index`"):
+    with pytest.raises(
+        SelhnError, match=r"another version of the model 'ready'.* make it again with `selhn index`"
+    ):
         Index.load(tmp_path / "i")
 
 
@@ -59,4 +61,7 @@ def test_what_was_stored(tmp_path):
     assert index.get("added").metadata == {"year": 2020}
     assert "test-scene-000003" not in index
     assert index.search(like="added", k=2)[0].score == pytest.approx(0.677608, abs=2e-6)
-    assert index.search("a red ball", find="text")[0].name == "on the street there is a star right of a shiny heart"
+    assert (
+        index.search("a red ball", find="text")[0].name
+        == "on the street there is a star right of a shiny heart"
+    )

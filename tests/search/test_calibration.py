@@ -14,10 +14,16 @@ def make_split(name, pictures):
     captions, owners = [], []
     for number in range(pictures):
         thing, place = THINGS[number % 5], PLACES[number % 3]
-        captions += [f"a {thing} in the {place}", f"The {place} with {thing}s", f"one {thing} , {place} {number}"]
+        captions += [
+            f"a {thing} in the {place}",
+            f"The {place} with {thing}s",
+            f"one {thing} , {place} {number}",
+        ]
         owners += [number] * 3
     features = DenseFeatures(torch.zeros(pictures, 1, 2))
-    return Split(name, features, captions, torch.tensor(owners), [f"{name}{number}" for number in range(pictures)])
+    return Split(
+        name, features, captions, torch.tensor(owners), [f"{name}{number}" for number in range(pictures)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,9 @@ def test_words_that_say_the_same():
 
 def test_a_picture_matches_by_the_words_of_its_captions():
     features = DenseFeatures(torch.zeros(3, 1, 2))
-    split = Split("x", features, ["a girl with a dog", "dogs run", "A boy on a bike"], torch.tensor([0, 1, 2]), "abc")
+    split = Split(
+        "x", features, ["a girl with a dog", "dogs run", "A boy on a bike"], torch.tensor([0, 1, 2]), "abc"
+    )
     asked = ["dog", "child", "a girl and her dog", "a dog running in snow with a ball", "the of"]
     expected = [[1, 1, 0], [1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]]
     assert find_matches(asked, split).int().tolist() == expected
@@ -44,7 +52,9 @@ def test_questions_have_answers_and_have_none(data):
     phrases = [text for text, kind in zip(questions.texts, questions.kinds) if kind == "phrase"]
     assert phrases
     assert all(len(content_words(text)) in (2, 3) for text in phrases)
-    assert questions.matches[questions.of("sentence")][:20].any(1).all(), "a caption of the split has its picture"
+    assert questions.matches[questions.of("sentence")][:20].any(1).all(), (
+        "a caption of the split has its picture"
+    )
     assert questions.texts == make_questions(data.dev, data.train, number=20).texts
 
 

@@ -45,7 +45,10 @@ def test_items_without_captions(model, make_item):
         ({"regions": torch.full((2, FEATURE_DIM), torch.nan)}, "NaN or infinity"),
         ({"regions": torch.rand(2, 5)}, r"regions of 'item1' have shape \(2, 5\)"),
         ({"regions": torch.rand(0, FEATURE_DIM)}, rf"give \(M, {FEATURE_DIM}\) for this model"),
-        ({"vector": torch.full((16,), torch.inf)}, "the vector of the image 'item1' contains NaN or infinity"),
+        (
+            {"vector": torch.full((16,), torch.inf)},
+            "the vector of the image 'item1' contains NaN or infinity",
+        ),
         ({"vector": torch.rand(15)}, r"has shape \(15,\), and those of the index \(16,\)"),
     ],
 )

@@ -10,7 +10,9 @@ from selhn.search import Fit, Index, Query
 from selhn.search.encoding import digest_of
 from selhn.search.fit import FIT_FILE, text_features
 
-FIT = Fit("", {"dog": 1000, "snow": 200, "a": 5000, "word1": 50}, (-8.0, 0.5, 0.2, -0.5), (9.0, -0.2, 0.0, 0.5))
+FIT = Fit(
+    "", {"dog": 1000, "snow": 200, "a": 5000, "word1": 50}, (-8.0, 0.5, 0.2, -0.5), (9.0, -0.2, 0.0, 0.5)
+)
 
 
 def test_a_better_score_and_a_better_known_word_fit_better():
@@ -32,7 +34,12 @@ def test_written_and_read(tmp_path):
     FIT.write(tmp_path / FIT_FILE)
     assert Fit.read(tmp_path / FIT_FILE) == FIT
     content = json.loads((tmp_path / FIT_FILE).read_text())
-    for wrong in ({"slope": [1, 2]}, {"offset": ["a"] * 4}, {"counts": {"dog": -1}}, {"slope": [float("nan")] * 4}):
+    for wrong in (
+        {"slope": [1, 2]},
+        {"offset": ["a"] * 4},
+        {"counts": {"dog": -1}},
+        {"slope": [float("nan")] * 4},
+    ):
         (tmp_path / FIT_FILE).write_text(json.dumps(content | wrong))
         with pytest.raises(Damaged):
             Fit.read(tmp_path / FIT_FILE)

@@ -50,7 +50,9 @@ def test_text_to_image_is_the_column_of_the_scores(model, split):
     for text in (0, 7, 33):
         best = scores[:, text].topk(5)
         hits = index.search(split.captions[text], k=5)
-        torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            torch.tensor([hit.score for hit in hits]), best.values, rtol=1e-5, atol=1e-6
+        )
         assert hits[0].kind == "image"
         assert [hit.id for hit in hits] == [split.image_names[row] for row in best.indices.tolist()]
         assert len(hits[0].captions) == 5
@@ -103,7 +105,9 @@ def test_bad_queries(model, split):
         index.search("a ball", k=0)
     with pytest.raises(SelhnError, match=r"k takes a whole number, got 2\.0"):
         index.search("a ball", k=2.0)
-    with pytest.raises(SelhnError, match="was not made from pictures: search with the id of an item, or with regions"):
+    with pytest.raises(
+        SelhnError, match="was not made from pictures: search with the id of an item, or with regions"
+    ):
         index.search(image="dog.jpg")
     with pytest.raises(SelhnError, match="the queries are one text: give a list"):
         index.search_many("a ball")
@@ -142,7 +146,9 @@ def test_what_is_no_precision(model):
 
 def test_a_model_without_vectors_to_search_by(data):
     vocabulary = Vocabulary.build(data.train.captions)
-    model = create_model("scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4)
+    model = create_model(
+        "scan_t2i_avg", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=8, word_dim=4
+    )
     with pytest.raises(ValueError, match="scan_t2i_avg compares regions with words"):
         Index.build(model, data.test)
 
@@ -234,7 +240,8 @@ class AnyHistory(RuleBasedStateMachine):
         self.items = {}
 
     @rule(
-        items=st.lists(ITEMS, max_size=4, unique_by=lambda item: item.id), existing=st.sampled_from(["skip", "replace"])
+        items=st.lists(ITEMS, max_size=4, unique_by=lambda item: item.id),
+        existing=st.sampled_from(["skip", "replace"]),
     )
     def add(self, items, existing):
         new = [item for item in items if existing == "replace" or item.id not in self.items]
@@ -251,7 +258,9 @@ class AnyHistory(RuleBasedStateMachine):
             return
         before = self.items.pop(item.id)
         self.index.update([Item(item.id, metadata=item.metadata) if keep_image else item])
-        self.items[item.id] = Item(item.id, vector=before.vector, metadata=item.metadata) if keep_image else item
+        self.items[item.id] = (
+            Item(item.id, vector=before.vector, metadata=item.metadata) if keep_image else item
+        )
 
     @rule(names=st.sets(st.sampled_from(NAMES), max_size=3))
     def delete(self, names):
@@ -279,7 +288,9 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.index.ids() == list(self.items)
         query = torch.arange(16.0) % 3 - 1
         for where in (None, {"a": [0, 2]}):
-            allowed = [item for item in self.items.values() if where is None or item.metadata["a"] in where["a"]]
+            allowed = [
+                item for item in self.items.values() if where is None or item.metadata["a"] in where["a"]
+            ]
             order = sorted(allowed, key=lambda item: -float(item.vector @ query))  # stable: ties as they came
             asked = Item("query", vector=query)
             self.index.add([asked])

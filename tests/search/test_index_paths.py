@@ -17,7 +17,12 @@ def test_a_folder(tmp_path, model, make_item):
     assert Index.exists(place)
     assert Index.exists(str(place))
     opened = Index.load(place)
-    assert (len(opened), opened.identity.precision, opened.about, opened.found_by) == (1, "int8", {"a": 1}, "exact")
+    assert (len(opened), opened.identity.precision, opened.about, opened.found_by) == (
+        1,
+        "int8",
+        {"a": 1},
+        "exact",
+    )
     assert (opened.location, opened.num_texts, opened.generation) == (str(place), 2, index.generation)
     assert [record.id for record in opened.records("year > 2000")] == ["item1"]
     assert list(opened.records("year > 2001")) == []

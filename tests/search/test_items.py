@@ -39,13 +39,17 @@ def test_items_that_cannot_be_kept(item, sentence):
 
 
 def test_a_record_is_one_line_and_comes_back():
-    record = Record("日本/ключ\n.jpg", ("two\nlines\u2028here",), {"tags": ["a", None, 1.5], "deep": {"x": True}})
+    record = Record(
+        "日本/ключ\n.jpg", ("two\nlines\u2028here",), {"tags": ["a", None, 1.5], "deep": {"x": True}}
+    )
     line = record.to_line()
     assert line.count(b"\n") == 1
     assert Record.from_line(line) == record
 
 
-@pytest.mark.parametrize("line", [b"", b"[", b"[]", b"{}", b'{"id": 1, "captions": [], "metadata": {}}', b"\xff"])
+@pytest.mark.parametrize(
+    "line", [b"", b"[", b"[]", b"{}", b'{"id": 1, "captions": [], "metadata": {}}', b"\xff"]
+)
 def test_a_line_that_is_none(line):
     with pytest.raises(ValueError, match="an item"):
         Record.from_line(line)

@@ -17,7 +17,8 @@ def index_of(vectors, facts=None):
     index = Index.create(model)
     facts = facts or [{}] * len(vectors)
     index.add(
-        Item(f"{row:04}", None, vector, (), own) for row, (vector, own) in enumerate(zip(vectors, facts, strict=True))
+        Item(f"{row:04}", None, vector, (), own)
+        for row, (vector, own) in enumerate(zip(vectors, facts, strict=True))
     )
     return index
 
@@ -37,17 +38,27 @@ def vectors():
 
 def test_copies_are_found_wherever_they_are(vectors, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 64)
-    vectors[290], vectors[250], vectors[7] = near(vectors[3], 0.96), near(vectors[3], 0.99), near(vectors[120], 0.9)
+    vectors[290], vectors[250], vectors[7] = (
+        near(vectors[3], 0.96),
+        near(vectors[3], 0.99),
+        near(vectors[120], 0.9),
+    )
     facts = [{"width": row, "height": 10} for row in range(300)]
     shares = []
-    assert near_duplicates(index_of(vectors, facts), shares.append) == [Alike("copies", ("0290", "0250", "0003"))]
+    assert near_duplicates(index_of(vectors, facts), shares.append) == [
+        Alike("copies", ("0290", "0250", "0003"))
+    ]
     assert shares == sorted(shares)
     assert shares[-1] == 1
 
 
 def test_a_burst_is_less_alike_but_within_seconds(vectors):
     start = datetime(2024, 3, 1, 12)
-    vectors[1], vectors[2], vectors[3] = near(vectors[0], 0.85), near(vectors[0], 0.85), near(vectors[0], 0.85)
+    vectors[1], vectors[2], vectors[3] = (
+        near(vectors[0], 0.85),
+        near(vectors[0], 0.85),
+        near(vectors[0], 0.85),
+    )
     times = [start, start + timedelta(seconds=3), start + timedelta(minutes=3), start + timedelta(days=4)]
     facts = [{"taken": str(time)} for time in times]
     assert near_duplicates(index_of(vectors[:4], facts)) == [Alike("burst", ("0001", "0000"))]
@@ -56,7 +67,8 @@ def test_a_burst_is_less_alike_but_within_seconds(vectors):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "kind"), [((0, 3), "burst"), ((0, 0, 1), "burst"), ((0, 0), "copies"), ((0, 5, 10**8), "copies")]
+    ("seconds", "kind"),
+    [((0, 3), "burst"), ((0, 0, 1), "burst"), ((0, 0), "copies"), ((0, 5, 10**8), "copies")],
 )
 def test_only_what_was_taken_within_seconds_is_a_burst(vectors, seconds, kind):
     start = datetime(2024, 3, 1, 12)
@@ -68,7 +80,8 @@ def test_only_what_was_taken_within_seconds_is_a_burst(vectors, seconds, kind):
 def test_the_same_as_comparing_all_pairs(vectors):
     """Short vectors only leave out pairs whose whole vectors cannot be near."""
     cosines = [
-        module.SAME + (0.002 if row % 2 else -0.002) + 0.0001 * (row % 50) * (-1) ** (row + 1) for row in range(300)
+        module.SAME + (0.002 if row % 2 else -0.002) + 0.0001 * (row % 50) * (-1) ** (row + 1)
+        for row in range(300)
     ]
     others = torch.stack([near(vector, cosine) for vector, cosine in zip(vectors, cosines, strict=True)])
     some = torch.cat([vectors, others])

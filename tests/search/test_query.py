@@ -45,7 +45,9 @@ def names(index, kind):
 def check(index, hits, scores, k):
     best = scores.topk(k)
     torch.testing.assert_close(torch.tensor([hit.score for hit in hits]), best.values, rtol=1e-4, atol=1e-5)
-    assert [(hit.id, hit.name) for hit in hits] == [names(index, hits[0].kind)[row] for row in best.indices.tolist()]
+    assert [(hit.id, hit.name) for hit in hits] == [
+        names(index, hits[0].kind)[row] for row in best.indices.tolist()
+    ]
 
 
 @torch.no_grad()
@@ -54,9 +56,17 @@ def test_every_direction(searched):
     image = encode_queries_of_images(searched.model, [REGIONS])[0]
     for kind in ("image", "text"):
         check(
-            searched, searched.search(text="word1 word2", find=kind), expected(searched, [(1, "text", text)], kind), 5
+            searched,
+            searched.search(text="word1 word2", find=kind),
+            expected(searched, [(1, "text", text)], kind),
+            5,
         )
-        check(searched, searched.search(image=REGIONS, find=kind), expected(searched, [(1, "image", image)], kind), 5)
+        check(
+            searched,
+            searched.search(image=REGIONS, find=kind),
+            expected(searched, [(1, "image", image)], kind),
+            5,
+        )
         both = [(0.75, "text", text), (-0.25, "image", image)]
         weights = {"text": 3, "image": -1}
         hits = searched.search(text="word1 word2", image=REGIONS, weights=weights, find=kind)
@@ -79,7 +89,8 @@ def test_more_like_this_is_not_this(searched):
 
 def test_what_is_found_when_nothing_is_said(searched, make_item):
     kinds = [
-        searched.search(**query, k=1)[0].kind for query in ({"text": "word1"}, {"image": REGIONS}, {"like": "item1"})
+        searched.search(**query, k=1)[0].kind
+        for query in ({"text": "word1"}, {"image": REGIONS}, {"like": "item1"})
     ]
     assert kinds == ["image", "image", "image"]
     assert searched.search(text="word1", image=REGIONS)[0].kind == "image"
@@ -92,7 +103,12 @@ def test_what_is_found_when_nothing_is_said(searched, make_item):
 
 def test_many_queries_are_each_answered(searched, monkeypatch):
     monkeypatch.setattr("selhn.search.answering.AT_ONCE", 3)
-    queries = [*(f"word{n} word1" for n in range(7)), Query(like="item3"), REGIONS, Query("word2", REGIONS, "item5")]
+    queries = [
+        *(f"word{n} word1" for n in range(7)),
+        Query(like="item3"),
+        REGIONS,
+        Query("word2", REGIONS, "item5"),
+    ]
     assert searched.search(queries, k=4) == searched.search_many(queries, k=4)
     with pytest.raises(SelhnError, match="given twice"):
         searched.search(queries, like="item3")
@@ -111,7 +127,12 @@ def test_filters(searched):
     assert {hit.id for hit in texts} == {"item3"}
     assert len(texts) == 2
     assert searched.search("word1", where="year = 1") == []
-    for where in ("yaer = 2003", {"yaer": 2003}, "year = 1 or yaer like '*'", "year.month = 3 and even = true"):
+    for where in (
+        "yaer = 2003",
+        {"yaer": 2003},
+        "year = 1 or yaer like '*'",
+        "year.month = 3 and even = true",
+    ):
         with pytest.raises(NotFound, match=r"no item has a field 'y.*': .*year"):
             searched.search("word1", where=where)
     assert searched.search("word1", where="yaer != 2003"), "true of all"

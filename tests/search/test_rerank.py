@@ -95,7 +95,9 @@ def test_recall_of_both_stages(models, split):
     rvse, scan = models["rvse"], models["scan_t2i_avg"]
     everything = rerank_split(rvse, scan, split, k=10_000, first_share=0)
     assert everything.to_dict() == evaluate(scan, split).to_dict(), "all re-ranked is the second model alone"
-    assert rerank_split(rvse, scan, split, k=1).to_dict() == evaluate(rvse, split).to_dict(), "one has one order"
+    assert rerank_split(rvse, scan, split, k=1).to_dict() == evaluate(rvse, split).to_dict(), (
+        "one has one order"
+    )
     ten, alone = rerank_split(rvse, scan, split, k=10), evaluate(rvse, split)
     assert (ten.t2i[10], ten.i2t[10]) == (alone.t2i[10], alone.i2t[10]), "the first ten stay the first ten"
     with pytest.raises(ValueError, match="k must be at least 1"):

@@ -55,5 +55,7 @@ def test_minilm_reads_english():
         "눈 속의 아이들",
         "बर्फ में बच्चे",
     ):
-        with pytest.raises(ValueError, match="the model has no words in the script of .*language of its captions"):
+        with pytest.raises(
+            ValueError, match="the model has no words in the script of .*language of its captions"
+        ):
             encode_queries_of_text(model, ["a dog", text])

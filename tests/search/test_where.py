@@ -12,7 +12,15 @@ from selhn.search.where import read_filter
 RECORD = Record(
     "trip/a.jpg",
     ("a dog",),
-    {"folder": "trip", "year": 2021, "tags": ["dog", 3], "exif": {"iso": 100.0}, "raw": False, "none": None, "a b": 1},
+    {
+        "folder": "trip",
+        "year": 2021,
+        "tags": ["dog", 3],
+        "exif": {"iso": 100.0},
+        "raw": False,
+        "none": None,
+        "a b": 1,
+    },
 )
 
 
@@ -118,9 +126,13 @@ def test_the_date_of_a_picture_that_no_camera_dated():
 
 
 def test_an_unknown_field_names_those_that_there_are():
-    with pytest.raises(NotFound, match=r"no item has a field 'foldr': did you mean 'folder'\? there are id, date,"):
+    with pytest.raises(
+        NotFound, match=r"no item has a field 'foldr': did you mean 'folder'\? there are id, date,"
+    ):
         require_fields(read_filter("foldr = x"), [Record("a.jpg", (), TAKEN)])
-    with pytest.raises(NotFound, match="no item has a field 'xyz': there are id, date, taken, modified, folder"):
+    with pytest.raises(
+        NotFound, match="no item has a field 'xyz': there are id, date, taken, modified, folder"
+    ):
         require_fields(read_filter("xyz = x"), [Record("a.jpg", (), TAKEN)])
 
 

@@ -33,7 +33,9 @@ def client_of():
     with contextlib.ExitStack() as stack:
 
         def client(service, **settings):
-            return stack.enter_context(TestClient(create_app(service, **settings), base_url="http://localhost"))
+            return stack.enter_context(
+                TestClient(create_app(service, **settings), base_url="http://localhost")
+            )
 
         yield client
 
@@ -116,7 +118,9 @@ def open_page(browser):
         host = address.split("/")[2].split("#")[0]
         page.on(
             "request",
-            lambda request: host in request.url or request.url.startswith("blob:") or wrong.append(request.url),
+            lambda request: (
+                host in request.url or request.url.startswith("blob:") or wrong.append(request.url)
+            ),
         )
         page.on("pageerror", lambda error: wrong.append(str(error)))
         if not expect_errors:

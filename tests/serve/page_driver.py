@@ -55,7 +55,9 @@ def touch(page, *moves, times=1):
     session = page.context.new_cdp_session(page)
 
     def send(kind, points):
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]})
+        session.send(
+            "Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y} for x, y in points]}
+        )
 
     for _ in range(times):
         send("touchStart", moves[0])

@@ -48,13 +48,19 @@ def test_by_item_by_picture_and_by_several(client, collection):
     assert len(like) == NUMBER - 1
     assert first not in {one["id"] for one in like}
     content = collection.library.picture(first).read_bytes()
-    found = client.post("/api/v1/search?k=1", content=content, headers={"content-type": "image/png"}).json()["answers"]
+    found = client.post("/api/v1/search?k=1", content=content, headers={"content-type": "image/png"}).json()[
+        "answers"
+    ]
     assert found[0]["id"] == first
     asked = {"text": WORDS[3], "like": first, "k": 5}
     mixed = client.get("/api/v1/search", params=asked).json()["answers"]
     expected = collection.index.search(text=WORDS[3], like=first, weights={"text": 2}, k=5)
-    assert [one["id"] for one in mixed] == [hit.id for hit in expected], "a sentence counts twice beside a picture"
-    mixed = client.get("/api/v1/search", params={**asked, "text_weight": 1, "like_weight": -3}).json()["answers"]
+    assert [one["id"] for one in mixed] == [hit.id for hit in expected], (
+        "a sentence counts twice beside a picture"
+    )
+    mixed = client.get("/api/v1/search", params={**asked, "text_weight": 1, "like_weight": -3}).json()[
+        "answers"
+    ]
     expected = collection.index.search(text=WORDS[3], like=first, weights={"text": 1, "like": -3}, k=5)
     assert [one["id"] for one in mixed] == [hit.id for hit in expected]
     both = client.post(f"/api/v1/search?text={WORDS[3]}", content=content, headers=JPEG).json()["answers"]
@@ -177,9 +183,13 @@ def test_albums(client, collection, client_of):
     now = client.get("/api/v1/timeline", params=asked).json()
     assert now["total"] == 3
     assert now["version"] != then["version"], "positions in an album change with it"
-    assert client.get("/api/v1/items").json()["version"] == every["version"], "and those of all pictures do not"
+    assert client.get("/api/v1/items").json()["version"] == every["version"], (
+        "and those of all pictures do not"
+    )
     assert "there are Sea" in reason(client.get("/api/v1/items", params={"where": "album = Tripp"}), 404)
-    assert "no item" in reason(client.patch("/api/v1/album", params={"name": "Sea"}, json={"add": ["x"]}), 404)
+    assert "no item" in reason(
+        client.patch("/api/v1/album", params={"name": "Sea"}, json={"add": ["x"]}), 404
+    )
     assert client.delete("/api/v1/album", params={"name": "Sea"}).status_code == 204
     assert client.get("/api/v1/albums").json() == []
     reads = client_of(Service(collection))
@@ -230,7 +240,15 @@ def test_no_file_outside_the_folders_is_served(client, collection, tmp_path):
     link = collection.library.picture(collection.index.ids()[0])
     link.unlink()
     link.symlink_to(secret)
-    for name in (str(secret), str(unknown), str(link), "../secret.png", "Pictures/../secret.png", "/etc/passwd", "\0"):
+    for name in (
+        str(secret),
+        str(unknown),
+        str(link),
+        "../secret.png",
+        "Pictures/../secret.png",
+        "/etc/passwd",
+        "\0",
+    ):
         for route in ("picture", "original"):
             assert "there is no picture" in reason(client.get(f"/api/v1/{route}", params={"id": name}), 404)
     for path in (
@@ -279,7 +297,9 @@ def test_about_models_health(client, collection):
 
 def test_writing(client, collection):
     content = encoded(photo(50))
-    answer = client.post("/api/v1/items", params={"caption": ["a red dog", "a dog"]}, content=content, headers=JPEG)
+    answer = client.post(
+        "/api/v1/items", params={"caption": ["a red dog", "a dog"]}, content=content, headers=JPEG
+    )
     assert answer.status_code == 201
     name = answer.json()["id"]
     found = client.post("/api/v1/search?k=1", content=content, headers=JPEG).json()["answers"][0]
@@ -310,7 +330,9 @@ def test_writing(client, collection):
 )
 def test_malformed_json(client, collection, content, kind, status):
     first = collection.index.ids()[0]
-    answer = client.patch("/api/v1/item", params={"id": first}, content=content, headers={"content-type": kind})
+    answer = client.patch(
+        "/api/v1/item", params={"id": first}, content=content, headers={"content-type": kind}
+    )
     assert reason(answer, status)
     assert collection.index.get(first).captions == (WORDS[0], "number 0")
 
@@ -361,7 +383,9 @@ def test_while_pictures_are_indexed(client, collection, tmp_path, monkeypatch):
     library = Library(other, collection.extractor, [folder])
     done = []
     indexing = threading.Thread(
-        target=lambda: done.append(library.apply(library.plan(library.scan(folder)), cache=tmp_path, quiet=True))
+        target=lambda: done.append(
+            library.apply(library.plan(library.scan(folder)), cache=tmp_path, quiet=True)
+        )
     )
     indexing.start()
     assert at_work.wait(10)

@@ -33,7 +33,9 @@ def test_nothing_of_the_page_is_from_elsewhere(name):
         assert address.startswith(allowed), f"{name} names {address}"
     assert "@import" not in text
     if name.endswith(".js"):
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text
+        )
         for module in re.findall(r"from \"(.*?)\"", text):
             assert module.removeprefix("./") in FILES
     if name.endswith(".html"):

@@ -31,16 +31,16 @@ def goes_on(server):
 
 def is_well(server):
     for _ in range(3):
-        answer = httpx.get(f"{server.address}/api/v1/search", params={"text": "a red dog", "k": 2}, timeout=20)
+        answer = httpx.get(
+            f"{server.address}/api/v1/search", params={"text": "a red dog", "k": 2}, timeout=20
+        )
         assert answer.status_code == 200
         assert len(answer.json()["answers"]) == 2
 
 
 def head(server, length, kind="image/jpeg", path="/api/v1/search", extra=""):
-    lines = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{extra}\r\n"
-    )
-    return lines.encode()
+    lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    return f"{lines}Content-Length: {length}\r\n{extra}\r\n".encode()
 
 
 def talk(server, *pieces, wait=0.0):
@@ -77,7 +77,10 @@ def test_a_body_of_100_mb_that_does_not_say_so(server):
 
     try:
         answer = httpx.post(
-            f"{server.address}/api/v1/search", content=chunks(), headers={"content-type": "image/jpeg"}, timeout=30
+            f"{server.address}/api/v1/search",
+            content=chunks(),
+            headers={"content-type": "image/jpeg"},
+            timeout=30,
         )
         assert answer.status_code == 413
     except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
@@ -107,14 +110,19 @@ def test_many_large_bodies_at_once(server):
         sender.join()
     done.set()
     watching.join()
-    assert peak[0] - before < 2 * 8 * 20 * MIB, "what eight at a time need, and as much again while they are copied"
+    assert peak[0] - before < 2 * 8 * 20 * MIB, (
+        "what eight at a time need, and as much again while they are copied"
+    )
 
 
 def test_decompression_bombs(server):
     for size in ((60_000, 60_000), (8_000, 8_000)):
         for path in ("/api/v1/search", "/api/v1/items"):
             answer = httpx.post(
-                f"{server.address}{path}", content=huge_png(*size), headers={"content-type": "image/png"}, timeout=30
+                f"{server.address}{path}",
+                content=huge_png(*size),
+                headers={"content-type": "image/png"},
+                timeout=30,
             )
             assert answer.status_code == 400
             assert "too large" in answer.json()["error"]
@@ -123,7 +131,9 @@ def test_decompression_bombs(server):
 def test_damaged_pictures(server):
     statuses = set()
     for content in mutations(80, seed=9):
-        answer = httpx.post(f"{server.address}/api/v1/search?k=1", content=content, headers={"content-type": "image/x"})
+        answer = httpx.post(
+            f"{server.address}/api/v1/search?k=1", content=content, headers={"content-type": "image/x"}
+        )
         statuses.add(answer.status_code)
         assert answer.status_code in (200, 400), answer.text
     assert statuses == {200, 400}
@@ -181,7 +191,9 @@ def test_wrong_kinds_and_malformed_json(server):
         assert answer.status_code == 415
     for content in (b"{", b"\x00", b"[" * 100_000, b'{"captions": ' + b"[" * 50_000):
         answer = httpx.patch(
-            f"{server.address}/api/v1/item?id=x", content=content, headers={"content-type": "application/json"}
+            f"{server.address}/api/v1/item?id=x",
+            content=content,
+            headers={"content-type": "application/json"},
         )
         assert 400 <= answer.status_code < 500
         assert answer.json()["error"]
@@ -194,7 +206,9 @@ def test_more_clients_than_are_answered(start_server):
     def ask():
         try:
             found.append(
-                httpx.get(f"{small.address}/api/v1/search", params={"text": "a red dog"}, timeout=30).status_code
+                httpx.get(
+                    f"{small.address}/api/v1/search", params={"text": "a red dog"}, timeout=30
+                ).status_code
             )
         except httpx.HTTPError:
             found.append(0)

@@ -8,7 +8,9 @@ from selhn.serve.batching import Batcher
 
 def asked_together(batcher, questions, **settings):
     async def run():
-        found = await asyncio.gather(*(batcher.ask(question) for question in questions), return_exceptions=True)
+        found = await asyncio.gather(
+            *(batcher.ask(question) for question in questions), return_exceptions=True
+        )
         await batcher.close()
         return found
 

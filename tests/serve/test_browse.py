@@ -37,10 +37,16 @@ def test_browsing_ends_with_the_last_picture(page):
         page.evaluate("scrollBy(0, innerHeight)")
         page.wait_for_timeout(50)
     assert sorted(seen) == list(range(NUMBER + MORE))
-    assert [seen[place][0] for place in range(NUMBER, NUMBER + 3)] == ["more000.png", "more001.png", "more002.png"]
+    assert [seen[place][0] for place in range(NUMBER, NUMBER + 3)] == [
+        "more000.png",
+        "more001.png",
+        "more002.png",
+    ]
     shapes = [seen[NUMBER + place][1] for place in range(4)]
     assert shapes == pytest.approx([width / height for width, height in SHAPES], rel=0.02)
-    assert seen[0][1] == pytest.approx(1.5, rel=0.02), "without width and height, the shape of the picture that came"
+    assert seen[0][1] == pytest.approx(1.5, rel=0.02), (
+        "without width and height, the shape of the picture that came"
+    )
 
 
 def test_headings_and_the_timeline(page):
@@ -109,9 +115,8 @@ def test_back_closes_the_picture_and_leaves_the_question(page):
 
 def test_back_from_a_typed_question_is_where_it_was_typed(page):
     page.evaluate("scrollTo(0, 900)")
-    there = (
-        "[...document.querySelectorAll('.card')].find((card) => card.getBoundingClientRect().top > 130).dataset.place"
-    )
+    below = "(card) => card.getBoundingClientRect().top > 130"
+    there = f"[...document.querySelectorAll('.card')].find({below}).dataset.place"
     before = page.evaluate(there)
     page.locator("#text").press_sequentially("a red", delay=20)
     expect(page.locator(".card .score").first).to_be_attached()
@@ -223,7 +228,8 @@ def test_adding_selecting_and_removing(open_page, server):
     page = open_page(server.address, expect_errors=True)
     page.wait_for_selector(".card[data-id]")
     files = [
-        {"name": f"{seed}.png", "mimeType": "image/png", "buffer": encoded(photo(seed), "PNG")} for seed in (91, 92)
+        {"name": f"{seed}.png", "mimeType": "image/png", "buffer": encoded(photo(seed), "PNG")}
+        for seed in (91, 92)
     ]
     files.append({"name": "broken.png", "mimeType": "image/png", "buffer": b"no picture"})
     page.set_input_files("#upload-files", files)
@@ -243,7 +249,9 @@ def test_adding_selecting_and_removing(open_page, server):
     expect(page.locator("#status")).to_have_text("2 pictures removed.")
     expect(page.locator("#selection")).to_be_hidden()
     expect(page.locator(".card[data-id*='uploads']")).to_have_count(0)
-    assert not list((server.folder / "Pictures" / "uploads").iterdir()), "files that were added here are deleted"
+    assert not list((server.folder / "Pictures" / "uploads").iterdir()), (
+        "files that were added here are deleted"
+    )
 
 
 def test_a_long_press_selects_and_the_viewer_removes(open_page, server):
@@ -325,7 +333,9 @@ def test_favourites_and_albums(open_page, server):
     page.keyboard.press("f")
     expect(page.locator("#status")).to_contain_text("2 pictures in Favourites.")
     expect(page.locator(".open").first).to_be_focused()
-    page.wait_for_function("document.querySelector('.card img')?.kept")  # pictures that stay are not loaded again
+    page.wait_for_function(
+        "document.querySelector('.card img')?.kept"
+    )  # pictures that stay are not loaded again
 
 
 def test_duplicates_in_groups(page):

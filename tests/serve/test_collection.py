@@ -31,11 +31,16 @@ def test_texts_are_encoded_together_and_pictures_extracted_together(collection, 
     calls = []
     model = collection.index.model
     real = model.encode_texts
-    monkeypatch.setattr(model, "encode_texts", lambda tokens, mask: calls.append(len(tokens)) or real(tokens, mask))
+    monkeypatch.setattr(
+        model, "encode_texts", lambda tokens, mask: calls.append(len(tokens)) or real(tokens, mask)
+    )
     pictures = [collection.library.prepare(encoded(photo(number)), 10**6) for number in range(3)]
     collection.extractor.backbone.calls.clear()
     regions = collection.extract(pictures)
-    queries = [*(Query(text, k=NUMBER) for text in WORDS[:5]), *(Query(image=one, k=NUMBER) for one in regions)]
+    queries = [
+        *(Query(text, k=NUMBER) for text in WORDS[:5]),
+        *(Query(image=one, k=NUMBER) for one in regions),
+    ]
     assert all(len(hits) == NUMBER for hits in collection.answer(queries))
     assert calls == [5]
     assert collection.extractor.backbone.calls == [3]
@@ -77,7 +82,9 @@ def test_fields_that_many_share(collection):
     fields = collection.fields()
     assert fields["colour"] == [("red", 3), ("green", 3), ("blue", 3), ("grey", 3)]
     assert dict(fields["folder"]) == {".": 6, "trip": 6}
-    assert not {"file", "license_url", "source"} & set(fields), "everyone's own, addresses, and one value only"
+    assert not {"file", "license_url", "source"} & set(fields), (
+        "everyone's own, addresses, and one value only"
+    )
     collection.index.delete(collection.index.ids()[:1])
     assert dict(collection.fields()["colour"])["red"] == 2
 

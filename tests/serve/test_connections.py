@@ -22,7 +22,9 @@ def connections(server, number, words=b""):
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(number):
-            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10)))
+            opened.append(
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            )
             if words:
                 with contextlib.suppress(ConnectionError):
                     opened[-1].sendall(words)

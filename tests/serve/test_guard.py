@@ -29,7 +29,9 @@ def test_hosts_that_are_ours(host):
     assert answer.text == "fine"
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a b"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a b"]
+)
 def test_a_name_that_is_not_ours_is_turned_away(host):
     answer = client(hosts=["my.pc"]).get("/", headers={"host": host})
     assert answer.status_code == 421
@@ -58,7 +60,11 @@ def test_pages_of_others_send_nothing(headers, status):
 
 def test_every_answer_tells_the_browser_to_be_careful():
     guarded = client(token=TOKEN)
-    for answer in (guarded.get("/"), guarded.get("/api/v1/items"), guarded.get("/", headers={"host": "evil.example"})):
+    for answer in (
+        guarded.get("/"),
+        guarded.get("/api/v1/items"),
+        guarded.get("/", headers={"host": "evil.example"}),
+    ):
         for name, value in SECURITY_HEADERS.items():
             assert answer.headers[name] == value
         assert answer.headers["cache-control"] == "no-store"
@@ -68,7 +74,9 @@ def test_every_answer_tells_the_browser_to_be_careful():
     assert "http" not in policy, "no outside resource"
 
 
-@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer " + TOKEN + "x"])
+@pytest.mark.parametrize(
+    "given", [None, "Bearer wrong", "Bearer", "Basic " + TOKEN, TOKEN, "Bearer " + TOKEN + "x"]
+)
 def test_without_the_token(given):
     headers = {} if given is None else {"authorization": given}
     for path in ("/api/v1/search", "/metrics", "/api/"):
@@ -112,8 +120,15 @@ def by_cookie(cookie, path="/api/v1/original", method="GET", **headers):
 
 def test_a_cookie_opens_pictures_and_originals_only():
     cookie = given_cookie()
-    assert by_cookie(cookie) == by_cookie(f"other=1; {cookie}; last=2") == by_cookie(cookie, method="HEAD") == 200
-    assert by_cookie(cookie, "/api/v1/picture") == by_cookie(cookie, **{"sec-fetch-site": "same-origin"}) == 200
+    assert (
+        by_cookie(cookie)
+        == by_cookie(f"other=1; {cookie}; last=2")
+        == by_cookie(cookie, method="HEAD")
+        == 200
+    )
+    assert (
+        by_cookie(cookie, "/api/v1/picture") == by_cookie(cookie, **{"sec-fetch-site": "same-origin"}) == 200
+    )
     for path in ("/api/v1/items", "/api/v1/original/", "/api/v1/cookie", "/metrics", "/api/v1/about"):
         assert by_cookie(cookie, path) == 401
     assert by_cookie(cookie, method="DELETE") == by_cookie(cookie, **{"sec-fetch-site": "same-site"}) == 401
@@ -244,14 +259,17 @@ def test_several_hosts_or_none():
     assert status_of([("host", "localhost"), ("host", "localhost")]) == 421
 
 
-@pytest.mark.parametrize("path", ["http://evil.example/api/v1/items", "*", "api/v1/items", "", "localhost:80"])
+@pytest.mark.parametrize(
+    "path", ["http://evil.example/api/v1/items", "*", "api/v1/items", "", "localhost:80"]
+)
 def test_a_target_that_is_not_a_path(path):
     """The name in such a target would count more than the Host header, which the guard reads."""
     assert status_of([("host", "localhost")], path) == 400
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://user@localhost:8000", "http://localhost:8000/", "//localhost:8000", "ftp://localhost:8000", ""]
+    "origin",
+    ["http://user@localhost:8000", "http://localhost:8000/", "//localhost:8000", "ftp://localhost:8000", ""],
 )
 def test_origins_that_no_browser_sends(origin):
     assert client().post("/", headers={"origin": origin}).status_code == 403

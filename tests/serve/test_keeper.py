@@ -15,7 +15,13 @@ from selhn.serve.service import Service
 @pytest.fixture
 def keep(tmp_path, monkeypatch):
     """Start a keeper of a folder with one picture; everything is looked at often."""
-    for name, value in {"LOOK_EVERY": 0.05, "SHARE": 0, "QUIET": 0.05, "TRY_AGAIN": 0.05, "ENOUGH_SPACE": 0}.items():
+    for name, value in {
+        "LOOK_EVERY": 0.05,
+        "SHARE": 0,
+        "QUIET": 0.05,
+        "TRY_AGAIN": 0.05,
+        "ENOUGH_SPACE": 0,
+    }.items():
         monkeypatch.setattr(keeper_module, name, value)
     (tmp_path / "index").mkdir()
     (tmp_path / "Pictures").mkdir()
@@ -23,7 +29,9 @@ def keep(tmp_path, monkeypatch):
     keepers, said = [], []
 
     def start(work, **settings):
-        keepers.append(Keeper(tmp_path / "index", [tmp_path / "Pictures"], say=said.append, work=work, **settings))
+        keepers.append(
+            Keeper(tmp_path / "index", [tmp_path / "Pictures"], say=said.append, work=work, **settings)
+        )
         return keepers[-1], said
 
     yield start

@@ -70,6 +70,8 @@ def test_who_can():
     assert Looking.can(small_model(), extractor)
     assert Looking.can(small_model("scan_t2i_avg", word_dim=8), extractor)
     assert not Looking.can(small_model(), None)
-    assert not Looking.can(create_model("rvse", vocab_size=9, feature_dim=4, dim=8), extractor), "no vocabulary"
+    assert not Looking.can(create_model("rvse", vocab_size=9, feature_dim=4, dim=8), extractor), (
+        "no vocabulary"
+    )
     other = create_model("rvse", tokenizer=small_model().tokenizer, feature_dim=7, dim=8)
     assert not Looking.can(other, extractor), "trained on other features"

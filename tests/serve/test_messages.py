@@ -6,7 +6,9 @@ from selhn.serve.messages import Answers, HitMessage, SearchRequest
 
 
 def test_weights_are_named_after_the_parts_of_a_query():
-    asked = SearchRequest(text="a", text_weight=2, like_weight=-1, k=7, find="text", where="x = 1").query(None)
+    asked = SearchRequest(text="a", text_weight=2, like_weight=-1, k=7, find="text", where="x = 1").query(
+        None
+    )
     assert asked.weights == {"text": 2, "like": -1}
     assert (asked.k, asked.find, asked.where) == (7, "text", "x = 1")
     assert SearchRequest(text="a").query(None).weights == {}

@@ -28,7 +28,9 @@ def test_it_begins_with_what_there_is(page):
     assert captions(page) == WORDS[:NUMBER][::-1], "the newest first"
     assert page.locator(".card .score").count() == 0
     playwright.expect(page.locator("#status")).to_contain_text("12 pictures")
-    until(page, "[...document.querySelectorAll('.frame img')].slice(0, 4).every((one) => one.naturalWidth > 0)")
+    until(
+        page, "[...document.querySelectorAll('.frame img')].slice(0, 4).every((one) => one.naturalWidth > 0)"
+    )
     playwright.expect(page.locator("#text")).to_be_focused()
 
 
@@ -244,7 +246,15 @@ def test_names_that_look_like_markup_stay_names(open_page, server):
     page.wait_for_selector(".open")
     bad = "<img src=x onerror=window.hacked=1><script>window.hacked=1</script>"
     facts = {"license": bad, "license_url": "javascript:window.hacked=1", bad: bad}
-    hit = {"id": bad, "captions": [bad], "metadata": facts, "picture": False, "score": 1, "kind": "image", "text": None}
+    hit = {
+        "id": bad,
+        "captions": [bad],
+        "metadata": facts,
+        "picture": False,
+        "score": 1,
+        "kind": "image",
+        "text": None,
+    }
     page.route("**/api/v1/search**", lambda route: route.fulfill(json={"answers": [hit]}))
     page.fill("#text", bad)
     page.press("#text", "Enter")

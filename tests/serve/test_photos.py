@@ -33,16 +33,26 @@ class Photos:
     def __init__(self, folder, *words, **settings):
         paths = os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))
         self.own = own = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "COMPUTED": str(folder / "computed")}
-        own |= {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_DATA_HOME": str(folder / "share"), "HOME": str(folder)}
+        own |= {
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_DATA_HOME": str(folder / "share"),
+            "HOME": str(folder),
+        }
         own |= {"BROWSER": f"{sys.executable} {folder / 'browser.py'} %s"}
-        (folder / "browser.py").write_text("import sys; open(__file__ + '.asked', 'a').write(sys.argv[1] + '\\n')")
+        (folder / "browser.py").write_text(
+            "import sys; open(__file__ + '.asked', 'a').write(sys.argv[1] + '\\n')"
+        )
         self.child = Program(HERE / "tiny_photos.py", "photos", *words, env={**os.environ, **own, **settings})
         line = self.child.stdout.readline()
         assert "http://" in line, self.child.said()
         self.address = next(word for word in line.split() if word.startswith("http"))
 
     def get(self, path, **parameters):
-        return httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=30).raise_for_status().json()
+        return (
+            httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=30)
+            .raise_for_status()
+            .json()
+        )
 
     def until(self, test, seconds=40):
         end = time.monotonic() + seconds
@@ -204,12 +214,18 @@ def test_another_model(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(photos_module, "MODEL_PACKAGES", ("no_model",))
     monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda *_: Extractor(TinyBackbone()))
     monkeypatch.setattr("selhn.serve.indexer.Indexer", lambda *given: asked.append(given) or Mock())
-    monkeypatch.setattr("selhn.serve.keeper.Keeper", lambda *given, **named: asked.append(named) or Mock(spec=Keeper))
+    monkeypatch.setattr(
+        "selhn.serve.keeper.Keeper", lambda *given, **named: asked.append(named) or Mock(spec=Keeper)
+    )
     monkeypatch.setattr(photos_module.start, "answer", lambda service, *_: asked.append(service))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos([pictures], tmp_path / "i", model=tmp_path / "model", browser=False)
     process, keeper, service = asked
-    assert (process[2], keeper["model"], service.models()[0].width) == (tmp_path / "model", tmp_path / "model", 16)
+    assert (process[2], keeper["model"], service.models()[0].width) == (
+        tmp_path / "model",
+        tmp_path / "model",
+        16,
+    )
     (done,) = bring_up_to_date(*process)
     assert done.added == NUMBER
     with pytest.raises(SelhnError, match="written by another model"):

@@ -67,7 +67,11 @@ def test_an_item_that_goes_away_while_it_is_asked_for(client, collection, method
 
 
 def test_every_class_is_mapped():
-    ours = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.SelhnError)}
+    ours = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.SelhnError)
+    }
     assert ours == set(STATUSES)
 
 
@@ -87,7 +91,9 @@ def calls_torch_wrongly(*arguments, **settings):
     return torch.nn.functional.cross_entropy(torch.ones(2, 3), torch.zeros(3, dtype=torch.int64))
 
 
-@pytest.mark.parametrize(("bug", "kind"), [(divides_by_zero, ZeroDivisionError), (calls_torch_wrongly, ValueError)])
+@pytest.mark.parametrize(
+    ("bug", "kind"), [(divides_by_zero, ZeroDivisionError), (calls_torch_wrongly, ValueError)]
+)
 @pytest.mark.parametrize("path", [f"/api/v1/search?text={WORDS[0]}", "/api/v1/item?id=x", "/api/v1/about"])
 def test_a_bug_is_a_500_that_says_nothing_of_itself(collection, monkeypatch, bug, kind, path):
     from starlette.testclient import TestClient

@@ -75,7 +75,9 @@ def test_an_answer_that_nobody_takes(server):
         assert is_well(server)
 
 
-@pytest.mark.parametrize("words", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * 200_000])
+@pytest.mark.parametrize(
+    "words", [b"\x00\x01\x02\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"A" * 200_000]
+)
 def test_what_is_no_http(server, words):
     with connect(server) as client:
         try:

@@ -44,7 +44,9 @@ def test_gauges(collection):
 def made(tmp_path, monkeypatch):
     """A collection on disk whose extractor is known by its name."""
     collection = make_collection(tmp_path)
-    monkeypatch.setattr("selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor)
+    monkeypatch.setattr(
+        "selhn.pictures.library.load_extractor", lambda name, device="cpu": collection.extractor
+    )
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     monkeypatch.chdir(tmp_path)
     return collection
@@ -87,7 +89,9 @@ def test_an_index_of_other_features_is_refused(made, monkeypatch):
 
 def test_an_index_of_a_data_set_has_no_pictures(made, tmp_path):
     data = load_data("world", images=100)
-    model = create_model("rvse", tokenizer=Vocabulary.build(data.dev.captions), feature_dim=data.feature_dim, dim=8)
+    model = create_model(
+        "rvse", tokenizer=Vocabulary.build(data.dev.captions), feature_dim=data.feature_dim, dim=8
+    )
     Index.build(model, data.test, tmp_path / "scenes.index")
     service = Service.open(tmp_path / "scenes.index")
     assert service.name == "scenes"

@@ -24,7 +24,9 @@ def collection(tmp_path):
 
 
 def by_scene(client, scene):
-    found = client.post("/api/v1/search", content=encoded(SCENES[scene], "PNG"), headers={"Content-Type": "image/png"})
+    found = client.post(
+        "/api/v1/search", content=encoded(SCENES[scene], "PNG"), headers={"Content-Type": "image/png"}
+    )
     return found.json()["answers"]
 
 
@@ -40,11 +42,17 @@ def test_a_video_in_the_api(client, collection):
         answers = by_scene(client, scene)
         assert answers[0]["id"] == name
         assert sum(clip in answer["id"] for answer in answers) == 1
-        drawn = Image.open(io.BytesIO(client.get("/api/v1/picture", params={"id": name, "size": 160}).content))
+        drawn = Image.open(
+            io.BytesIO(client.get("/api/v1/picture", params={"id": name, "size": 160}).content)
+        )
         assert np.abs(np.asarray(drawn, dtype=int) - np.asarray(SCENES[scene])).mean() < 12
-    tags = {client.get("/api/v1/picture", params={"id": name}).headers["etag"] for name in (clip, f"{clip}#t=4")}
+    tags = {
+        client.get("/api/v1/picture", params={"id": name}).headers["etag"] for name in (clip, f"{clip}#t=4")
+    }
     assert len(tags) == 2
-    assert client.get("/api/v1/picture", params={"id": f"{clip}#t=5"}).status_code == 404, "only what is in the index"
+    assert client.get("/api/v1/picture", params={"id": f"{clip}#t=5"}).status_code == 404, (
+        "only what is in the index"
+    )
     changed = client.patch("/api/v1/album", params={"name": "Trip"}, json={"add": [f"{clip}#t=4"]})
     assert changed.json() == {"name": "Trip", "ids": [clip]}
     assert client.delete("/api/v1/item", params={"id": f"{clip}#t=8"}).status_code == 204
@@ -58,7 +66,12 @@ def test_parts_of_a_file(client, collection):
     whole = client.get("/api/v1/original", params=asked)
     assert (whole.status_code, whole.content, whole.headers["content-type"]) == (200, content, "video/webm")
     assert whole.headers["accept-ranges"] == "bytes"
-    for wanted, first, end in (("0-0", 0, 1), ("100-199", 100, 200), ("100-", 100, size), ("-50", size - 50, size)):
+    for wanted, first, end in (
+        ("0-0", 0, 1),
+        ("100-199", 100, 200),
+        ("100-", 100, size),
+        ("-50", size - 50, size),
+    ):
         part = client.get("/api/v1/original", params=asked, headers={"Range": f"bytes={wanted}"})
         assert (part.status_code, part.content) == (206, content[first:end])
         assert part.headers["content-range"] == f"bytes {first}-{end - 1}/{size}"
@@ -76,12 +89,16 @@ def test_a_range_without_an_end_is_bounded(client, collection, monkeypatch):
     part = client.get("/api/v1/original", params=asked, headers={"Range": "bytes=50-"})
     assert len(part.content) == 1000
     rest = client.get("/api/v1/original", params={**asked, "download": True}, headers={"Range": "bytes=50-"})
-    assert rest.content == (collection.folders[0] / "clip.webm").read_bytes()[50:], "a download that is continued"
+    assert rest.content == (collection.folders[0] / "clip.webm").read_bytes()[50:], (
+        "a download that is continued"
+    )
 
 
 def open_scene(page, scene):
     """Ask with a picture of a scene, and open the first answer."""
-    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": encoded(SCENES[scene], "PNG")})
+    page.set_input_files(
+        "#file", {"name": "a.png", "mimeType": "image/png", "buffer": encoded(SCENES[scene], "PNG")}
+    )
     first = page.locator("[data-place='0'][data-id*='clip.webm'] .open")
     expect(first.locator(".play")).to_have_text(f"0:{4 * scene:02}")
     expect(first.locator("img.come")).to_be_visible()

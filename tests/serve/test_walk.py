@@ -34,7 +34,9 @@ def photographs(tmp_path_factory):
     random.seed(1)
     taken = datetime(2017, 3, 4, 9)
     for number in range(NUMBER):
-        taken += timedelta(minutes=random.randint(1, 25), days=random.randint(5, 140) * (random.random() < 0.035))
+        taken += timedelta(
+            minutes=random.randint(1, 25), days=random.randint(5, 140) * (random.random() < 0.035)
+        )
         image = (
             Image.open(real[number % 499])
             if real
@@ -51,7 +53,11 @@ def photographs(tmp_path_factory):
 def own(photographs):
     """The environment of a user of these photographs."""
     home = photographs.parent
-    found = {"XDG_CACHE_HOME": str(home / "cache"), "XDG_DATA_HOME": str(home / "share"), "OMP_NUM_THREADS": "1"}
+    found = {
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "XDG_DATA_HOME": str(home / "share"),
+        "OMP_NUM_THREADS": "1",
+    }
     return found | {"PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent, HERE.parents[1] / "src")))}
 
 
@@ -59,7 +65,9 @@ def own(photographs):
 def address(photographs):
     """Of the page that the command opens, before anything is indexed."""
     command = [sys.executable, *PROGRAM, "photos", str(photographs), "--writable", "--no-browser"]
-    with subprocess.Popen(command, env={**os.environ, **own(photographs)}, text=True, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        command, env={**os.environ, **own(photographs)}, text=True, stdout=subprocess.PIPE
+    ) as child:
         yield next(word for word in child.stdout.readline().split() if word.startswith("http"))
         child.send_signal(signal.SIGTERM)
 
@@ -116,9 +124,13 @@ def test_a_walk(open_page, address, photographs):
     page.locator("#sure-yes").click()
     expect(page.locator("#detail-place")).to_have_text(f"1 of {NUMBER}")
     page.keyboard.press("Escape")
-    (photographs / "clip.webm").write_bytes(video([photo(9001, (96, 64)), photo(9002, (96, 64))], "webm", "libvpx-vp9"))
+    (photographs / "clip.webm").write_bytes(
+        video([photo(9001, (96, 64)), photo(9002, (96, 64))], "webm", "libvpx-vp9")
+    )
     subprocess.run(
-        [sys.executable, *PROGRAM, "index", str(photographs)], env={**os.environ, **own(photographs)}, check=True
+        [sys.executable, *PROGRAM, "index", str(photographs)],
+        env={**os.environ, **own(photographs)},
+        check=True,
     )
     expect(page.locator("#facts")).to_contain_text(f"{NUMBER + 1} pictures", timeout=60_000)
     page.reload()

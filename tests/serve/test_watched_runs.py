@@ -110,7 +110,9 @@ def test_which_runs_there_are(runs, log, tmp_path):
     assert sorted(run.name for run in runs.all()) == ["group/one", "two"]
 
 
-@pytest.mark.parametrize("name", ["../elsewhere", "/etc", "group", "", "group/one/../../../elsewhere", "a\0b", "none"])
+@pytest.mark.parametrize(
+    "name", ["../elsewhere", "/etc", "group", "", "group/one/../../../elsewhere", "a\0b", "none"]
+)
 def test_what_is_no_run_of_the_folder(runs, tmp_path, name):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "log.jsonl").write_text(f"{row(1)}\n")
@@ -121,7 +123,9 @@ def test_what_is_no_run_of_the_folder(runs, tmp_path, name):
 
 def test_a_run_in_a_few_words(runs, log):
     assert not runs.describe("group/one").finished
-    (log.parent / "results.json").write_text(json.dumps({"dev": {}, "test": {"rsum": 311.5}, "best_epoch": 3}))
+    (log.parent / "results.json").write_text(
+        json.dumps({"dev": {}, "test": {"rsum": 311.5}, "best_epoch": 3})
+    )
     found = runs.describe("group/one")
     assert found.finished
     assert found.test_rsum == 311.5

@@ -100,7 +100,10 @@ def main():
     limits = Limits(**{key: float(value) if "." in value else int(value) for key, value in settings.items()})
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     service = Service(
-        make_collection(folder, None, more, videos), WatchedRuns(folder / "runs"), limits=limits, writable=True
+        make_collection(folder, None, more, videos),
+        WatchedRuns(folder / "runs"),
+        limits=limits,
+        writable=True,
     )
     if with_bug:
         service.collection.fields = lambda: 1 // 0

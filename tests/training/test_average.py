@@ -50,7 +50,9 @@ def test_the_formula_for_every_model(name):
     before = {name: tensor.clone() for name, tensor in average.state().items()}
     for step in range(LATER_EVERY + 1, LATER_EVERY * 2):
         average.update(EVERY_STEP_UNTIL + step)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state().items()), "later, not every step"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in average.state().items()), (
+        "later, not every step"
+    )
     seen = moved(model, 0)
     average.update(EVERY_STEP_UNTIL + 2 * LATER_EVERY)
     for name, tensor in average.state().items():
@@ -66,7 +68,9 @@ def test_the_formula_for_every_model(name):
 def test_frozen_weights_and_the_tokenizer_are_shared_and_not_averaged():
     model = make_model("rvsepp", freeze_bert=True)
     average = WeightAverage(model, 0.9)
-    for copied, frozen in zip(average.model.text.words.parameters(), model.text.words.parameters(), strict=True):
+    for copied, frozen in zip(
+        average.model.text.words.parameters(), model.text.words.parameters(), strict=True
+    ):
         assert copied is frozen
     assert not any("bert" in name for name in average.state())
     assert average.model.tokenizer is model.tokenizer
@@ -91,7 +95,9 @@ def test_averages_that_do_not_fit():
     state = average.state()
     whole = {name: tensor.int() for name, tensor in state.items()}
     for wrong in ({}, whole, {**state, "more": torch.ones(1)}, {name: torch.ones(3) for name in state}):
-        with pytest.raises(SelhnError, match="the average in the checkpoint holds the weights of another model"):
+        with pytest.raises(
+            SelhnError, match="the average in the checkpoint holds the weights of another model"
+        ):
             average.load_state(wrong)
     with pytest.raises(Damaged, match="not finite"):
         average.load_state({name: tensor * torch.nan for name, tensor in state.items()})
@@ -100,7 +106,9 @@ def test_averages_that_do_not_fit():
 def test_the_average_is_what_a_run_evaluates_and_keeps(tmp_path, tiny_model, tiny_data, tiny_config):
     models = {ema: tiny_model() for ema in (None, 0.9)}
     runs = {
-        ema: train(model, tiny_data, TripletSelHN(), out=tmp_path / str(ema), config=tiny_config, ema=ema, quiet=True)
+        ema: train(
+            model, tiny_data, TripletSelHN(), out=tmp_path / str(ema), config=tiny_config, ema=ema, quiet=True
+        )
         for ema, model in models.items()
     }
     logs = {ema: read_log(tmp_path / str(ema) / "log.jsonl") for ema in models}
@@ -113,10 +121,26 @@ def test_the_average_is_what_a_run_evaluates_and_keeps(tmp_path, tiny_model, tin
     assert evaluate(again, tiny_data.test) == runs[0.9].test == evaluate(models[0.9], tiny_data.test)
     assert "ema: 0.9" in (tmp_path / "0.9" / "config.yaml").read_text()
     with pytest.raises(SelhnError, match=r"another run \(ema was 0.0, is 0.9\)"):
-        train(tiny_model(), tiny_data, TripletSelHN(), out=tmp_path / "None", config=tiny_config, ema=0.9, resume=True)
+        train(
+            tiny_model(),
+            tiny_data,
+            TripletSelHN(),
+            out=tmp_path / "None",
+            config=tiny_config,
+            ema=0.9,
+            resume=True,
+        )
     best = (tmp_path / "0.9" / "best" / "checksums.json").read_bytes()
     shutil.rmtree(tmp_path / "0.9" / "best")
-    train(tiny_model(), tiny_data, TripletSelHN(), out=tmp_path / "0.9", config=tiny_config, ema=0.9, resume=True)
+    train(
+        tiny_model(),
+        tiny_data,
+        TripletSelHN(),
+        out=tmp_path / "0.9",
+        config=tiny_config,
+        ema=0.9,
+        resume=True,
+    )
     assert (tmp_path / "0.9" / "best" / "checksums.json").read_bytes() == best, "written again, averaged"
 
 

@@ -70,7 +70,9 @@ def test_a_recorded_run_is_the_run(tmp_path, precision, model):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("networks", [1, 2])
-@pytest.mark.parametrize(("loss", "settings"), [(NCR, {"warmup_epochs": 1}), (AOQ, {"depth": 50}), (MetaSPN, {})])
+@pytest.mark.parametrize(
+    ("loss", "settings"), [(NCR, {"warmup_epochs": 1}), (AOQ, {"depth": 50}), (MetaSPN, {})]
+)
 def test_a_protocol_is_recorded_with_the_step(tmp_path, loss, settings, networks):
     if loss is not NCR and networks == 2:
         pytest.skip("only ncr trains two networks")
@@ -117,7 +119,13 @@ def test_a_recorded_run_resumes(tmp_path):
     def go(out, epochs, resume):
         torch.manual_seed(0)
         model = create_model("rvse", tokenizer=vocabulary, feature_dim=data.feature_dim, dim=64, word_dim=20)
-        settings = {"epochs": epochs, "device": "cuda", "decay_at": (1,), "quiet": True, "precision": "float32"}
+        settings = {
+            "epochs": epochs,
+            "device": "cuda",
+            "decay_at": (1,),
+            "quiet": True,
+            "precision": "float32",
+        }
         train(model, data, TripletSelHN(), out=out, resume=resume, **settings)
         return torch.tensor([row["loss"] for row in read_log(out / "log.jsonl") if "loss" in row])
 
@@ -134,7 +142,9 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
         """The same average, computed on the host from copies of the weights."""
 
         def update(self, step):
-            weights = {name: weight.detach().double().cpu() for name, weight in self.source.named_parameters()}
+            weights = {
+                name: weight.detach().double().cpu() for name, weight in self.source.named_parameters()
+            }
             decay = min(0.95, step / (9 + step))
             for name in weights.keys() & self.state().keys():
                 followed[name] = decay * followed[name] + (1 - decay) * weights[name]
@@ -143,7 +153,9 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
         def __init__(self, model, decay):
             super().__init__(model, decay)
             self.source = model
-            followed.update({name: weight.detach().double().cpu() for name, weight in model.named_parameters()})
+            followed.update(
+                {name: weight.detach().double().cpu() for name, weight in model.named_parameters()}
+            )
             averages.append(self)
 
     averages = []
@@ -164,11 +176,14 @@ def test_the_average_follows_the_weights_that_a_recording_updates(tmp_path, monk
 @pytest.mark.parametrize(("model", "networks"), [("rvse", 1), ("rvse", 2), ("saf", 1)])
 def test_the_teacher_is_recorded_with_the_step(tmp_path, precision, model, networks):
     settings = {"networks": networks, "precision": precision, "ema": 0.9, "distil": 1.0}
-    plain, recorded = (run(tmp_path, how, TripletSelHN(), model, **settings)[1] for how in ("never", "always"))
+    plain, recorded = (
+        run(tmp_path, how, TripletSelHN(), model, **settings)[1] for how in ("never", "always")
+    )
     assert torch.allclose(plain[:20], recorded[:20], rtol=1e-3 if precision == "float32" else 2e-2)
     assert torch.allclose(plain[-20:].mean(), recorded[-20:].mean(), rtol=0.1)
     taught = [
-        [row["aux_distillation"] for row in read_log(path) if "loss" in row] for path in tmp_path.rglob("log.jsonl")
+        [row["aux_distillation"] for row in read_log(path) if "loss" in row]
+        for path in tmp_path.rglob("log.jsonl")
     ]
     assert all(sum(row[10:20]) > 0 for row in taught)
     first, second = (torch.tensor(row) for row in taught)

@@ -80,7 +80,10 @@ def test_the_last_that_is_whole_is_kept(tmp_path):
     assert position.step == 1
     assert len(said) == 1
     again.save(Position(step=3))
-    assert {path.name[:13] for path in (tmp_path / "checkpoints").glob("step*")} == {"step_00000001", "step_00000003"}
+    assert {path.name[:13] for path in (tmp_path / "checkpoints").glob("step*")} == {
+        "step_00000001",
+        "step_00000003",
+    }
     assert checkpoints(tmp_path, *trained()).load() == (Position(step=3), [])
 
 
@@ -92,10 +95,15 @@ def test_a_full_disk_leaves_the_previous_one(tmp_path, monkeypatch):
         raise SafetensorError("No space left on device (os error 28)")
 
     monkeypatch.setattr(checkpoint_files, "save_file", no_room)
-    with pytest.raises(OSError, match=r"could not be written \(No space left.*free some disk space.*untouched"):
+    with pytest.raises(
+        OSError, match=r"could not be written \(No space left.*free some disk space.*untouched"
+    ):
         checkpoints(tmp_path, model, optimizer).save(Position(step=2))
     assert checkpoints(tmp_path, *trained()).load()[0].step == 1
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["latest", "step_00000001_epoch_0000"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "latest",
+        "step_00000001_epoch_0000",
+    ]
 
 
 def test_what_cannot_be_resumed(tmp_path):

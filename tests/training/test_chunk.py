@@ -13,7 +13,9 @@ from selhn.training.protocols import Protocol, base
 from selhn.training.step import make_batches
 
 
-@pytest.mark.parametrize("loss", [TripletSelHN(), InfoNCE(learn=True), lambda scores: -scores.diagonal().mean()])
+@pytest.mark.parametrize(
+    "loss", [TripletSelHN(), InfoNCE(learn=True), lambda scores: -scores.diagonal().mean()]
+)
 def test_a_run_in_chunks_is_the_run(tiny_model, tiny_data, tiny_config, loss):
     models = []
     for chunk in (0, 24):
@@ -32,7 +34,9 @@ def gradients(tiny_model, tiny_data, **settings):
     sizes, encode = [], model.encode_images
     model.encode_images = lambda regions, *given: sizes.append(len(regions)) or encode(regions, *given)
     torch.manual_seed(7)
-    batch = batches.assemble(next(batches.steps(0))).each(lambda x: x.double() if x.is_floating_point() else x)
+    batch = batches.assemble(next(batches.steps(0))).each(
+        lambda x: x.double() if x.is_floating_point() else x
+    )
     scores = protocol.scored(model, batch).scores
     assert scores.images.shape == (64, 16)
     assert sizes == [22, 21, 21], "at most 24 at a time"
@@ -44,7 +48,9 @@ def gradients(tiny_model, tiny_data, **settings):
 @pytest.mark.parametrize("settings", [{}, {"word_dropout": 0.5}, {"mask_bn": True}])
 def test_chunks_are_encoded_again_with_the_same_random_numbers(tiny_model, tiny_data, monkeypatch, settings):
     found = gradients(tiny_model, tiny_data, **settings)
-    monkeypatch.setattr(base, "checkpoint", lambda function, *given, use_reentrant, context_fn: function(*given))
+    monkeypatch.setattr(
+        base, "checkpoint", lambda function, *given, use_reentrant, context_fn: function(*given)
+    )
     for own, plain in zip(found, gradients(tiny_model, tiny_data, **settings), strict=True):
         assert torch.equal(own, plain)
 

@@ -62,7 +62,10 @@ def test_wrong_settings(setting, message):
 def test_another_loss_or_model_keeps_the_settings_that_it_has():
     strong = get_recipe("rvse_strong_f8k")
     assert override(strong, ["loss=selhn"]).loss_settings == {"margin": 0.2}
-    assert override(strong, ["loss.epsilon=0.02", "loss=selhn"]).loss_settings == {"margin": 0.2, "epsilon": 0.02}
+    assert override(strong, ["loss.epsilon=0.02", "loss=selhn"]).loss_settings == {
+        "margin": 0.2,
+        "epsilon": 0.02,
+    }
     assert override(strong, ["loss=infonce"]).loss_settings == {"temperature": 0.05}
     assert override(strong, ["model=rvsepp"]).model_settings == {"dim": 2048}
     assert override(strong, ["model=rvse"]).model_settings == strong.model_settings
@@ -73,7 +76,9 @@ def test_another_loss_or_model_keeps_the_settings_that_it_has():
 
 
 def test_yaml_round_trip():
-    config = override(RunConfig(), ["decay_at=[15]", "loss.margin=0.1", "data=somewhere", "mask_same_image=false"])
+    config = override(
+        RunConfig(), ["decay_at=[15]", "loss.margin=0.1", "data=somewhere", "mask_same_image=false"]
+    )
     assert RunConfig.from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 

@@ -48,7 +48,10 @@ def newest(run):
 
 
 def state(run):
-    tensors = {**load_file(newest(run) / "model.safetensors"), **load_file(newest(run) / "training.safetensors")}
+    tensors = {
+        **load_file(newest(run) / "model.safetensors"),
+        **load_file(newest(run) / "training.safetensors"),
+    }
     files = [(run / name).read_text() for name in ("log.jsonl", "results.json", "best/checksums.json")]
     return {name: tensor.tolist() for name, tensor in tensors.items()}, files
 

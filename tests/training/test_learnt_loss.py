@@ -32,7 +32,9 @@ def test_a_resumed_run_goes_on_with_the_temperature_it_had(tiny_data, tiny_model
     whole, first, second = (InfoNCE(learn=True) for _ in range(3))
     run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
     train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
-    resumed = train(tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True)
+    resumed = train(
+        tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True
+    )
     assert values(second) == values(whole) != values(first)
     assert resumed.test == run.test
 
@@ -91,6 +93,8 @@ def test_what_a_loss_with_a_protocol_learns_is_resumed_too(tiny_data, tiny_model
     whole, first, second = (ScaledAOQ() for _ in range(3))
     run = train(tiny_model(), tiny_data, whole, out=tmp_path / "whole", config=config, quiet=True)
     train(tiny_model(), tiny_data, first, out=tmp_path / "part", config=replace(config, epochs=1), quiet=True)
-    resumed = train(tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True)
+    resumed = train(
+        tiny_model(), tiny_data, second, out=tmp_path / "part", config=config, resume=True, quiet=True
+    )
     assert values(second) == values(whole) != values(first)
     assert resumed.test == run.test

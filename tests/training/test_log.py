@@ -31,10 +31,14 @@ def test_a_run_whose_numbers_are_not_finite_ends_before_its_next_checkpoint(tmp_
     with Meter(tmp_path / "log.jsonl", 0, None) as meter:
         for step in (1, 2, 3):
             found = dict(zip(*numbers())) | {"grad_image": torch.tensor(1.0)}
-            meter.add(step, 0, Numbers.of(found | ({name: torch.tensor(torch.inf)} if step > 1 else {})), read=False)
+            meter.add(
+                step, 0, Numbers.of(found | ({name: torch.tensor(torch.inf)} if step > 1 else {})), read=False
+            )
         with pytest.raises(SelhnError, match=f"{name} is not a finite number in step 2"):
             meter.flush()
-    assert [row["step"] for row in read_log(tmp_path / "log.jsonl")] == [1, 2, 3], "the log says how it came about"
+    assert [row["step"] for row in read_log(tmp_path / "log.jsonl")] == [1, 2, 3], (
+        "the log says how it came about"
+    )
 
 
 def test_going_on_from_a_position_drops_what_came_after(tmp_path):

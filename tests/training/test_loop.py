@@ -22,7 +22,15 @@ def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_c
     model = tiny_model()
     run = train(model, tiny_data, TripletSelHN(), out=tmp_path / "run", config=tiny_config, quiet=True)
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"config.yaml", "identity.json", "env.json", "log.jsonl", "checkpoints", "best", "results.json"} <= files
+    assert {
+        "config.yaml",
+        "identity.json",
+        "env.json",
+        "log.jsonl",
+        "checkpoints",
+        "best",
+        "results.json",
+    } <= files
     rows = read_log(tmp_path / "run" / "log.jsonl")
     steps = [row for row in rows if "loss" in row]
     assert [row["step"] for row in steps] == list(range(1, 2 * (500 // 64) + 1))
@@ -38,7 +46,16 @@ def test_a_run_leaves_all_that_is_needed(tmp_path, tiny_model, tiny_data, tiny_c
 
 
 def test_training_learns(tmp_path, tiny_model, tiny_data, tiny_config):
-    train(tiny_model("vse_fc"), tiny_data, Triplet(), out=tmp_path, config=tiny_config, epochs=10, lr=5e-3, quiet=True)
+    train(
+        tiny_model("vse_fc"),
+        tiny_data,
+        Triplet(),
+        out=tmp_path,
+        config=tiny_config,
+        epochs=10,
+        lr=5e-3,
+        quiet=True,
+    )
     losses = [row["loss"] for row in read_log(tmp_path / "log.jsonl") if "loss" in row]
     assert sum(losses[-7:]) < 0.6 * sum(losses[:7])
 
@@ -60,14 +77,17 @@ def test_a_foreign_loss_works(tiny_model, tiny_data, tiny_config):
 
 def test_seeds_decide_everything(tiny_model, tiny_data, tiny_config):
     runs = [
-        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, seed=seed, quiet=True) for seed in (1, 1, 2)
+        train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, seed=seed, quiet=True)
+        for seed in (1, 1, 2)
     ]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
 
 
 def test_the_sum_reduction_is_logged_per_anchor(tmp_path, tiny_model, tiny_data, tiny_config):
-    train(tiny_model(), tiny_data, TripletHN.official(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    train(
+        tiny_model(), tiny_data, TripletHN.official(), out=tmp_path, config=tiny_config, epochs=1, quiet=True
+    )
     row = read_log(tmp_path / "log.jsonl")[0]
     assert row["loss_per_anchor"] == pytest.approx(row["loss"] / 128, rel=1e-4)
 
@@ -80,7 +100,9 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path, tiny_model, tiny_da
         train(tiny_model(), tiny_data, Triplet(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
     with pytest.raises(ValueError, match="nothing to resume"):
         train(tiny_model(), tiny_data, TripletHN(), config=tiny_config, resume=True, quiet=True)
-    more = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+    more = train(
+        tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True
+    )
     assert more.best_epoch in (0, 1)
     assert [row["epoch"] for row in read_log(tmp_path / "log.jsonl") if "dev" in row] == [0, 1]
 
@@ -101,14 +123,18 @@ def test_a_signal_saves_and_says_how_to_go_on(
     with pytest.raises(KeyboardInterrupt if name == "SIGINT" else SystemExit) as stopped:
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config)
     said = capsys.readouterr().out, "click swallows the exception, so the loop says it too"
-    assert "Stopped after 3 steps; all of it is saved. Continue with: selhn train --resume" in said[0], said[1]
+    assert "Stopped after 3 steps; all of it is saved. Continue with: selhn train --resume" in said[0], said[
+        1
+    ]
     if name == "SIGINT":
         assert "all of it is saved" in str(stopped.value)
     else:
         assert stopped.value.code == 128 + number
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step_00000003_epoch_0000\n"
     if name == "SIGTERM":
-        run = train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+        run = train(
+            tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True
+        )
         assert run.test.rsum > 0
 
 
@@ -116,7 +142,9 @@ def test_a_signal_while_dev_is_measured(tmp_path, tiny_model, tiny_data, tiny_co
     from selhn.training import loop
 
     measure = loop.evaluate
-    monkeypatch.setattr(loop, "evaluate", lambda *args: (signal.raise_signal(signal.SIGTERM), measure(*args))[1])
+    monkeypatch.setattr(
+        loop, "evaluate", lambda *args: (signal.raise_signal(signal.SIGTERM), measure(*args))[1]
+    )
     with pytest.raises(SystemExit):
         train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
     assert (tmp_path / "checkpoints" / "latest").read_text().endswith("epoch_0001\n")
@@ -149,10 +177,20 @@ def test_the_alarm_follows_the_phase_of_a_loss(tiny_model, tiny_data, tiny_confi
 def test_another_model_of_the_same_size_is_not_resumed(tmp_path, tiny_model, tiny_data, tiny_config):
     train(tiny_model("rvse"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
     with pytest.raises(ValueError, match=r"another run \(model was rvse .* is vse_mlp "):
-        train(tiny_model("vse_mlp"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+        train(
+            tiny_model("vse_mlp"),
+            tiny_data,
+            TripletHN(),
+            out=tmp_path,
+            config=tiny_config,
+            resume=True,
+            quiet=True,
+        )
     other = load_data("world", images=100, seed=5)
     with pytest.raises(ValueError, match=r"another run \(data was world, 100 images"):
-        train(tiny_model("rvse"), other, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True)
+        train(
+            tiny_model("rvse"), other, TripletHN(), out=tmp_path, config=tiny_config, resume=True, quiet=True
+        )
 
 
 def test_the_verdict_survives_a_resume(tmp_path, tiny_model, tiny_data, tiny_config, monkeypatch):
@@ -195,7 +233,9 @@ def test_features_that_do_not_fit(tiny_model, tiny_data, tiny_config):
 
 def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tiny_data, tiny_config):
     def go_on(**settings):
-        return train(tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True, **settings)
+        return train(
+            tiny_model(), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True, **settings
+        )
 
     go_on(epochs=1)
     before = (tmp_path / "results.json").read_bytes()
@@ -208,7 +248,16 @@ def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tin
 
     Broken.__name__ = "TripletHN"
     with pytest.raises(ValueError, match="broken off"):
-        train(tiny_model(), tiny_data, Broken(), out=tmp_path, config=tiny_config, quiet=True, epochs=3, resume=True)
+        train(
+            tiny_model(),
+            tiny_data,
+            Broken(),
+            out=tmp_path,
+            config=tiny_config,
+            quiet=True,
+            epochs=3,
+            resume=True,
+        )
     assert not (tmp_path / "results.json").exists(), "one epoch is no result of a run of three"
     go_on(epochs=2, resume=True)
     with pytest.raises(ValueError, match="has trained for 2 epochs already: epochs=1 would undo some"):
@@ -216,7 +265,9 @@ def test_going_on_for_longer_takes_the_old_result_back(tmp_path, tiny_model, tin
     assert (tmp_path / "results.json").exists()
 
 
-def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(tmp_path, tiny_model, tiny_data, tiny_config):
+def test_a_loss_of_many_numbers_is_refused_before_anything_is_written(
+    tmp_path, tiny_model, tiny_data, tiny_config
+):
     with pytest.raises(ValueError, match="one number per batch"):
         train(tiny_model(), tiny_data, TripletHN(reduction="none"), out=tmp_path / "run", config=tiny_config)
     assert not (tmp_path / "run").exists()
@@ -230,10 +281,18 @@ def test_a_name_or_a_class_is_not_a_loss(as_a_user, tmp_path, tiny_model, tiny_d
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_another_process_is_writing_is_refused(tiny_data, tiny_model, tiny_config, tmp_path, resume):
+def test_a_run_that_another_process_is_writing_is_refused(
+    tiny_data, tiny_model, tiny_config, tmp_path, resume
+):
     def start(resume):
         return train(
-            tiny_model(), tiny_data, TripletSelHN(), out=tmp_path, config=tiny_config, resume=resume, quiet=True
+            tiny_model(),
+            tiny_data,
+            TripletSelHN(),
+            out=tmp_path,
+            config=tiny_config,
+            resume=resume,
+            quiet=True,
         )
 
     if resume:
@@ -249,8 +308,12 @@ def test_a_run_that_another_process_is_writing_is_refused(tiny_data, tiny_model,
 def test_a_folder_that_holds_a_run_is_refused_before_any_work(
     tmp_path, tiny_data, tiny_model, tiny_config, monkeypatch
 ):
-    train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True)
+    train(
+        tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, epochs=1, quiet=True
+    )
     for work in ("on_device", "make_batches"):
-        monkeypatch.setattr(loop, work, lambda *args, **kwargs: pytest.fail("features and texts were prepared"))
+        monkeypatch.setattr(
+            loop, work, lambda *args, **kwargs: pytest.fail("features and texts were prepared")
+        )
     with pytest.raises(SelhnError, match="already holds a run"):
         train(tiny_model("vse_fc"), tiny_data, TripletHN(), out=tmp_path, config=tiny_config, quiet=True)

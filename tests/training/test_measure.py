@@ -69,7 +69,9 @@ def test_runs_that_do_not_go_together(runs, tmp_path):
     saf, larger = runs / "saf" / "seed0", tmp_path / "larger"
     shutil.copytree(saf, larger)
     identity = read_sealed_json(saf / "identity.json", "")
-    write_sealed_json(larger / "identity.json", {**identity, "data": identity["data"].replace(" 100 ", " 101 ")})
+    write_sealed_json(
+        larger / "identity.json", {**identity, "data": identity["data"].replace(" 100 ", " 101 ")}
+    )
     with pytest.raises(ValueError, match="was trained on other data .*101 images.* than .*100 images"):
         list(measure_runs([saf, larger]))
     with pytest.raises(ValueError, match="101 images"):

@@ -7,7 +7,13 @@ from model_cases import make_model
 
 from selhn.diagnose import parameter_norms, total_norm
 from selhn.training.config import TrainConfig
-from selhn.training.optim import clipped_step, make_optimizer, parameter_groups, rate_factor, set_learning_rate
+from selhn.training.optim import (
+    clipped_step,
+    make_optimizer,
+    parameter_groups,
+    rate_factor,
+    set_learning_rate,
+)
 
 
 def test_step_decay_is_a_function_of_the_step(tiny_model):

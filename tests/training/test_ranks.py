@@ -31,7 +31,12 @@ def started(ranks, *command):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    there = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
     return [
         Program(*command, env={**os.environ, **there, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(ranks)
@@ -44,10 +49,16 @@ def ended(processes):
         for process in processes:
             all_ended.enter_context(process)
         said = [process.communicate(timeout=300) for process in processes]
-    return [process.returncode for process in processes], "".join(out for out, _ in said), "".join(e for _, e in said)
+    return (
+        [process.returncode for process in processes],
+        "".join(out for out, _ in said),
+        "".join(e for _, e in said),
+    )
 
 
-@pytest.fixture(scope="module", params=[(2, 2), *(pytest.param((n, 20), marks=pytest.mark.slow) for n in (2, 4))])
+@pytest.fixture(
+    scope="module", params=[(2, 2), *(pytest.param((n, 20), marks=pytest.mark.slow) for n in (2, 4))]
+)
 def together(request, tmp_path_factory):
     """All that is trained together, by one set of processes."""
     folder = tmp_path_factory.mktemp("ranks")
@@ -83,7 +94,10 @@ def data():
 
 
 # A batch norm follows these: their gradients are 0 but for rounding, of which AdamW makes whole steps.
-NO_GRADIENT = {"rvse": ("mlp.layers.0.bias", "mlp.bns.0.running_mean"), "saf": ("mean.0.bias", "mean.1.running_mean")}
+NO_GRADIENT = {
+    "rvse": ("mlp.layers.0.bias", "mlp.bns.0.running_mean"),
+    "saf": ("mean.0.bias", "mean.1.running_mean"),
+}
 NO_GRADIENT["saf"] += ("reasoning.attention.bias", "reasoning.norm.running_mean")
 NO_GRADIENT["saf"] += ("head.last.bias",)  # added to positives and negatives alike
 
@@ -94,10 +108,14 @@ def test_runs(together, data, name):
     weights, _ = ranks_program.trained(data, *ranks_program.RUNS[name], **whole)
     found = together[0][f"run {name}"]
     assert found.keys() == weights.keys()
-    compared = {part: weight for part, weight in weights.items() if not part.endswith(NO_GRADIENT.get(name, ("?",)))}
+    compared = {
+        part: weight for part, weight in weights.items() if not part.endswith(NO_GRADIENT.get(name, ("?",)))
+    }
     assert len(compared) > len(weights) - 8
     for part, weight in compared.items():
-        torch.testing.assert_close(found[part], weight, rtol=1e-3, atol=2e-5, msg=lambda m, part=part: f"{part}: {m}")
+        torch.testing.assert_close(
+            found[part], weight, rtol=1e-3, atol=2e-5, msg=lambda m, part=part: f"{part}: {m}"
+        )
 
 
 def test_a_run_is_resumed_bit_for_bit(together):
@@ -115,16 +133,28 @@ def test_what_is_refused_by_name(together):
 
 
 def test_torchrun_with_one_process_makes_no_group(monkeypatch):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     with joined() as ranks:
         assert ranks is None
         assert not torch.distributed.is_initialized()
 
 
-@pytest.mark.parametrize(("settings", "word"), [("loss=ncr", "NCR"), ("loss=hn capture=always", "capture=always")])
+@pytest.mark.parametrize(
+    ("settings", "word"), [("loss=ncr", "NCR"), ("loss=hn capture=always", "capture=always")]
+)
 def test_a_loss_and_settings_are_refused_before_data_are_read(monkeypatch, settings, word):
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     config = override(get_recipe("rvse_selhn_world"), ["data=nowhere", *settings.split()])
     with pytest.raises(SelhnError, match=word):
@@ -177,4 +207,6 @@ def test_the_command_of_the_documentation(monkeypatch, tmp_path):
 
     monkeypatch.setattr(run, "train_in", stop)
     with pytest.raises(SelhnError, match="as far as this"):
-        CliRunner().invoke(app, [*command.split(), "data.images=20", "--out", str(tmp_path)], catch_exceptions=False)
+        CliRunner().invoke(
+            app, [*command.split(), "data.images=20", "--out", str(tmp_path)], catch_exceptions=False
+        )

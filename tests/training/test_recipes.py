@@ -21,7 +21,9 @@ CROSS_ATTENTION = [name for name, entry in MODELS.items() if entry.family == "cr
 
 
 def test_every_row_of_table_1_is_there():
-    rows = {f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")}
+    rows = {
+        f"{model}_{loss}" for model in ("vse_fc", "vse_mlp", "rvse") for loss in ("triplet", "hn", "selhn")
+    }
     systems = {f"{model}_{loss}" for model in CROSS_ATTENTION for loss in ("hn", "selhn")}
     systems |= {"camp_bce_max", "camp_stage1_bce_max"}
     others = {f"devise_{loss}" for loss in ("triplet", "hn", "selhn")} | {
@@ -91,7 +93,11 @@ def test_what_the_authors_set_by_data_set():
     assert get_recipe("gsmn_sparse_hn_coco").model_settings == {"smooth": 10.0}
     assert get_recipe("cmcan_hn_f8k").model_settings == {"num_regions": 20}
     assert get_recipe("vsrn_selhn_coco").loss_settings == {"reduction": "sum"}
-    assert get_recipe("cvse_hn_coco").model_settings == {"num_regions": 36, "label_ratio": 0.4, "fuse_alpha": 0.9}
+    assert get_recipe("cvse_hn_coco").model_settings == {
+        "num_regions": 36,
+        "label_ratio": 0.4,
+        "fuse_alpha": 0.9,
+    }
     assert get_recipe("cvse_hn_f8k").model_settings == {"num_regions": 20}
 
 
@@ -118,7 +124,10 @@ def test_recipes_of_our_own(name, loss, model, own):
 
 
 def test_rvsepp_decays():
-    assert (get_recipe("rvsepp_selhn_f30k").train.epochs, get_recipe("rvsepp_selhn_f30k").train.decay_at) == (30, (15,))
+    assert (get_recipe("rvsepp_selhn_f30k").train.epochs, get_recipe("rvsepp_selhn_f30k").train.decay_at) == (
+        30,
+        (15,),
+    )
 
 
 def test_unknown_recipe():

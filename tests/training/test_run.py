@@ -15,7 +15,15 @@ from selhn.training import measure_runs, train
 from selhn.training import run as run_module
 from selhn.training.config import RunConfig, override
 from selhn.training.recipes import get_recipe
-from selhn.training.run import make_model, mean_and_deviation, open_run, read_config, resume_run, run_config, run_seeds
+from selhn.training.run import (
+    make_model,
+    mean_and_deviation,
+    open_run,
+    read_config,
+    resume_run,
+    run_config,
+    run_seeds,
+)
 
 BEFORE = Path(__file__).parents[1] / "fixtures" / "before_the_house"
 TINY = ["data.images=100", "epochs=1", "batch_size=64", "model.dim=16", "device=cpu"]
@@ -117,13 +125,21 @@ def test_a_run_from_python_is_a_run_like_any_other(tmp_path, tiny_model, tiny_da
         tiny_model(), tiny_data, TripletHN(margin=0.1), out=tmp_path / "whole", config=tiny_config, quiet=True
     )
     train(
-        tiny_model(), tiny_data, TripletHN(margin=0.1), out=tmp_path / "part", config=tiny_config, epochs=1, quiet=True
+        tiny_model(),
+        tiny_data,
+        TripletHN(margin=0.1),
+        out=tmp_path / "part",
+        config=tiny_config,
+        epochs=1,
+        quiet=True,
     )
     config = read_config(tmp_path / "part")
     assert (config.model, config.loss, config.loss_settings["margin"]) == ("rvse", "hn", 0.1)
     assert resume_run(tmp_path / "part", ["epochs=2"], quiet=True).test == whole.test
     log = (tmp_path / "part" / "log.jsonl").read_text()
-    assert log == (tmp_path / "whole" / "log.jsonl").read_text(), "to the bit, with the vocabulary it began with"
+    assert log == (tmp_path / "whole" / "log.jsonl").read_text(), (
+        "to the bit, with the vocabulary it began with"
+    )
     model, data = open_run(tmp_path / "part")
     assert evaluate(model, data.test) == whole.test
     assert diagnose(tmp_path / "part").plateau == 0.1
@@ -154,7 +170,17 @@ def test_a_run_of_the_version_before_is_continued(tmp_path, name):
         with pytest.raises(SelhnError, match="config.yaml"):
             resume_run(run)
         data, model = load_data("world", images=40), load_model(run)
-        train(model, data, TripletSelHN(), out=run, resume=True, epochs=2, batch_size=32, device="cpu", quiet=True)
+        train(
+            model,
+            data,
+            TripletSelHN(),
+            out=run,
+            resume=True,
+            epochs=2,
+            batch_size=32,
+            device="cpu",
+            quiet=True,
+        )
         assert read_config(run).model == "scan_t2i_avg", "what it is made of is written now"
     (_, metrics), *_ = measure_runs([run], data=None, split="test")
     assert metrics == evaluate(load_model(run), data.test)

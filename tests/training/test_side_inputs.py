@@ -47,7 +47,9 @@ class Sided(AbstractMatcher):
 def data(tiny_data):
     def sided(split):
         split = split.first(16)
-        concepts = torch.stack([split.image_of_text / split.num_images, torch.arange(split.num_texts) % 7.0], 1)
+        concepts = torch.stack(
+            [split.image_of_text / split.num_images, torch.arange(split.num_texts) % 7.0], 1
+        )
         parses = torch.zeros(split.num_texts, 2, 2, dtype=torch.int32)
         return replace(split, given_side={"concepts": torch.cat([concepts, concepts[:, :1] ** 2], 1),
                                           "dependencies": parses})  # fmt: skip
@@ -62,7 +64,9 @@ def model(data, tiny_model):
 
 
 def test_a_batch_carries_the_rows_of_its_pairs(model, data):
-    batches = make_batches(model, data, TrainConfig(batch_size=16, device="cpu", corrupt_words=0), torch.device("cpu"))
+    batches = make_batches(
+        model, data, TrainConfig(batch_size=16, device="cpu", corrupt_words=0), torch.device("cpu")
+    )
     step = next(iter(batches.steps(0)))
     batch, split = batches.assemble(step), data.train
     assert sorted(batch.side) == ["adjacency", "boxes", "concepts", "dependencies"]
@@ -84,7 +88,9 @@ def test_scores_in_blocks_are_those_of_a_batch(model, data, tmp_path):
     scores = score_split(model, split, block=7)
     torch.testing.assert_close(scores, images @ texts.T)
     with torch.no_grad():
-        direct = model.encode_images(torch.zeros(split.num_images, 1, 1), **taken_side(model, split.side, "images"))
+        direct = model.encode_images(
+            torch.zeros(split.num_images, 1, 1), **taken_side(model, split.side, "images")
+        )
     torch.testing.assert_close(images, direct)
     stored = score_split(model, split, path=tmp_path / "scores")
     torch.testing.assert_close(stored, scores)

@@ -22,4 +22,6 @@ def test_told_apart_is_what_selhn_says_it_is():
 def test_a_split_without_texts_is_refused_at_once(tiny_model, tiny_data):
     empty = replace(tiny_data.test, captions=[], image_of_text=tiny_data.test.image_of_text[:0])
     with pytest.raises(ValueError, match="test has no texts: training needs some"):
-        make_batches(tiny_model(), replace(tiny_data, test=empty), TrainConfig(batch_size=4), torch.device("cpu"))
+        make_batches(
+            tiny_model(), replace(tiny_data, test=empty), TrainConfig(batch_size=4), torch.device("cpu")
+        )

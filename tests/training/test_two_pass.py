@@ -14,7 +14,11 @@ from selhn.training.protocols import Protocol
 from selhn.training.protocols.base import match_in_two_passes, pulled_pairs, require_two_pass
 from selhn.training.step import make_batches, training_step
 
-ELIGIBLE = [name for name, entry in MODELS.items() if entry.family == "cross-attention" and name not in ("saf", "naaf")]
+ELIGIBLE = [
+    name
+    for name, entry in MODELS.items()
+    if entry.family == "cross-attention" and name not in ("saf", "naaf")
+]
 
 
 def warmed_up():
@@ -206,4 +210,11 @@ def test_a_run_in_two_passes(tmp_path, tiny_model, tiny_data, tiny_config):
         assert one.keys() == two.keys()
         assert two["loss"] == pytest.approx(one["loss"], rel=1e-3)
     with pytest.raises(ValueError, match="two_pass=true .* TripletSelHN"):
-        train(tiny_model("scan_t2i_avg"), tiny_data, TripletSelHN(), config=tiny_config, two_pass=True, quiet=True)
+        train(
+            tiny_model("scan_t2i_avg"),
+            tiny_data,
+            TripletSelHN(),
+            config=tiny_config,
+            two_pass=True,
+            quiet=True,
+        )

@@ -52,7 +52,9 @@ class ConceptGraph:
         words, counts, together = (value if isinstance(value, list) else [] for value in lists)
         fits = 0 < len(words) <= MOST_CONCEPTS and all(map(_are_forms, words))
         if not fits or not _are_counts(counts, len(words)):
-            raise Damaged(f"{path} has no words and counts of concepts: write it again with selhn data concepts")
+            raise Damaged(
+                f"{path} has no words and counts of concepts: write it again with selhn data concepts"
+            )
         if len(together) != len(words) or not all(_are_counts(row, len(words)) for row in together):
             raise Damaged(f"{path}: together needs {len(words)} rows of {len(words)} counts, one per concept")
         forms = [word for own in words for word in own]
@@ -66,4 +68,8 @@ def _are_forms(value: object) -> bool:
 
 
 def _are_counts(value: object, number: int) -> bool:
-    return isinstance(value, list) and len(value) == number and all(type(n) is int and 0 <= n < 2**53 for n in value)
+    return (
+        isinstance(value, list)
+        and len(value) == number
+        and all(type(n) is int and 0 <= n < 2**53 for n in value)
+    )

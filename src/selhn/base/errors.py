@@ -62,7 +62,9 @@ def needs(package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"this part of selhn needs {package} ({error}): pip install '{package}'") from error
+        raise MissingExtra(
+            f"this part of selhn needs {package} ({error}): pip install '{package}'"
+        ) from error
 
 
 class SelhnWarning(UserWarning):

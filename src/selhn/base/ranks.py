@@ -65,7 +65,9 @@ class Ranks:
     def shares(self, total: int) -> "Shares":
         """A batch of `total` pairs in parts as equal as can be; the first ones have one pair more."""
         if total < self.number:
-            raise SelhnError(f"a batch of {total} pairs is too small for {self.number} processes: start fewer")
+            raise SelhnError(
+                f"a batch of {total} pairs is too small for {self.number} processes: start fewer"
+            )
         return Shares(self, [(total + self.number - 1 - rank) // self.number for rank in range(self.number)])
 
     def all(self, own: Shaped[Tensor, "*n"]) -> Shaped[Tensor, "R *n"]:

@@ -22,7 +22,9 @@ def seal(folder: Path, names: Iterable[str]) -> None:
     found = [name for name in names if (folder / name).exists()]
     for name in found:
         sync_file(folder / name)
-    text = json.dumps({"format": FORMAT, _OWN_CHECKSUM: {name: digest_file(folder / name) for name in found}}, indent=1)
+    text = json.dumps(
+        {"format": FORMAT, _OWN_CHECKSUM: {name: digest_file(folder / name) for name in found}}, indent=1
+    )
     write_whole(folder / CHECKSUMS_FILE, f"{text}\n", durable=True)
 
 

@@ -24,7 +24,15 @@ from selhn.base.untrusted import require_file
 LARGEST_WEIGHT = 1e18
 """The product of two larger ones is infinite in single precision; those of trained models are below 1,000."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_UNBUILDABLE = (ValueError, RuntimeError, TypeError, AttributeError, ArithmeticError, AssertionError, LookupError)
+_UNBUILDABLE = (
+    ValueError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+)
 """What modules raise for settings that no one has foreseen."""
 
 _BAD_CHECKPOINT = (
@@ -53,7 +61,9 @@ def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
         is_archive = file.read(4) == b"PK\3\4"
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(list(classes)):
-            warnings.simplefilter("ignore", UserWarning)  # remarks on pickle protocols, before the same is an error
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # remarks on pickle protocols, before the same is an error
             if is_archive:
                 _check_archive(path)
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -67,7 +77,9 @@ def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
     except SelhnError:
         raise
     except _BAD_CHECKPOINT as error:
-        raise Damaged(f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again") from error
+        raise Damaged(
+            f"{path} is cut off or not a checkpoint ({_first_line(error)}): copy it again"
+        ) from error
 
 
 def _check_archive(path: Path) -> None:
@@ -75,9 +87,13 @@ def _check_archive(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         members, size = archive.infolist(), path.stat().st_size
         if archive.comment or any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise SelhnError(f"{path} is a compressed archive, which torch does not write: save it with torch.save")
+            raise SelhnError(
+                f"{path} is a compressed archive, which torch does not write: save it with torch.save"
+            )
         if sum(member.file_size for member in members) > size:
-            raise Damaged(f"the parts of {path} claim more than the {size:,} bytes of the file: copy it again")
+            raise Damaged(
+                f"the parts of {path} claim more than the {size:,} bytes of the file: copy it again"
+            )
         changed = archive.testzip()
     if changed is not None:
         raise Damaged(f"{changed} in {path} is not what was written (its checksum differs): copy it again")
@@ -88,12 +104,18 @@ def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
     size = path.stat().st_size
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-            raise SelhnError(f"{name} in {path} is a sparse, quantised or empty kind of tensor: save plain ones")
+            raise SelhnError(
+                f"{name} in {path} is a sparse, quantised or empty kind of tensor: save plain ones"
+            )
         if tensor.numel() == 0:
-            raise Damaged(f"{name} in {path} has the shape {tuple(tensor.shape)}, which holds nothing: copy it again")
+            raise Damaged(
+                f"{name} in {path} has the shape {tuple(tensor.shape)}, which holds nothing: copy it again"
+            )
     # Some names may share one tensor, as those of tied weights do.
     if sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) > 2 * size:
-        raise Damaged(f"the tensors of {path} are larger than its {size:,} bytes: save them with torch.save again")
+        raise Damaged(
+            f"the tensors of {path} are larger than its {size:,} bytes: save them with torch.save again"
+        )
 
 
 def _first_line(error: BaseException) -> str:
@@ -110,7 +132,9 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
             wanted = build().state_dict()
     except _UNBUILDABLE as error:
         reason = str(error)[:200]
-        raise Damaged(f"{where}: no model can be built with the settings in config.json ({reason})") from error
+        raise Damaged(
+            f"{where}: no model can be built with the settings in config.json ({reason})"
+        ) from error
     check_fits(wanted, weights, where)
 
 

@@ -48,7 +48,10 @@ def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], 
             # numpy warns of headers that Python 2 wrote; the well-known feature files are such.
             warnings.simplefilter("ignore")
             version = np.lib.format.read_magic(file)
-            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            readers = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
             shape, fortran, dtype = readers[version](file)
     except _BAD_LITERAL as broken:
         raise Damaged(
@@ -204,7 +207,9 @@ def parse_yaml(text: str, place: str) -> dict[str, Any]:
         why = " ".join(str(wrong).split())[:120]
         raise Damaged(f"{place} is not YAML ({why}): write it again, or copy it again") from None
     if not isinstance(content, dict):
-        raise Damaged(f"{place} should hold names with values, not a {type(content).__name__}: check the file")
+        raise Damaged(
+            f"{place} should hold names with values, not a {type(content).__name__}: check the file"
+        )
     return content
 
 

@@ -30,14 +30,18 @@ def read_word_vectors(
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
             if len(line) == MAX_LINE_BYTES:
-                raise Damaged(f"{path}, line {number}, has no end: give word vectors as text, a word per line")
+                raise Damaged(
+                    f"{path}, line {number}, has no end: give word vectors as text, a word per line"
+                )
             word, _, numbers = line.rstrip().decode("utf-8", "replace").partition(" ")
             is_header = number == 1 < dim and word.isdigit() and numbers.isdigit()
             row = None if is_header else ids.get(word)
             if row is not None and not found[row]:
                 vectors[row], found[row] = _numbers(numbers, dim, f"{path}, line {number}"), True
     if not found.any():
-        raise SelhnError(f"{path} has none of the {len(words)} words: give vectors of the language of the captions")
+        raise SelhnError(
+            f"{path} has none of the {len(words)} words: give vectors of the language of the captions"
+        )
     return vectors, found
 
 

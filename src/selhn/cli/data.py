@@ -72,7 +72,9 @@ def data_import(
 @data_app.command("concepts")
 def data_concepts(
     source: Annotated[str, typer.Argument(help="A data set.")],
-    out: Annotated[Path | None, typer.Argument(help="Folder for concepts.json; default: that of the data set.")] = None,
+    out: Annotated[
+        Path | None, typer.Argument(help="Folder for concepts.json; default: that of the data set.")
+    ] = None,
     number: Annotated[int, typer.Option(help="How many concepts.")] = 300,
 ) -> None:
     """Write the concepts of the training captions, for cvse. Also counts how often they occur together."""
@@ -81,7 +83,9 @@ def data_concepts(
     graph, written = write_concepts(source, out, number)
     shown = ", ".join(forms[0] for forms in graph.words[:10])
     links = int((graph.adjacency() > 0).sum()) - len(graph.words)
-    typer.echo(f"{len(graph.words)} concepts ({shown}, ...) with {links:,} links: {', '.join(map(str, written))}")
+    typer.echo(
+        f"{len(graph.words)} concepts ({shown}, ...) with {links:,} links: {', '.join(map(str, written))}"
+    )
 
 
 @data_app.command("show")

@@ -11,7 +11,8 @@ from selhn.cli.train import stoppable
 
 def embed(
     source: Annotated[
-        Path, Argument(help="A folder of pictures; a list of files, one per line; or Parquet, a file or a folder.")
+        Path,
+        Argument(help="A folder of pictures; a list of files, one per line; or Parquet, a file or a folder."),
     ],
     out: Annotated[Path, Argument(help="Folder of the embeddings; if it was begun before, it is completed.")],
     model: Annotated[
@@ -24,9 +25,12 @@ def embed(
     ] = None,
     caption: Annotated[str | None, Option(help="Parquet column with captions.")] = None,
     device: Annotated[str, Option(help="Device: cpu or cuda.")] = "cpu",
-    workers: Annotated[int | None, Option(help="Pictures computed at a time; default is one per core.")] = None,
+    workers: Annotated[
+        int | None, Option(help="Pictures computed at a time; default is one per core.")
+    ] = None,
     ray: Annotated[
-        str | None, Option(help="Address of a Ray cluster that does the work; auto, or local to start one here.")
+        str | None,
+        Option(help="Address of a Ray cluster that does the work; auto, or local to start one here."),
     ] = None,
     processes: Annotated[
         int | None, Option(help="Number of Ray workers; default is all cores but one, or all GPUs.")

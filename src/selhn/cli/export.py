@@ -24,7 +24,9 @@ def embeddings(
     ] = "image",
     data: Annotated[str | None, typer.Option(help="Data to embed; default is that of the run.")] = None,
     split: Annotated[str, typer.Option(help="Split of a run's data.")] = "test",
-    model: Annotated[Path | None, typer.Option(help="Model, if the index has none or cannot find it.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Model, if the index has none or cannot find it.")
+    ] = None,
 ) -> None:
     """Write vectors of images and texts, with their metadata."""
     from selhn.export import embeddings_of_index, embeddings_of_split, write_clip_retrieval

@@ -45,7 +45,9 @@ def index(
         Option(help="A run, a saved model or transformers:FOLDER; for pictures, default is the shipped one."),
     ] = None,
     split: Annotated[str, Option(help="Split of the data: train, dev or test.")] = "test",
-    precision: Annotated[str, Option(help="Number format of a new index: float32, float16 or int8.")] = "float32",
+    precision: Annotated[
+        str, Option(help="Number format of a new index: float32, float16 or int8.")
+    ] = "float32",
     captions: Annotated[Path | None, Option(help="Captions of pictures; see selhn data import.")] = None,
     extractor: Annotated[str | None, Option(help="Vision model for pictures; see selhn data import.")] = None,
     device: Annotated[str, Option(help="Device for pictures: cpu or cuda.")] = "cpu",
@@ -58,7 +60,9 @@ def index(
     check: Annotated[bool, Option("--check", help="Read every file and compare checksums.")] = False,
     approximate: Annotated[
         str | None,
-        Option(help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact for none."),
+        Option(
+            help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact for none."
+        ),
     ] = None,
 ) -> None:
     """Make, update or change an index. If it was stopped, the same command continues."""
@@ -108,7 +112,9 @@ def search(
         Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")
     ] = None,
     k: Annotated[int, Option("--k", "-k", help="Number of answers.")] = 5,
-    where: Annotated[str | None, Option(help='A filter such as: taken >= 2019-06 and folder = "trip".')] = None,
+    where: Annotated[
+        str | None, Option(help='A filter such as: taken >= 2019-06 and folder = "trip".')
+    ] = None,
     order: Annotated[
         str | None, Option(help="By date: newest or oldest first. Without a sentence, list the pictures.")
     ] = None,
@@ -160,7 +166,9 @@ def serve(
     ] = None,
     examples: Annotated[bool, Option("--examples", help="Serve the examples, indexed on first use.")] = False,
     runs: Annotated[Path | None, Option(help="Folder of training runs to show while they train.")] = None,
-    host: Annotated[str, Option(help="Address to listen on; any other than loopback needs --token.")] = "127.0.0.1",
+    host: Annotated[
+        str, Option(help="Address to listen on; any other than loopback needs --token.")
+    ] = "127.0.0.1",
     port: Annotated[int, Option(help="Port; 0 picks a free one.")] = 8000,
     token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
     hostname: Annotated[

@@ -10,15 +10,20 @@ from selhn.cli.train import stoppable
 
 def photos(
     folders: Annotated[
-        list[Path] | None, Argument(help="Folders of pictures and videos; default is what is indexed, or ~/Pictures.")
+        list[Path] | None,
+        Argument(help="Folders of pictures and videos; default is what is indexed, or ~/Pictures."),
     ] = None,
     watch: Annotated[bool, Option("--watch", help="Index again whenever pictures change.")] = False,
     browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
-    index: Annotated[Path | None, Option(help="Folder of the index; default in ~/.local/share/selhn.")] = None,
+    index: Annotated[
+        Path | None, Option(help="Folder of the index; default in ~/.local/share/selhn.")
+    ] = None,
     model: Annotated[
         str | None, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
     ] = None,
-    host: Annotated[str, Option(help="Address to listen on; any other than loopback needs --token.")] = "127.0.0.1",
+    host: Annotated[
+        str, Option(help="Address to listen on; any other than loopback needs --token.")
+    ] = "127.0.0.1",
     port: Annotated[int | None, Option(help="Port; default 8000 or the next free one.")] = None,
     token: Annotated[str | None, Option(help="Token that clients must send; also SELHN_TOKEN.")] = None,
     writable: Annotated[

@@ -218,7 +218,9 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
 def require_sheet(path: Path) -> None:
     """Refuse a file that a contact sheet cannot be written to, before any work is done for it."""
     if path.suffix.lower() not in Image.registered_extensions():
-        raise SelhnError(f"--sheet {path}: cannot write pictures as {path.suffix or 'that'}: use .png or .jpg")
+        raise SelhnError(
+            f"--sheet {path}: cannot write pictures as {path.suffix or 'that'}: use .png or .jpg"
+        )
     if not path.parent.is_dir():
         raise NotFound(f"--sheet {path}: there is no folder {path.parent}: make it, or name another")
 

@@ -17,7 +17,9 @@ def train(
         str | None, Argument(help="A recipe such as rvse_selhn_world; without one, data=DIR and rvse_strong.")
     ] = None,
     settings: Settings = None,
-    out: Annotated[Path | None, Option(help="Folder of the run; default runs/RECIPE, or runs/strong.")] = None,
+    out: Annotated[
+        Path | None, Option(help="Folder of the run; default runs/RECIPE, or runs/strong.")
+    ] = None,
     resume: Annotated[
         Path | None,
         Option(help="Continue the run in this folder; epochs=30 makes it longer."),
@@ -25,7 +27,9 @@ def train(
     seeds: Annotated[str, Option(help="Several runs: 0,1,2; seeds=0,1,2 is the same.")] = "",
     track: Annotated[
         str | None,
-        Option(help="Also send curves to tensorboard, wandb, trackio or mlflow; separate several with commas."),
+        Option(
+            help="Also send curves to tensorboard, wandb, trackio or mlflow; separate several with commas."
+        ),
     ] = None,
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
@@ -96,7 +100,9 @@ def reproduce(
     data: Annotated[str, Option(help="world, f8k, f30k, coco, or the folder of a data set.")] = "world",
     tiny: Annotated[bool, Option("--tiny", help="Make every run short, to check that it works.")] = False,
     seeds: Annotated[str, Option(help="Seeds, such as 0,1,2: one run for each.")] = "0",
-    out: Annotated[Path | None, Option(help="Folder for runs and tables; default runs/reproduce/DATA.")] = None,
+    out: Annotated[
+        Path | None, Option(help="Folder for runs and tables; default runs/reproduce/DATA.")
+    ] = None,
     jobs: Annotated[int, Option(min=0, help="Parallel runs; 0 means one, or with --tiny one per core.")] = 0,
     show: Annotated[bool, Option("--list", help="List tables, figures and their runs.")] = False,
 ) -> None:

@@ -14,4 +14,12 @@ from selhn.data.steps import Pairs, Step
 __all__ = ["COCO_FOLDS", "FORMATS", "Augmentation", "Batches", "Data", "DenseFeatures", "Features"]
 __all__ += ["ImageByImage", "Pairs", "PocketFeatures", "Projection", "RaggedFeatures", "Report"]
 __all__ += ["SomeImages", "Split", "Step", "TextBlocks", "check", "image_blocks", "import_data"]
-__all__ += ["Truth", "load_data", "make_resident", "read_truth", "resident_bytes", "with_noise", "write_native"]
+__all__ += [
+    "Truth",
+    "load_data",
+    "make_resident",
+    "read_truth",
+    "resident_bytes",
+    "with_noise",
+    "write_native",
+]

@@ -39,7 +39,9 @@ class Augmentation:
 
 MOST_KEPT = 4
 # Of every split that is in use, by tokenizer and device; the tokenizer is kept so that its id stays its own.
-_ENCODED: WeakKeyDictionary[Split, dict[tuple[int, str], tuple[Tokenizer, "EncodedTexts"]]] = WeakKeyDictionary()
+_ENCODED: WeakKeyDictionary[Split, dict[tuple[int, str], tuple[Tokenizer, "EncodedTexts"]]] = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class EncodedTexts:
             known[key] = tokenizer, cls(tokens.to(device, torch.int32), mask.to(device), lengths.cpu())
         return known[key][1]
 
-    def take(self, texts: Int[Tensor, " B"], num_tokens: int) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+    def take(
+        self, texts: Int[Tensor, " B"], num_tokens: int
+    ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
         """The first tokens of some texts, which are given on the device of the tokens."""
         tokens = self.tokens[:, :num_tokens].index_select(0, texts)
         return tokens, self.mask[:, :num_tokens].index_select(0, texts)
@@ -92,11 +96,17 @@ def corrupt_words(
     if not 0 <= share <= 1:
         raise SelhnError(f"share must be between 0 and 1, got {share}")
     if tokenizer.mask_id is None:
-        raise SelhnError("this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)")
+        raise SelhnError(
+            "this vocabulary has no <mask>: read it with Vocabulary.from_json(path, add_mask=True)"
+        )
     kinds = tokenizer.kinds.on(tokens.device)
     position = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     first_piece = position.masked_fill(kinds.inner[tokens], 0).cummax(1).values
-    part, width, how = Part.of(tokens, part), tokens.shape[1], {"generator": generator, "device": tokens.device}
+    part, width, how = (
+        Part.of(tokens, part),
+        tokens.shape[1],
+        {"generator": generator, "device": tokens.device},
+    )
     fate = part.draw(torch.rand, width, **how).gather(1, first_piece)
     fate = fate.masked_fill(kinds.special[tokens] | ~mask, 1.0)
     chosen = part.draw(lambda shape, **how: torch.randint(len(kinds.ordinary), shape, **how), width, **how)
@@ -145,11 +155,18 @@ class Batches:
         if seed < 0:
             raise SelhnError(f"seed is {seed}: choose a whole number from 0 up")
         self.split, self.tokenizer = split, tokenizer
-        self.batch_size, self.augmentation, self.seed, self.token_step = batch_size, augmentation, seed, token_step
+        self.batch_size, self.augmentation, self.seed, self.token_step = (
+            batch_size,
+            augmentation,
+            seed,
+            token_step,
+        )
         self.dtype, self.device, self.part = dtype, torch.device(device), part
         self.side = {name: split.side[name].to(self.device) for name in side}
         if "dependencies" in self.side and augmentation is not None and augmentation.corrupt_words:
-            raise SelhnError("dependencies name words by their places, and corrupt_words deletes words: set it to 0")
+            raise SelhnError(
+                "dependencies name words by their places, and corrupt_words deletes words: set it to 0"
+            )
         self.texts = EncodedTexts.of(split, tokenizer, self.device)
         self.image_of_text = split.image_of_text.cpu()
         store_device = split.features.gather(torch.zeros(1, dtype=torch.int64))[0].device
@@ -215,11 +232,15 @@ class Batches:
             tokens, token_mask = corrupt_words(tokens, token_mask, self.tokenizer, *how)
             tokens = tokens.to(torch.int32)
         rows = {"images": pairs.images, "texts": pairs.texts}
-        side = {name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()}
+        side = {
+            name: tensor.index_select(0, rows[SIDE_INPUTS[name].of]) for name, tensor in self.side.items()
+        }
         return Batch(regions.to(self.dtype), region_mask, tokens, token_mask, pairs.images, side)
 
 
-def image_blocks(split: Split, block_size: int = 512, device: torch.device | str = "cpu") -> Iterator[Regions]:
+def image_blocks(
+    split: Split, block_size: int = 512, device: torch.device | str = "cpu"
+) -> Iterator[Regions]:
     """Every image of a split once, in its order: regions and mask."""
     for rows in torch.arange(split.num_images).split(block_size):
         regions, mask = split.features.gather(rows)
@@ -233,7 +254,9 @@ class TextBlocks:
     `torch.cat([encode(*block) for block in blocks])[blocks.inverse]` is in the order of the split.
     """
 
-    def __init__(self, split: Split, tokenizer: Tokenizer, block_size: int = 512, device: torch.device | str = "cpu"):
+    def __init__(
+        self, split: Split, tokenizer: Tokenizer, block_size: int = 512, device: torch.device | str = "cpu"
+    ):
         self.texts = EncodedTexts.of(split, tokenizer, device)
         self.block_size = block_size
         self.order = self.texts.lengths.argsort(stable=True)

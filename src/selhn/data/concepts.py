@@ -47,7 +47,9 @@ def build_graph(captions: Sequence[str], number: int = 300) -> ConceptGraph:
     if not kept:
         raise SelhnError("these captions have no words to make concepts of: give captions in English")
     graph = ConceptGraph(
-        tuple(tuple(forms[lemma]) for lemma in kept), torch.zeros(len(kept)), torch.zeros(len(kept), len(kept))
+        tuple(tuple(forms[lemma]) for lemma in kept),
+        torch.zeros(len(kept)),
+        torch.zeros(len(kept), len(kept)),
     )
     for first in range(0, len(captions), _CAPTIONS_AT_ONCE):
         labels = concept_labels(graph, captions[first : first + _CAPTIONS_AT_ONCE]).float()
@@ -83,10 +85,14 @@ def training_labels(graph: ConceptGraph, split: Split) -> Bool[Tensor, "T C"]:
 def graph_of(data: Data) -> ConceptGraph:
     """The graph that `selhn data concepts` wrote beside a data set, or that of its training captions."""
     path = None if data.source is None else precomp_folder(Path(data.source)) / CONCEPTS_FILE
-    return ConceptGraph.read(path) if path is not None and path.is_file() else build_graph(data.train.captions)
+    return (
+        ConceptGraph.read(path) if path is not None and path.is_file() else build_graph(data.train.captions)
+    )
 
 
-def write_concepts(source: Path | str, out: Path | None = None, number: int = 300) -> tuple[ConceptGraph, list[Path]]:
+def write_concepts(
+    source: Path | str, out: Path | None = None, number: int = 300
+) -> tuple[ConceptGraph, list[Path]]:
     """Write the concept graph of a data set's training captions into a folder; what was written.
 
     In the folder of the data set the labels of its training texts are written too (`train_concepts.npy`); a
@@ -95,7 +101,9 @@ def write_concepts(source: Path | str, out: Path | None = None, number: int = 30
     data, folder = load_data(source), precomp_folder(Path(source))
     graph = build_graph(data.train.captions, number)
     if out is None and not folder.is_dir():
-        raise SelhnError(f"{source} is not a folder: name one for the concepts, selhn data concepts {source} OUT")
+        raise SelhnError(
+            f"{source} is not a folder: name one for the concepts, selhn data concepts {source} OUT"
+        )
     place = folder if out is None else out
     place.mkdir(parents=True, exist_ok=True)
     written = [place / CONCEPTS_FILE]

@@ -162,7 +162,9 @@ class RaggedFeatures(Features):
     path: Path | None = None
 
     @classmethod
-    def of(cls, store: Store, offsets: Int[Tensor, " I_plus_1"], path: Path | None = None) -> "RaggedFeatures":
+    def of(
+        cls, store: Store, offsets: Int[Tensor, " I_plus_1"], path: Path | None = None
+    ) -> "RaggedFeatures":
         """The store with these offsets, if they fit it."""
         where = path or "the offsets"
         if len(offsets) == 0 or int(offsets[0]) != 0 or int(offsets[-1]) != len(store):

@@ -80,7 +80,9 @@ def neighbours(boxes: Float[Tensor, "I M 4"]) -> Bool[Tensor, "I M M"]:
     padding and has no neighbours.
     """
     parts = blocks(len(boxes), 80 * boxes.shape[1] ** 2)
-    return torch.cat([boxes.new_zeros(0, *[boxes.shape[1]] * 2).bool(), *(_neighbours(boxes[part]) for part in parts)])
+    return torch.cat(
+        [boxes.new_zeros(0, *[boxes.shape[1]] * 2).bool(), *(_neighbours(boxes[part]) for part in parts)]
+    )
 
 
 def _neighbours(boxes: Float[Tensor, "I M 4"]) -> Bool[Tensor, "I M M"]:

@@ -140,7 +140,9 @@ def with_noise(data: Data, rate: float, seed: int) -> Data:
     """
     # Official: images are shuffled among the chosen texts: some keep theirs, so the rate is a little lower.
     if not 0 <= rate < 1:
-        raise SelhnError(f"noise is {rate}: give the share of training texts with a wrong image, 0 <= noise < 1")
+        raise SelhnError(
+            f"noise is {rate}: give the share of training texts with a wrong image, 0 <= noise < 1"
+        )
     if rate == 0:
         return data
     split = data.train
@@ -181,7 +183,9 @@ def make_resident(split: Split, device: torch.device, precision: FeaturePrecisio
     for block in blocks(features.num_images, 4 * math.prod(features.shape[1:])):
         rows = torch.arange(block.start, block.stop)
         regions, mask[block] = (tensor.to(device) for tensor in features.gather(rows))
-        refuse_not_finite(split, rows, regions, min(MOST, torch.finfo(store.dtype).max) if scale is None else MOST)
+        refuse_not_finite(
+            split, rows, regions, min(MOST, torch.finfo(store.dtype).max) if scale is None else MOST
+        )
         if scale is not None:
             store[block], scale[block] = to_int8(regions)
         else:

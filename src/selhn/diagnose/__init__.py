@@ -13,11 +13,29 @@ from selhn.diagnose.probe import (
     probe_split,
     total_norm,
 )
-from selhn.diagnose.stall import Plateau, StallAlarm, epsilon_of, make_alarm, patience, plateaus, watched_plateau
+from selhn.diagnose.stall import (
+    Plateau,
+    StallAlarm,
+    epsilon_of,
+    make_alarm,
+    patience,
+    plateaus,
+    watched_plateau,
+)
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.diagnose.watch import Probe, Watch
 
-__all__ = ["Diagnosis", "Log", "Norms", "Plateau", "Probe", "StallAlarm", "Verdict", "Watch", "attention_figure"]
+__all__ = [
+    "Diagnosis",
+    "Log",
+    "Norms",
+    "Plateau",
+    "Probe",
+    "StallAlarm",
+    "Verdict",
+    "Watch",
+    "attention_figure",
+]
 __all__ += ["diagnose", "epsilon_of", "from_rows", "gradient_norms", "judge", "make_alarm"]
 __all__ += ["parameter_norms", "patience", "plateaus", "probe_embeddings", "probe_scores", "probe_split"]
 __all__ += ["read_foreign", "total_norm", "training_figure", "verdict_figure", "watched_plateau"]

@@ -42,7 +42,9 @@ def diagnose(
     config = RunFolder(path).config if (path / "log.jsonl").exists() else None
     if config is not None and not str(config.get("loss")).startswith(OWN):
         if described:
-            raise SelhnError(f"{path}/config.yaml already names the loss: leave out margin, batch and reduction")
+            raise SelhnError(
+                f"{path}/config.yaml already names the loss: leave out margin, batch and reduction"
+            )
         return _of_run(RunFolder(path), config, column)
     if path.is_dir():
         known = (".jsonl", ".csv", ".log", "trainer_state.json")

@@ -43,7 +43,13 @@ class Facts:
     """What is known about a log; all its rows have a finite loss. The arguments are those of `judge`."""
 
     def __init__(
-        self, log: Log, ways: Iterable[Plateau], epsilon: float, patience: int, mines: bool, remedy: str | None
+        self,
+        log: Log,
+        ways: Iterable[Plateau],
+        epsilon: float,
+        patience: int,
+        mines: bool,
+        remedy: str | None,
     ):
         self.log, self.epsilon, self.mines, self.remedy = log, epsilon, mines, remedy
         self.length = float(log.steps[-1] - log.steps[0])

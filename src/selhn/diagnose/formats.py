@@ -28,7 +28,8 @@ LONGEST_LINE = 4096
 """Characters of a printed line that are read."""
 NUMBER = r"[-+]?(?:\d{1,40}\.?\d{0,40}|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|[-+]?(?:nan|inf)"
 PAIR = re.compile(
-    rf"""(?<![\w.])([a-z][\w@/.-]{{0,63}})(?:['"]?\s{{0,3}}[:=]\s{{0,3}}|\s{{1,3}})({NUMBER})(?![\w.])""", re.IGNORECASE
+    rf"""(?<![\w.])([a-z][\w@/.-]{{0,63}})(?:['"]?\s{{0,3}}[:=]\s{{0,3}}|\s{{1,3}})({NUMBER})(?![\w.])""",
+    re.IGNORECASE,
 )
 """`Loss 25.6`, `loss: 0.2`, `'loss': 0.2` and `loss=0.2`; an average in brackets after it is left out."""
 PLACE = re.compile(
@@ -36,7 +37,8 @@ PLACE = re.compile(
 )
 """`Epoch: [0][5/700]`: epoch, batch, batches per epoch."""
 RECALLS = re.compile(
-    rf"\b(image to text|text to image):?\s{{1,3}}((?:(?:{NUMBER}),?\s{{1,3}}){{2}}(?:{NUMBER}))", re.IGNORECASE
+    rf"\b(image to text|text to image):?\s{{1,3}}((?:(?:{NUMBER}),?\s{{1,3}}){{2}}(?:{NUMBER}))",
+    re.IGNORECASE,
 )
 """R@1, R@5 and R@10 of one direction."""
 HELD_OUT = re.compile(r"\b(?:val|valid|validation|dev|test|testing|eval|evaluation)\b", re.IGNORECASE)
@@ -68,7 +70,9 @@ def read_foreign(path: str | Path, column: str | None = None) -> Log:
 
 def _check_size(source: str, size: int, most: int) -> None:
     if size > most:
-        raise SelhnError(f"{source} is larger than {most:,} bytes: log fewer rows, such as one every ten steps")
+        raise SelhnError(
+            f"{source} is larger than {most:,} bytes: log fewer rows, such as one every ten steps"
+        )
 
 
 def _read_text(file: io.TextIOWrapper, source: str, suffix: str, column: str | None) -> Log:
@@ -146,7 +150,9 @@ def _json_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:
                 raise Damaged(f"{source}, line {number} {what}") from None
         if isinstance(parsed, dict) and isinstance(parsed.get("log_history"), list):
             parsed = parsed["log_history"]
-        yield from (row for row in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(row, dict))
+        yield from (
+            row for row in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(row, dict)
+        )
 
 
 def _printed_rows(file: io.TextIOWrapper, source: str) -> Iterator[Row]:

@@ -160,7 +160,9 @@ class _Table:
         if found is None:
             listed = ", ".join(names[:20]) or "no numbers at all"
             what = "give the probe loss= as well" if "delta_s" in names else "name it with --column"
-            raise SelhnError(f"{self.source} has no column that is plainly the training loss (it has {listed}): {what}")
+            raise SelhnError(
+                f"{self.source} has no column that is plainly the training loss (it has {listed}): {what}"
+            )
         return found
 
 

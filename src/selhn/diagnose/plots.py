@@ -149,7 +149,9 @@ def _full(weights: Float[Tensor, "N M"]) -> float:
     return max(float(weights.max()), 3 / weights.shape[1])
 
 
-def _draw_word(axis: Any, attention: Attention, number: int, picture: npt.NDArray[Any] | None, aspect: float) -> None:
+def _draw_word(
+    axis: Any, attention: Attention, number: int, picture: npt.NDArray[Any] | None, aspect: float
+) -> None:
     from matplotlib.patches import Rectangle
 
     assert attention.boxes is not None
@@ -171,10 +173,14 @@ def _draw_word(axis: Any, attention: Attention, number: int, picture: npt.NDArra
         axis.add_patch(Rectangle(**box, fill=False, edgecolor=COLOURS[0], alpha=share, linewidth=1.6))
     strongest = int(shares.argmax())
     axis.set_title(attention.words[number], fontsize=11)
-    axis.set_xlabel(f"region {strongest}: {float(weights[strongest]):.0%}", fontsize=8, color="#555", labelpad=2)
+    axis.set_xlabel(
+        f"region {strongest}: {float(weights[strongest]):.0%}", fontsize=8, color="#555", labelpad=2
+    )
 
 
-def reference(axis: Any, level: float, words: str, shift: tuple[int, int], x: float = 0.98, **look: Any) -> None:
+def reference(
+    axis: Any, level: float, words: str, shift: tuple[int, int], x: float = 0.98, **look: Any
+) -> None:
     """A dashed line at a level, and its name, moved by some points from the line's end at `x`."""
     axis.axhline(level, color="#666", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     look = {"ha": "right", "color": "#444", "textcoords": "offset points", **look}

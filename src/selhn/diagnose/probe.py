@@ -67,7 +67,9 @@ def _spread(scores: Float[Tensor, "*K B B"] | Products) -> Float[Tensor, ""]:
         return (sums if ranks is None else ranks.sum(sums)) / batch
 
     with torch.autocast(scores.images.device.type, enabled=False):
-        both = [emb.to(torch.promote_types(emb.dtype, torch.float32)) for emb in (scores.images, scores.texts)]
+        both = [
+            emb.to(torch.promote_types(emb.dtype, torch.float32)) for emb in (scores.images, scores.texts)
+        ]
         centre = [mean(emb.sum(0)) for emb in both]
         apart = [emb - middle for emb, middle in zip(both, centre)]
         products = [mean(emb.T @ emb) for emb in apart]
@@ -92,7 +94,9 @@ def probe_embeddings(
     the covariance, (sum of eigenvalues)^2 / sum of their squares: both are small when embeddings collapse.
     """
     given = {"images": images, "texts": texts}
-    with torch.autocast(images.device.type, enabled=False):  # half precision rounds collapsed embeddings to one
+    with torch.autocast(
+        images.device.type, enabled=False
+    ):  # half precision rounds collapsed embeddings to one
         unit = {name: nn.functional.normalize(value.float(), dim=1) for name, value in given.items()}
         numbers = _triplets(unit["images"], unit["texts"], image_ids)
         for name, value in given.items():
@@ -163,12 +167,16 @@ def parameter_norms(parameters: Iterable[nn.Parameter]) -> Norms:
 
 
 @torch.no_grad()
-def gradient_norms(watched: Mapping[str, nn.Module], norms: Norms | None = None) -> dict[str, Float[Tensor, ""]]:
+def gradient_norms(
+    watched: Mapping[str, nn.Module], norms: Norms | None = None
+) -> dict[str, Float[Tensor, ""]]:
     """The norm of the gradient over all weights of each module, as `grad_NAME`; `norms` if they are known."""
     if norms is None:
         norms = parameter_norms(parameter for module in watched.values() for parameter in module.parameters())
     return {
-        f"grad_{name}": total_norm([norms[parameter] for parameter in module.parameters() if parameter in norms])
+        f"grad_{name}": total_norm(
+            [norms[parameter] for parameter in module.parameters() if parameter in norms]
+        )
         for name, module in watched.items()
     }
 

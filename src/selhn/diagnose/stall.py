@@ -40,7 +40,9 @@ class StallAlarm:
     delta_s and the spread decide."""
     epsilon: float = 0.01
     patience: int = PATIENCE
-    remedy: str = "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated"
+    remedy: str = (
+        "train with TripletSelHN (loss=selhn), which averages over the negatives until they are separated"
+    )
     means: dict[str, float] = field(default_factory=dict)
     """The running means of the three numbers."""
     last: int | None = None
@@ -143,7 +145,9 @@ class Plateau(NamedTuple):
     """Whether the size of the batch was guessed, so that a fit must be close."""
 
 
-def plateaus(margin: float | None = None, batch: int | None = None, reduction: str | None = None) -> Iterator[Plateau]:
+def plateaus(
+    margin: float | None = None, batch: int | None = None, reduction: str | None = None
+) -> Iterator[Plateau]:
     """The plateaus of T-HN however it is summed, from `margin` per anchor to 2 B `margin`; then of InfoNCE.
 
     `reduction` "mean" or "sum" leaves out the others; what is None is guessed.

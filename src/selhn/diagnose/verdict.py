@@ -182,7 +182,11 @@ def _does_not_fall(facts: Facts) -> Finding | None:
         evidence = facts.at_end(likely)
         top = (1 + NEAR if facts.gaps is not None else 1 - NEAR / 4) * likely.plateau.value
         falls = fourth < FALLEN * min(early) or min(third, fourth) <= top
-    return None if falls else Finding(words, evidence, facts.log.steps[0], WRONG_RATE if facts.is_quiet else None)
+    return (
+        None
+        if falls
+        else Finding(words, evidence, facts.log.steps[0], WRONG_RATE if facts.is_quiet else None)
+    )
 
 
 def _overfitting(facts: Facts) -> Finding | None:
@@ -238,14 +242,21 @@ def _not_learnt(facts: Facts) -> Finding | None:
         return None
     evidence, remedy = (facts.course, *facts.others), REMEDIES["unclear"]
     near = [
-        one for one in facts.stills if one.plateau and facts.first / FURTHEST < one.plateau.value < 1.1 * facts.last
+        one
+        for one in facts.stills
+        if one.plateau and facts.first / FURTHEST < one.plateau.value < 1.1 * facts.last
     ]
     if facts.ahead is not None:
         words = "positives do not yet score above their hardest negatives"
-        evidence, remedy = facts.at_end(facts.likely or Still(None, facts.epsilon)), "train on, and judge again"
+        evidence, remedy = (
+            facts.at_end(facts.likely or Still(None, facts.epsilon)),
+            "train on, and judge again",
+        )
     elif near and near[0].plateau is not None:
         plateau = near[0].plateau
-        words = f"a loss may come down to {plateau.words}, where all scores are equal, without learning anything"
+        words = (
+            f"a loss may come down to {plateau.words}, where all scores are equal, without learning anything"
+        )
         if not plateau.guessed:
             remedy = f"train on, and judge again; if it stays there, {REMEDIES['stalled']}"
     else:
@@ -258,7 +269,9 @@ def _loss_alone(facts: Facts) -> Finding | None:
     if facts.gaps is not None or facts.log.dev:
         return None
     words = "the loss fell to where equal scores cannot take it: no sign of a stall, but a loss alone proves nothing"
-    return Finding(words, (facts.course, *facts.others), remedy="log RSUM on held-out pairs, or the scores with Probe")
+    return Finding(
+        words, (facts.course, *facts.others), remedy="log RSUM on held-out pairs, or the scores with Probe"
+    )
 
 
 def _healthy(facts: Facts) -> Finding:
@@ -268,7 +281,9 @@ def _healthy(facts: Facts) -> Finding:
         start, end = log.when(left[0]), log.place(left[1])
         evidence.append(f"it sat on a plateau from {start} to {end:,}, and left it")
     if facts.ahead is not None:
-        return Finding(f"it learns: positives score {facts.ahead:.2g} above their hardest negatives", tuple(evidence))
+        return Finding(
+            f"it learns: positives score {facts.ahead:.2g} above their hardest negatives", tuple(evidence)
+        )
     if facts.rsum_rises:
         return Finding("it learns: RSUM on dev rises", tuple(evidence))
     return Finding("it learns: the loss fell to where equal scores cannot take it", tuple(evidence))

@@ -14,7 +14,14 @@ from selhn.base.names import require_type
 from selhn.base.ranks import Ranks
 from selhn.base.types import Products
 from selhn.diagnose.logs import from_rows
-from selhn.diagnose.probe import Row, false_negatives, gradient_norms, probe_embeddings, probe_scores, read_numbers
+from selhn.diagnose.probe import (
+    Row,
+    false_negatives,
+    gradient_norms,
+    probe_embeddings,
+    probe_scores,
+    read_numbers,
+)
 from selhn.diagnose.stall import StallAlarm, epsilon_of, make_alarm, watched_plateau
 from selhn.diagnose.verdict import Verdict, judge
 from selhn.losses import AbstractLoss, create_loss
@@ -65,7 +72,10 @@ class Watch:
         """Every sentence so far, by its step."""
 
     def __call__(
-        self, scores: Float[Tensor, "*K B B"] | Products, loss: Tensor | float | None = None, image_ids: Ids = None
+        self,
+        scores: Float[Tensor, "*K B B"] | Products,
+        loss: Tensor | float | None = None,
+        image_ids: Ids = None,
     ) -> Row | None:
         """One step: `scores[image, text]` as the loss takes them, and the loss. Its numbers if it looks, else None."""
         return self._look(scores, loss, image_ids)
@@ -91,7 +101,9 @@ class Watch:
         if (self.step - 1) % self.every or (ranks is not None and ranks.own):
             return None
         batch, device = (
-            (len(scores), scores.images.device) if isinstance(scores, Products) else (scores.shape[-1], scores.device)
+            (len(scores), scores.images.device)
+            if isinstance(scores, Products)
+            else (scores.shape[-1], scores.device)
         )
         ids = None if image_ids is None else torch.as_tensor(image_ids, device=device)
         numbers: Numbers = {} if loss is None else {"loss": torch.as_tensor(loss, device=device)}
@@ -133,7 +145,9 @@ class Probe(Watch):
         every: steps from one measurement to the next; a call between two costs nothing.
     """
 
-    def __init__(self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10):
+    def __init__(
+        self, model: nn.Module, path: str | Path | None = None, *, epsilon: float = 0.01, every: int = 10
+    ):
         require_type("model", model, nn.Module, 'the model comes first: Probe(model, "probe.jsonl")')
         super().__init__(every=every)
         self.watched = {
@@ -166,7 +180,9 @@ class Probe(Watch):
             numbers = gradient_norms(self.watched)
             if ids is not None and isinstance(scores, Tensor):
                 numbers["false_negatives"] = false_negatives(scores, ids)
-            return numbers if images is None or texts is None else numbers | probe_embeddings(images, texts, ids)
+            return (
+                numbers if images is None or texts is None else numbers | probe_embeddings(images, texts, ids)
+            )
 
         row = self._look(scores, loss, image_ids, more)
         if row is not None and self.path is not None:

@@ -59,7 +59,9 @@ def measure_split(
 ) -> Metrics:
     """Recall of the scores of a split, as `evaluate` measures those of a model."""
     if truth is not None:
-        both = (recall(scores, relevance=pairs, extended=extended) for pairs in (truth.of_images, truth.of_texts))
+        both = (
+            recall(scores, relevance=pairs, extended=extended) for pairs in (truth.of_images, truth.of_texts)
+        )
         of_images, of_texts = both
         return Metrics(of_images.i2t, of_texts.t2i)
     folds = folds_of(split, folds)
@@ -186,7 +188,11 @@ def _text_blocks(model: AbstractMatcher, split: Split, block: int) -> TextBlocks
 def _join(encodings: Iterator[Any], num_items: int, longest: int) -> Any:
     first = next(encodings)
     every = chain([first], encodings)
-    return Fragments.joined(every, num_items, longest) if isinstance(first, Fragments) else torch.cat(tuple(every))
+    return (
+        Fragments.joined(every, num_items, longest)
+        if isinstance(first, Fragments)
+        else torch.cat(tuple(every))
+    )
 
 
 def folds_of(split: Split, folds: int | None = None) -> int:
@@ -199,7 +205,9 @@ def folds_of(split: Split, folds: int | None = None) -> int:
 
 def in_folds(split: Split, folds: int) -> str:
     """What to say of metrics that are means over folds."""
-    return f"the mean over {folds} folds of {split.num_images // folds:,} images; folds=1 measures all at once"
+    return (
+        f"the mean over {folds} folds of {split.num_images // folds:,} images; folds=1 measures all at once"
+    )
 
 
 def require_width(model: AbstractMatcher, split: Split) -> None:

@@ -110,7 +110,9 @@ class Metrics:
     def from_dict(cls, named: Any) -> "Metrics":
         """The inverse of `to_dict`, exact also after a trip through JSON."""
         if not isinstance(named, Mapping):
-            raise SelhnError(f"{str(named)[:40]!r} are not metrics: give an object that Metrics.to_dict wrote")
+            raise SelhnError(
+                f"{str(named)[:40]!r} are not metrics: give an object that Metrics.to_dict wrote"
+            )
         try:
             return cls(DirectionMetrics.from_dict(named["i2t"]), DirectionMetrics.from_dict(named["t2i"]))
         except KeyError as missing:
@@ -210,7 +212,9 @@ def _rank_direction(
     return rank, precision
 
 
-def _summarise(rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, ks: Sequence[int]) -> DirectionMetrics:
+def _summarise(
+    rank: Int[Tensor, " Q"], precision: Float[Tensor, "Q 2"] | None, ks: Sequence[int]
+) -> DirectionMetrics:
     """The metrics of one direction over the queries that have a relevant item."""
     is_query = rank >= 0
     found_at = rank[is_query].numpy()

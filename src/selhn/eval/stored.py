@@ -74,7 +74,9 @@ class StoredScores:
             if number == len(self._digests):  # written before there were checksums
                 self._digests.append(digest)
             if digest != self._digests[number]:
-                raise Damaged(f"{found.filename} is not what was written: remove {self.folder} and score again")
+                raise Damaged(
+                    f"{found.filename} is not what was written: remove {self.folder} and score again"
+                )
 
     def _open(self, mode: Literal["r", "c"] = "r") -> Any:
         """The matrix, mapped into memory."""
@@ -84,7 +86,9 @@ class StoredScores:
             if (found.dtype, found.shape) != (ITEM, self.shape) or not found.flags.f_contiguous:
                 raise Damaged(f"it holds {found.dtype} {found.shape}")
         except SelhnError as wrong:
-            raise Damaged(f"{path} is missing or cut off: remove {self.folder} and score again ({wrong})") from None
+            raise Damaged(
+                f"{path} is missing or cut off: remove {self.folder} and score again ({wrong})"
+            ) from None
         return found if mode == "r" else np.memmap(path, ITEM, mode, found.offset, self.shape, "F")
 
     @property

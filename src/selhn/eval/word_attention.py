@@ -23,11 +23,16 @@ def pair_attention(model: AbstractMatcher, split: Split, image: int | str, text:
     row = image_row(split, image)
     regions, mask = split.features.gather(torch.tensor([row]))
     boxes = None if split.boxes is None else split.boxes[row][mask[0].to(split.boxes.device)]
-    return _attention(model, regions, mask, text, boxes, side_rows(model, "images", split, torch.tensor([row])))
+    return _attention(
+        model, regions, mask, text, boxes, side_rows(model, "images", split, torch.tensor([row]))
+    )
 
 
 def region_attention(
-    model: AbstractMatcher, regions: Float[Tensor, "M F"], text: str, boxes: Float[Tensor, "M 4"] | None = None
+    model: AbstractMatcher,
+    regions: Float[Tensor, "M F"],
+    text: str,
+    boxes: Float[Tensor, "M 4"] | None = None,
 ) -> Attention:
     """How a model that compares regions with words looks at the regions of one image and any sentence."""
     side = SideInputs({}, None if boxes is None else boxes[None], 1, 1, "the image")

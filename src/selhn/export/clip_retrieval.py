@@ -40,7 +40,9 @@ def embeddings_of_split(model: AbstractMatcher, split: Split) -> Iterator[Embedd
     yield Embedded(records, images, texts[order])
 
 
-def write_clip_retrieval(parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_per_file: int = ROWS) -> int:
+def write_clip_retrieval(
+    parts: Iterable[Embedded], out: Path, rows: Rows = "image", rows_per_file: int = ROWS
+) -> int:
     """Write a new folder, which appears when all of it is written, and return its number of rows.
 
     Args:

@@ -29,7 +29,9 @@ class ExportedGRU(nn.Module):
     def __init__(self, gru: nn.GRU):
         super().__init__()
         if gru.num_layers != 1 or gru.bidirectional or not gru.batch_first or not gru.bias:
-            raise SelhnError(f"{gru} cannot be exported: only one layer in one direction, batch first, with biases")
+            raise SelhnError(
+                f"{gru} cannot be exported: only one layer in one direction, batch first, with biases"
+            )
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         gates = (gru.get_parameter(name).detach().chunk(3) for name in names)
         w, u, b, c = (torch.cat([update, reset, new]) for reset, update, new in gates)

@@ -83,7 +83,9 @@ def export_towers(
         differences = {}
         for tower in TOWERS:
             onnx.save(_graph(model, tower), partial / tower.file)
-            differences[tower.side] = _largest_difference(onnxruntime, model, tower, partial / tower.file, tolerance)
+            differences[tower.side] = _largest_difference(
+                onnxruntime, model, tower, partial / tower.file, tolerance
+            )
         description = describe_towers(model, differences, about or {})
         (partial / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
@@ -91,7 +93,9 @@ def export_towers(
     return description
 
 
-def describe_towers(model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]) -> dict[str, Any]:
+def describe_towers(
+    model: AbstractMatcher, differences: dict[Side, float], about: dict[str, Any]
+) -> dict[str, Any]:
     """All that a program needs to know to use the files without selhn."""
     first = model.both[0] if isinstance(model, Twins) else model
     order = isinstance(first, VSEpp) and first.order
@@ -126,7 +130,9 @@ def _tokenizer(model: AbstractMatcher) -> dict[str, Any] | None:
 
 def _feature_dim(model: AbstractMatcher) -> int:
     if "feature_dim" not in model.settings:
-        raise SelhnError("the width of the regions is unknown: only a model with a setting feature_dim can be exported")
+        raise SelhnError(
+            "the width of the regions is unknown: only a model with a setting feature_dim can be exported"
+        )
     return int(model.settings["feature_dim"])
 
 
@@ -200,7 +206,9 @@ def _sample(
     return tokens.masked_fill(~mask, 0 if model.tokenizer is None else model.tokenizer.pad_id), mask
 
 
-def _largest_difference(onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float) -> float:
+def _largest_difference(
+    onnxruntime: Any, model: AbstractMatcher, tower: Tower, file: Path, tolerance: float
+) -> float:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     device = device_of(model)
     most, largest = _most_places(model) if tower.side == "text" else None, 0.0

@@ -60,7 +60,9 @@ class StallCallback(Listener, Callback):
         steps = int(batches) if batches < float("inf") else 0
         self.start(pl_module, steps, [getattr(logger, "experiment", None) for logger in trainer.loggers])
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.hear(outputs)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

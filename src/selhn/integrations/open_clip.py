@@ -36,7 +36,9 @@ class ClipPairLoss(ClipLoss):
     ):
         super().__init__(local_loss, gather_with_grad, cache_labels, rank, world_size, use_horovod)
         if use_horovod:
-            raise SelhnError("use_horovod: negatives come from torch.distributed: start the program with torchrun")
+            raise SelhnError(
+                "use_horovod: negatives come from torch.distributed: start the program with torchrun"
+            )
         self.pair_loss = PairLoss(loss)
         self.pair_loss.require_trained(())  # open_clip's optimiser has the parameters of the model only
 

@@ -31,13 +31,19 @@ class PairLoss(nn.Module):
 
     def __init__(self, loss: "AbstractLoss | PairLoss | str" = "selhn"):
         super().__init__()
-        loss = loss.loss if isinstance(loss, PairLoss) else create_loss(loss) if isinstance(loss, str) else loss
+        loss = (
+            loss.loss if isinstance(loss, PairLoss) else create_loss(loss) if isinstance(loss, str) else loss
+        )
         name = type(loss).__name__
         if isinstance(loss, Scheduled) and loss.warmup_epochs:
-            raise SelhnError(f"{name} changes by epoch, which is not known here: use selhn, which needs no schedule")
+            raise SelhnError(
+                f"{name} changes by epoch, which is not known here: use selhn, which needs no schedule"
+            )
         self.across_ranks = across_ranks(loss)
         if len(list(loss.parameters())) > len(learnt_by(loss)):
-            raise SelhnError(f"{name} learns in steps of its own, which only selhn.train makes: use it there, or selhn")
+            raise SelhnError(
+                f"{name} learns in steps of its own, which only selhn.train makes: use it there, or selhn"
+            )
         self.watch: Watch | None = None
         """The alarm that listens to the training steps; `StallCallback` sets it."""
 

@@ -38,10 +38,16 @@ class MetricPairLoss(BaseMetricLossFunction):
     ) -> dict[str, Any]:
         """What the base class calls."""
         if ref_emb is embeddings:
-            raise SelhnError("this loss is between two sides: pass the texts as ref_emb, row i the text of image i")
+            raise SelhnError(
+                "this loss is between two sides: pass the texts as ref_emb, row i the text of image i"
+            )
         if indices_tuple is not None:
             raise SelhnError("this loss chooses its negatives itself: leave the miner (indices_tuple) out")
-        if labels is not ref_labels and (labels is None or ref_labels is None or not labels.equal(ref_labels)):
-            raise SelhnError("row i of embeddings and of ref_emb is a pair: pass the same labels as ref_labels")
+        if labels is not ref_labels and (
+            labels is None or ref_labels is None or not labels.equal(ref_labels)
+        ):
+            raise SelhnError(
+                "row i of embeddings and of ref_emb is a pair: pass the same labels as ref_labels"
+            )
         value = self.pair_loss(embeddings, ref_emb, labels)
         return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}

@@ -31,10 +31,14 @@ class SentencePairLoss(CachedLossMixin, torch.nn.Module):
         >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=SentencePairLoss(model))
     """
 
-    def __init__(self, model: torch.nn.Module, loss: AbstractLoss | str = "selhn", mini_batch_size: int | None = None):
+    def __init__(
+        self, model: torch.nn.Module, loss: AbstractLoss | str = "selhn", mini_batch_size: int | None = None
+    ):
         super().__init__()
         if mini_batch_size is not None and mini_batch_size < 1:
-            raise SelhnError(f"mini_batch_size must be at least 1, got {mini_batch_size}: None embeds all at once")
+            raise SelhnError(
+                f"mini_batch_size must be at least 1, got {mini_batch_size}: None embeds all at once"
+            )
         self.model, self.pair_loss = model, PairLoss(loss)
         self.uses_gradient_cache = mini_batch_size is not None
         self.mini_batch_size = mini_batch_size or 0
@@ -65,4 +69,8 @@ class SentencePairLoss(CachedLossMixin, torch.nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card records."""
         loss = self.pair_loss.loss
-        return {"loss": type(loss).__name__, **loss_settings(loss), "mini_batch_size": self.mini_batch_size or None}
+        return {
+            "loss": type(loss).__name__,
+            **loss_settings(loss),
+            "mini_batch_size": self.mini_batch_size or None,
+        }

@@ -21,7 +21,9 @@ class PairTrainerMixin:
     image are not negatives of each other. `pair_loss` is a loss or its name, "selhn" unless given.
     """
 
-    loss_is_scaled_for_ga = False  # the mean over a batch: the Trainer divides it when it accumulates gradients
+    loss_is_scaled_for_ga = (
+        False  # the mean over a batch: the Trainer divides it when it accumulates gradients
+    )
 
     def __init__(self, *arguments: Any, pair_loss: AbstractLoss | str = "selhn", **settings: Any):
         super().__init__(*arguments, **settings)
@@ -51,7 +53,9 @@ class PairCollator:
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The inputs of the model."""
         images, texts = ([row[name] for row in rows] for name in (self.image, self.text))
-        batch = dict(self.processor(text=texts, images=images, return_tensors="pt", padding=True, truncation=True))
+        batch = dict(
+            self.processor(text=texts, images=images, return_tensors="pt", padding=True, truncation=True)
+        )
         if self.image_id in rows[0]:
             batch["image_ids"] = torch.tensor([row[self.image_id] for row in rows])
         return batch

@@ -7,7 +7,15 @@ from selhn.kernels.gpu import half_precision, in_half_precision, side_by_side
 from selhn.kernels.memory import memory_precision, memory_products, remembered
 from selhn.kernels.pooling import pool_sorted
 from selhn.kernels.recurrent import can_scan, gru_scan
-from selhn.kernels.statistics import MAXIMA, STATISTICS, AnchorStatistics, PerAnchor, Statistic, Terms, dense_statistics
+from selhn.kernels.statistics import (
+    MAXIMA,
+    STATISTICS,
+    AnchorStatistics,
+    PerAnchor,
+    Statistic,
+    Terms,
+    dense_statistics,
+)
 from selhn.kernels.tiles import tiled_statistics
 from selhn.kernels.transformer import LayerSettings, LayerWeights, transformer_layers
 

@@ -19,7 +19,9 @@ MOST_NUMBERS = 2**13
 """Numbers of a context in one block, which a program holds, at most."""
 
 
-def can_attend_in_blocks(contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int) -> bool:
+def can_attend_in_blocks(
+    contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int
+) -> bool:
     """Whether `attended_blocks` can be used: float32 on a GPU, in blocks that a matrix product can have."""
     (fragments, dim), width = contexts.shape[1:], contexts.shape[2] // blocks
     return (
@@ -35,7 +37,10 @@ def can_attend_in_blocks(contexts: Float[Tensor, "C K d"], queries: Float[Tensor
 
 
 def attended_blocks(
-    weights: Float[Tensor, "C K L Q"], contexts: Float[Tensor, "C K d"], queries: Float[Tensor, "Q L d"], blocks: int
+    weights: Float[Tensor, "C K L Q"],
+    contexts: Float[Tensor, "C K d"],
+    queries: Float[Tensor, "Q L d"],
+    blocks: int,
 ) -> tuple[Float[Tensor, "C Q L b"], Float[Tensor, "C Q L b"]]:
     """q . x and x . x of every fragment of every query, in every context and block."""
     from selhn.kernels.block_cosines_triton import AttendedBlocks

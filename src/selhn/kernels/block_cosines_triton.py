@@ -167,12 +167,16 @@ class AttendedBlocks(torch.autograd.Function):
     """(w, c, q) -> q . x and x . x in every block."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, contexts: Tensor, queries: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, weights: Tensor, contexts: Tensor, queries: Tensor, blocks: int
+    ) -> tuple[Tensor, Tensor]:
         # The kernels read eight queries at a time.
         look = pad(weights.half(), (0, -len(queries) % 8)).contiguous()
         kept = look, contexts.half().contiguous(), queries.half().contiguous()
         dots, squares = (weights.new_empty(len(contexts), *queries.shape[:2], blocks) for _ in range(2))
-        _products[(len(contexts) * _num_tiles(queries),)](*kept, dots, squares, *_sizes(*kept, blocks), **OPTIONS)
+        _products[(len(contexts) * _num_tiles(queries),)](
+            *kept, dots, squares, *_sizes(*kept, blocks), **OPTIONS
+        )
         ctx.save_for_backward(*kept)
         return dots, squares
 
@@ -181,7 +185,10 @@ class AttendedBlocks(torch.autograd.Function):
     def backward(ctx: Any, grad_dots: Tensor, grad_squares: Tensor) -> tuple[Tensor | None, ...]:
         kept = look, contexts, queries = ctx.saved_tensors
         num_contexts, num_tiles, blocks = len(contexts), _num_tiles(queries), grad_dots.shape[3]
-        grads, sizes = (grad_dots.contiguous(), grad_squares.contiguous()), _sizes(look, contexts, queries, blocks)
+        grads, sizes = (
+            (grad_dots.contiguous(), grad_squares.contiguous()),
+            _sizes(look, contexts, queries, blocks),
+        )
         grad_weights = grad_dots.new_empty(*look.shape[:3], len(queries))
         grad_contexts, grad_queries = (
             torch.empty_like(vectors, dtype=torch.float32) for vectors in (contexts, queries)

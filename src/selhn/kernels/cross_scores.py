@@ -45,7 +45,8 @@ def can_attend(images: Float[Tensor, "I M d"], texts: Float[Tensor, "T N d"]) ->
         takes_float32(images, texts)
         and images.shape[1] <= MOST_REGIONS
         and texts.shape[1] <= MOST_WORDS
-        and images.shape[1] * len(texts) * MOST_WORDS < 2**31  # the kernels count in 32 bits from an image's first
+        and images.shape[1] * len(texts) * MOST_WORDS
+        < 2**31  # the kernels count in 32 bits from an image's first
     )
 
 
@@ -70,12 +71,16 @@ def attention_scores(
     views: list[Tensor] = []
     with torch.autocast(images.device.type, enabled=False):
         for direction in directions:
-            (contexts, seen), (queries, looking) = (regions, words) if direction == "t2i" else (words, regions)
+            (contexts, seen), (queries, looking) = (
+                (regions, words) if direction == "t2i" else (words, regions)
+            )
             views += [contexts @ contexts.mT, seen, looking, torch.linalg.vector_norm(queries, dim=2)]
         return Scores.apply(images, texts, tuple(directions), settings, *views)
 
 
-def rounded(images: Tensor, texts: Tensor, exact: bool) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
+def rounded(
+    images: Tensor, texts: Tensor, exact: bool
+) -> tuple[Float[Tensor, "IM e"], Float[Tensor, "TN e"]]:
     """Regions and words in float16, as rows of two matrices whose product has the products of the vectors.
 
     They begin with the rounded vectors. With `exact`, what was lost in rounding follows:

@@ -115,7 +115,9 @@ def _score_backward(
         if pull != 0:
             s = tl.load(dots + start + at, mask=inside, other=0.0)
             real, length = _query(query_mask, lengths, query, query_size, L)
-            active, norm, w, w_high, gram_w, dot, square = attend(s, high, low, looked_at, smooth, AXIS, FOCUS)
+            active, norm, w, w_high, gram_w, dot, square = attend(
+                s, high, low, looked_at, smooth, AXIS, FOCUS
+            )
             cosine, root, inverse, _, share = _pool(dot, square, length, real, sharpness, LSE)
             # What sees nothing, or is nothing, is not pulled.
             d_cosine = tl.where(length * root > EPSILON, pull * share, 0.0)
@@ -214,4 +216,13 @@ def _arguments(
     images, regions, texts, words = dots.shape
     smooth, focus, lambda_lse = settings
     sizes = images, texts, regions, words // 8, float(smooth), float(lambda_lse or 0)
-    return *sizes, int(direction == "i2t"), focus, lambda_lse is not None, add, queries, side(regions), side(words)
+    return (
+        *sizes,
+        int(direction == "i2t"),
+        focus,
+        lambda_lse is not None,
+        add,
+        queries,
+        side(regions),
+        side(words),
+    )

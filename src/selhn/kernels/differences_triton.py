@@ -61,7 +61,9 @@ def _look(weights, image, image_eights, row, inside, wide, K: tl.constexpr):
 
 
 @triton.jit
-def _difference(p, regions, words, image, num_regions, row, inside, channel, D: tl.constexpr, K: tl.constexpr):
+def _difference(
+    p, regions, words, image, num_regions, row, inside, channel, D: tl.constexpr, K: tl.constexpr
+):
     """a - w in some channels, times SCALE; and the regions."""
     k = tl.arange(0, K)[:, None]
     v = tl.load(regions + image * num_regions * D + k * D + channel[None, :], mask=k < num_regions, other=0.0)
@@ -150,14 +152,27 @@ class AttendedNodes(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, dtype: torch.dtype, weights: Tensor, contexts: Tensor, queries: Tensor, matrix: Tensor, bias: Tensor
+        ctx: Any,
+        dtype: torch.dtype,
+        weights: Tensor,
+        contexts: Tensor,
+        queries: Tensor,
+        matrix: Tensor,
+        bias: Tensor,
     ) -> Tensor:
         # The kernels read eight fragments of a context at a time.
         look = pad(weights.half(), (0, -weights.shape[3] % 8)).contiguous().flatten(1, 2)
         contexts, queries = contexts.half().contiguous(), queries.half().contiguous().flatten(0, 1)
         vectors = torch.empty(*weights.shape[:3], len(matrix), dtype=dtype, device=matrix.device)
         inverse = matrix.new_empty(vectors.shape[:3])
-        _projected(look, contexts, queries, matrix, bias, Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True))
+        _projected(
+            look,
+            contexts,
+            queries,
+            matrix,
+            bias,
+            Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True),
+        )
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(look, contexts, queries, matrix, vectors, inverse)
         return vectors
@@ -168,7 +183,9 @@ class AttendedNodes(torch.autograd.Function):
         look, contexts, queries, matrix, vectors, inverse = ctx.saved_tensors
         nodes, rows = Nodes(vectors, inverse, vectors.shape[2], first=0, relu=True), vectors.shape[1:3]
         with torch.autocast(grad.device.type, enabled=False):
-            grads = _projected_backward(grad.to(vectors.dtype).contiguous(), look, contexts, queries, matrix, nodes)
+            grads = _projected_backward(
+                grad.to(vectors.dtype).contiguous(), look, contexts, queries, matrix, nodes
+            )
         of_weights, grad_contexts, grad_queries, *grad_layer = grads
         of_weights = of_weights[:, :, : grad_contexts.shape[1]].unflatten(1, rows)
         # In the order of memory in which attention makes weights, for its backward pass.
@@ -190,13 +207,27 @@ class ComparedNodes(torch.autograd.Function):
         dots = dots.view(*images.shape[:2], *padded.shape[:2])
         weights = unit_weights(dots, gram, region_mask, num_words, smooth)
         image_whole, text_whole = image_whole.half().contiguous()[:, None], text_whole.half().contiguous()
-        vectors = torch.empty(len(images), len(texts), 1 + num_words, len(local), dtype=dtype, device=images.device)
+        vectors = torch.empty(
+            len(images), len(texts), 1 + num_words, len(local), dtype=dtype, device=images.device
+        )
         inverse = dots.new_empty(vectors.shape[:3])
         nodes, pairs = Nodes(vectors, inverse, num_words, first=1), Nodes(vectors, inverse, 1, first=0)
         _projected(weights, regions, words, local, local_bias, nodes)
         _projected(_all_of_it(text_whole), image_whole, text_whole, whole, whole_bias, pairs)
         if any(ctx.needs_input_grad):
-            kept = dots, gram, region_mask, weights, regions, padded, words, image_whole, text_whole, local, whole
+            kept = (
+                dots,
+                gram,
+                region_mask,
+                weights,
+                regions,
+                padded,
+                words,
+                image_whole,
+                text_whole,
+                local,
+                whole,
+            )
             ctx.save_for_backward(*kept, vectors, inverse)
             ctx.smooth = smooth
         return vectors
@@ -220,13 +251,17 @@ class ComparedNodes(torch.autograd.Function):
             grad_dots, grad_gram = unit_weights_backward(grad_weights, scale, *given)
             matrix = grad_dots.flatten(2).flatten(0, 1)
             grad_regions += wide_product(matrix, padded.flatten(0, 1)).div_(scale).view_as(grad_regions)
-            grad_texts = wide_product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
+            grad_texts = (
+                wide_product(matrix.T, regions.flatten(0, 1)).div_(scale).view(padded.shape)[:, :num_words]
+            )
             grad_texts += grad_words.view_as(grad_texts)
         grads = grad_regions, grad_texts, grad_gram.div_(scale), grad_image_whole.squeeze(1), grad_text_whole
         return None, None, None, *grads, *grad_local, *grad_whole
 
 
-def _projected(weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor, nodes: Nodes) -> None:
+def _projected(
+    weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor, nodes: Nodes
+) -> None:
     """Write the nodes of all words (W, d) in all images (I, K, d), float16; `matrix` is (s, d)."""
     _project[_row_grid(regions, words, ROWS)](
         weights, regions, words, matrix.half().T.contiguous(), bias, nodes.vectors, nodes.inverse,

@@ -46,7 +46,9 @@ def positives(image_emb: Float[Tensor, "A d"], text_emb: Float[Tensor, "A d"]) -
     """The scores of A pairs, from the same blocks as the negatives, so that ties stay exact."""
     batch, width = image_emb.shape
     positive = torch.empty(batch, dtype=torch.float32, device=image_emb.device)
-    _launch(fused_triton.positive_scores, triton.cdiv(batch, ROWS), image_emb, text_emb, positive, batch, width)
+    _launch(
+        fused_triton.positive_scores, triton.cdiv(batch, ROWS), image_emb, text_emb, positive, batch, width
+    )
     return positive
 
 
@@ -103,6 +105,8 @@ def _blocks(matrix: Float[Tensor, "A C"], height: int, width: int = DEPTH) -> Te
     return TensorDescriptor.from_tensor(matrix, [height, width])
 
 
-def _launch(kernel: Any, programs: int, rows: Tensor, columns: Tensor, *arguments: Any, **settings: Any) -> None:
+def _launch(
+    kernel: Any, programs: int, rows: Tensor, columns: Tensor, *arguments: Any, **settings: Any
+) -> None:
     with torch.cuda.device_of(rows):
         kernel[(programs,)](_blocks(rows, ROWS), _blocks(columns, COLUMNS), *arguments, **settings, **LAUNCH)

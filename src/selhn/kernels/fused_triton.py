@@ -32,7 +32,9 @@ def _larger(a, b):
 
 
 @triton.jit
-def _block_scores(images, texts, row, column, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr):
+def _block_scores(
+    images, texts, row, column, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr
+):
     """Scores of a block. Every one is added up in the same order, so that equal pairs have equal scores."""
     scores = tl.zeros((ROWS, COLUMNS), tl.float32)
     for k in range(0, width, DEPTH):
@@ -144,8 +146,12 @@ def reduce_scores(
             if NAMES[slot] == "hinge_sum":
                 wanted = _reaches(scores, row_positive, column_positive, margin)
             if wanted:
-                of_rows = _sum(scores, row_positive[:, None], margin, scale, bias, tl.constexpr(NAMES[slot]), 1)
-                of_columns = _sum(scores, column_positive[None, :], margin, scale, bias, tl.constexpr(NAMES[slot]), 0)
+                of_rows = _sum(
+                    scores, row_positive[:, None], margin, scale, bias, tl.constexpr(NAMES[slot]), 1
+                )
+                of_columns = _sum(
+                    scores, column_positive[None, :], margin, scale, bias, tl.constexpr(NAMES[slot]), 0
+                )
             tl.store(row_values + to_rows, of_rows, mask=in_rows)
             tl.store(column_values + to_columns, of_columns, mask=in_columns)
         to_rows += column_blocks * num_rows

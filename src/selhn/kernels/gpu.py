@@ -27,7 +27,9 @@ def fusable(*tensors: Tensor) -> bool:
 
 def takes_float32(*tensors: Tensor) -> bool:
     """Whether Triton kernels that take float32 can work on these tensors: none is empty."""
-    return fusable(*tensors) and all(tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors)
+    return fusable(*tensors) and all(
+        tensor.dtype == torch.float32 and tensor.numel() > 0 for tensor in tensors
+    )
 
 
 def half_precision(device: torch.device) -> torch.dtype | None:

@@ -52,7 +52,9 @@ def remembered(
     return Remembered.apply(memory, known, weights, seen)
 
 
-def memory_products(vectors: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]) -> Float[Tensor, "C M W"]:
+def memory_products(
+    vectors: Float[Tensor, "C M d"], memory: Float[Tensor, "C W d"]
+) -> Float[Tensor, "C M W"]:
     """Vectors in float32 with memories in half precision; only the gradients round the vectors."""
     return _Products.apply(vectors, memory)
 

@@ -32,7 +32,9 @@ def _tile(
     channel = (tl.program_id(0) % columns * CHANNELS + tl.arange(0, CHANNELS))[None, :]
     inside, fragment = (query < queries)[:, None], context * fragments + tl.arange(0, K)[:, None]
     there = tl.arange(0, K)[:, None] < fragments
-    p = tl.load(weights + fragment * queries + query[None, :], mask=there & (query < queries)[None, :], other=0.0)
+    p = tl.load(
+        weights + fragment * queries + query[None, :], mask=there & (query < queries)[None, :], other=0.0
+    )
     p = tl.trans(p).to(seen.dtype.element_ty)
     # Queries that all contexts meet are there once.
     row = tl.where(shared != 0, 0, context * queries) + query[:, None]
@@ -42,7 +44,14 @@ def _tile(
     gate = tl.load(of_known + DIM, mask=inside, other=0.0).to(tl.float32)
     gate = tl.dot(p, tl.load(of_seen + DIM, mask=there, other=0.0), gate)
     q = tl.load(memory + row * DIM + channel, mask=inside, other=0.0).to(tl.float32)
-    return context * queries + query[:, None], inside, channel, q, 2 * tl.sigmoid(2 * output) - 1, tl.sigmoid(gate)
+    return (
+        context * queries + query[:, None],
+        inside,
+        channel,
+        q,
+        2 * tl.sigmoid(2 * output) - 1,
+        tl.sigmoid(gate),
+    )
 
 
 @triton.jit(**ANY_SIZE)
@@ -93,7 +102,9 @@ class Remembered(torch.autograd.Function):
         grad = grad.contiguous()
         grad_memory = torch.empty_like(grad, dtype=memory.dtype)
         grad_logits = memory.new_empty(*grad.shape[:2], seen.shape[2])
-        _remember_backward[_grid(grad)](grad, *given, grad_memory, grad_logits, *_sizes(given), num_warps=WARPS)
+        _remember_backward[_grid(grad)](
+            grad, *given, grad_memory, grad_logits, *_sizes(given), num_warps=WARPS
+        )
         grad_weights = wide_product(seen, grad_logits.mT)
         grad_seen = torch.bmm(weights.to(seen.dtype), grad_logits)
         if len(memory) < len(seen):  # one for all contexts

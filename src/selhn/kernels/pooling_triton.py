@@ -37,14 +37,22 @@ def _pool(
     place = tl.zeros([MEMBERS, CHANNELS], tl.int32)
     for other in range(0, M):
         there = tl.load(mask + row * M + other) != 0
-        rival = tl.load(features + row * M * D + other * D + channel, mask=channel < D, other=0.0).to(tl.float32)
+        rival = tl.load(features + row * M * D + other * D + channel, mask=channel < D, other=0.0).to(
+            tl.float32
+        )
         rival = tl.where(there, _key(rival), LOWEST)
         # A rival is ahead if it is larger, or equal and earlier in the set.
         place += (rival[None, :] + (other < member).to(tl.int32)[:, None] > key).to(tl.int32)
     real = present[:, None] & inside
     weight = tl.load(weights + row * M + place, mask=real, other=0.0)
-    tl.store(pooled + row * D + channel, tl.sum(tl.where(real, weight * value, 0.0), axis=0), mask=channel < D)
-    tl.store(places + row * M * D + member[:, None] * D + channel[None, :], tl.where(real, place, NOWHERE), mask=inside)
+    tl.store(
+        pooled + row * D + channel, tl.sum(tl.where(real, weight * value, 0.0), axis=0), mask=channel < D
+    )
+    tl.store(
+        places + row * M * D + member[:, None] * D + channel[None, :],
+        tl.where(real, place, NOWHERE),
+        mask=inside,
+    )
     tl.store(ordered + row * M * D + place * D + channel[None, :], value, mask=real)
 
 
@@ -83,7 +91,17 @@ class PoolSorted(torch.autograd.Function):
         members = max(16, triton.next_power_of_2(size))
         channels = max(16, 4096 // members)
         _pool[(batch, triton.cdiv(dim, channels))](
-            features, mask.contiguous(), weights32, pooled, places, ordered, size, dim, members, channels, NOWHERE
+            features,
+            mask.contiguous(),
+            weights32,
+            pooled,
+            places,
+            ordered,
+            size,
+            dim,
+            members,
+            channels,
+            NOWHERE,
         )
         ctx.save_for_backward(places, ordered, weights32)
         ctx.dtype = weights.dtype

@@ -110,8 +110,12 @@ class FusedScan(torch.autograd.Function):
         bias_n = c[:, 2 * hidden :].float().contiguous()
         grid = (directions, batch, triton.cdiv(hidden, BLOCK))
         for step in range(steps):
-            recalled = wide_product(states[:, step - 1], u.mT) if step else state  # at the first it is not read
-            _forward_step[grid](from_input, recalled, bias_n, state, states, gates, step, steps, batch, hidden, BLOCK)
+            recalled = (
+                wide_product(states[:, step - 1], u.mT) if step else state
+            )  # at the first it is not read
+            _forward_step[grid](
+                from_input, recalled, bias_n, state, states, gates, step, steps, batch, hidden, BLOCK
+            )
         ctx.save_for_backward(padded, w, u, states, gates)
         ctx.width = sequences.shape[3]
         return states
@@ -129,7 +133,18 @@ class FusedScan(torch.autograd.Function):
         grid = (directions, batch, triton.cdiv(hidden, BLOCK))
         for step in reversed(range(steps)):
             _backward_step[grid](
-                grad, from_next, carried, gates, states, grad_input, grad_recalled, step, steps, batch, hidden, BLOCK
+                grad,
+                from_next,
+                carried,
+                gates,
+                states,
+                grad_input,
+                grad_recalled,
+                step,
+                steps,
+                batch,
+                hidden,
+                BLOCK,
             )
             if step:
                 from_next = wide_product(grad_recalled[:, step], u)

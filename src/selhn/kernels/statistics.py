@@ -114,7 +114,9 @@ class Statistic:
         return torch.stack([positive.expand(2, -1), value], dim=-1) if self.has_positive else value
 
 
-def is_mined(negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float) -> Bool[Tensor, "*#K"]:
+def is_mined(
+    negatives: Float[Tensor, "*#K"], positive: Float[Tensor, "*#K"], margin: float
+) -> Bool[Tensor, "*#K"]:
     """Whether `s_n > s_p - margin`, written so that a NaN is mined and shows."""
     return ~(negatives <= positive - margin)
 
@@ -182,7 +184,9 @@ def log_weight(negatives: Tensor, terms: Terms) -> Tensor:
 def _log_weighted_hinge(negatives: Tensor, positive: Tensor, terms: Terms) -> Tensor:
     violation = negatives - positive + terms.margin
     none = (violation <= 0) | (negatives <= terms.distances[2])
-    return (log_weight(negatives, terms) + violation.masked_fill(none, 1.0).log()).masked_fill(none, -torch.inf)
+    return (log_weight(negatives, terms) + violation.masked_fill(none, 1.0).log()).masked_fill(
+        none, -torch.inf
+    )
 
 
 SMALLEST_HINGE = 1e-3
@@ -250,7 +254,9 @@ def label_images(
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"]]:
     """A number below B per pair, equal for pairs of one image; and how many pairs show another image."""
     if image_ids is None:
-        return torch.arange(batch, dtype=torch.int32, device=device), torch.full((batch,), batch - 1, device=device)
+        return torch.arange(batch, dtype=torch.int32, device=device), torch.full(
+            (batch,), batch - 1, device=device
+        )
     # Where its id stands among the sorted ids: unlike `unique`, this never waits for the device.
     image_ids = image_ids.contiguous()
     in_order = image_ids.sort().values

@@ -71,9 +71,14 @@ class TiledStatistics(torch.autograd.Function):
         image_emb, text_emb, labels, positive, *remembered = ctx.saved_tensors
         own = _own(ctx.shares, len(positive))
         embs = image_emb, text_emb
-        emb_grads = torch.zeros_like(image_emb, dtype=positive.dtype), torch.zeros_like(text_emb, dtype=positive.dtype)
+        emb_grads = (
+            torch.zeros_like(image_emb, dtype=positive.dtype),
+            torch.zeros_like(text_emb, dtype=positive.dtype),
+        )
         grad_positive = torch.zeros_like(positive) if grad_positive is None else grad_positive.clone()
-        arrived = [(name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None]
+        arrived = [
+            (name, grad, kept) for name, grad, kept in zip(ctx.needs, grads, remembered) if grad is not None
+        ]
         sums = [part for part in arrived if STATISTICS[part[0]].derivative is not None]
         with torch.autocast(image_emb.device.type, enabled=False):
             if sums:
@@ -82,7 +87,10 @@ class TiledStatistics(torch.autograd.Function):
                 unit = pulled.abs().max().clamp(min=torch.finfo(pulled.dtype).tiny) / 1024
                 for (name, _, value), weight in zip(sums, pulled / unit):
                     levels = STATISTICS[name].level(positive, value)
-                    images, texts = Side(image_emb, labels[own], levels[0, own]), Side(text_emb, labels, levels[1])
+                    images, texts = (
+                        Side(image_emb, labels[own], levels[0, own]),
+                        Side(text_emb, labels, levels[1]),
+                    )
                     weights = weight[0, own], weight[1]
                     of_images, of_texts = _add_sum_gradients(
                         name, images, texts, weights, emb_grads, ctx.terms, ctx.tile
@@ -127,19 +135,25 @@ def _traverse(
     (image_emb, text_emb), own, arithmetic = embs, _own(shares, len(labels)), arithmetic_of(tile)
     height, width = (tile, tile) if tile else arithmetic.forward_tile(len(labels))
     own_texts = text_emb[own]
-    positive = torch.cat([arithmetic.positives(image_emb[s], own_texts[s]) for s in _spans(len(image_emb), height)])
+    positive = torch.cat(
+        [arithmetic.positives(image_emb[s], own_texts[s]) for s in _spans(len(image_emb), height)]
+    )
     images = Side(image_emb, labels[own], positive)
     positive = positive if shares is None else shares.gather(positive)
     texts = Side(text_emb, labels, positive)
     sizes = len(image_emb), len(labels)
     values = {name: [positive.new_full((size,), STATISTICS[name].empty) for size in sizes] for name in needs}
     winners = {
-        name: [positive.new_full((size,), -1, dtype=torch.int64) for size in sizes] for name in needs if name in MAXIMA
+        name: [positive.new_full((size,), -1, dtype=torch.int64) for size in sizes]
+        for name in needs
+        if name in MAXIMA
     }
     for rows in _spans(sizes[0], height):
         for columns in _spans(sizes[1], width):
             reduced = arithmetic.reduce_tile(images[rows], texts[columns], needs, terms)
-            for direction, (anchors, first) in enumerate([(rows, columns.start), (columns, own.start + rows.start)]):
+            for direction, (anchors, first) in enumerate(
+                [(rows, columns.start), (columns, own.start + rows.start)]
+            ):
                 for name, (value, winner) in reduced[direction].items():
                     so_far = values[name][direction][anchors]
                     if winner is None:
@@ -151,7 +165,9 @@ def _traverse(
                     winners[name][direction][anchors] = torch.where(better, winner + first, known)
     if shares is not None:
         _merge_shares(values, winners, shares)
-    stacked, places = ({name: torch.stack(both) for name, both in found.items()} for found in (values, winners))
+    stacked, places = (
+        {name: torch.stack(both) for name, both in found.items()} for found in (values, winners)
+    )
     return positive, stacked, places
 
 

@@ -19,7 +19,11 @@ ALIGNED = 16
 
 
 def tiled_statistics(
-    products: Products, image_ids: PerPair | None, needs: tuple[str, ...], terms: Terms, also: tuple[str, ...] = ()
+    products: Products,
+    image_ids: PerPair | None,
+    needs: tuple[str, ...],
+    terms: Terms,
+    also: tuple[str, ...] = (),
 ) -> AnchorStatistics:
     """Statistics of `image_emb @ text_emb.T`: values, gradients and tie rule of `dense_statistics`.
 
@@ -94,7 +98,9 @@ def positive_means(
     # Of the bags that begin there, all but the last are empty.
     last = labels + len(labels) - num_negatives - 1
     # Not index_add_: on CUDA it adds in any order.
-    mean_image, mean_text = (embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (image_emb, text_emb))
+    mean_image, mean_text = (
+        embedding_bag(order, emb, in_order, mode="mean")[last] for emb in (image_emb, text_emb)
+    )
     return torch.stack([(image_emb * mean_text).sum(dim=1), (mean_image * text_emb).sum(dim=1)])
 
 

@@ -59,7 +59,9 @@ def negative_scores(rows: Side, columns: Side) -> Float[Tensor, "R C"]:
     """A tile of scores, -inf at pairs of one image."""
     scores = product(rows.emb, columns.emb.mT)
     # Labels rise with the pairs unless ids are given: most tiles need no mask. Looking would stall a device.
-    if scores.is_cuda or (rows.label.max() >= columns.label.min() and columns.label.max() >= rows.label.min()):
+    if scores.is_cuda or (
+        rows.label.max() >= columns.label.min() and columns.label.max() >= rows.label.min()
+    ):
         scores.masked_fill_(rows.label[:, None] == columns.label, -torch.inf)
     return scores
 

@@ -32,12 +32,21 @@ def traced_tiles(
     needs: tuple[str, ...], terms: Terms, tile: int | None, dtype: torch.dtype, labels: Tensor, *embs: Tensor
 ) -> list[Tensor]:
     """What `TiledStatistics.apply` returns, as a node of a graph; embeddings have learnt terms by now."""
-    numbers = [terms.margin, terms.temperature, terms.bias, float(terms.one_way), *terms.distances, *terms.polynomial]
+    numbers = [
+        terms.margin,
+        terms.temperature,
+        terms.bias,
+        float(terms.one_way),
+        *terms.distances,
+        *terms.polynomial,
+    ]
     return _forward(",".join(needs), numbers, tile, dtype, labels, *embs)[: 1 + len(needs)]
 
 
 @torch.library.custom_op(
-    "selhn::tiles", mutates_args=(), schema=f"({SETTINGS}, Tensor labels, Tensor images, Tensor texts) -> Tensor[]"
+    "selhn::tiles",
+    mutates_args=(),
+    schema=f"({SETTINGS}, Tensor labels, Tensor images, Tensor texts) -> Tensor[]",
 )
 def _forward(
     needs: str, terms: Sequence[float], tile: int | None, dtype: torch.dtype, labels: Tensor, *embs: Tensor

@@ -119,7 +119,17 @@ def _halves(layers: Sequence[LayerWeights], half: torch.dtype) -> list[tuple[Ten
         others = [torch.empty_like(weight, dtype=half) for weight in (w.project, w.inner, w.outer)]
         copies.append((qkv, qkv_bias, *others))
         targets += [*qkv.chunk(3), *qkv_bias.chunk(3), *others]
-        sources += [w.query, w.key, w.value, w.query_bias, w.key_bias, w.value_bias, w.project, w.inner, w.outer]
+        sources += [
+            w.query,
+            w.key,
+            w.value,
+            w.query_bias,
+            w.key_bias,
+            w.value_bias,
+            w.project,
+            w.inner,
+            w.outer,
+        ]
     torch._foreach_copy_(targets, sources)
     return copies
 
@@ -144,11 +154,15 @@ class _FusedLayer(torch.autograd.Function):
         qkv = torch.addmm(heads_bias, x, heads.T)
         context = kernels.attend(qkv, mask, settings.heads, drops[2])
         projected = context @ project.T
-        a = kernels.add_norm(projected, w.project_bias, x, w.middle_gamma, w.middle_beta, settings.eps, drops[0])
+        a = kernels.add_norm(
+            projected, w.project_bias, x, w.middle_gamma, w.middle_beta, settings.eps, drops[0]
+        )
         before = a @ inner.T
         active = kernels.bias_gelu(before, w.inner_bias)
         last = active @ outer.T
-        ctx.save_for_backward(x, mask, *bits, *halves, *weights, qkv, context, projected, a, before, active, last)
+        ctx.save_for_backward(
+            x, mask, *bits, *halves, *weights, qkv, context, projected, a, before, active, last
+        )
         ctx.settings = settings
         return kernels.add_norm(last, w.outer_bias, a, w.gamma, w.beta, settings.eps, drops[1])
 

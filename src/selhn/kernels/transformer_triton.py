@@ -96,7 +96,11 @@ def _normal_below(value):
     """
     decay = tl.exp(-0.5 * value * value)
     t = 1 / (1 + 0.3275911 * 0.7071067811865476 * tl.abs(value))
-    tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))) * decay
+    tail = (
+        t
+        * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
+        * decay
+    )
     return tl.where(value < 0, tail, 1 - tail), 0.3989422804014327 * decay
 
 
@@ -270,7 +274,9 @@ def attend(qkv: Tensor, mask: Tensor, heads: int, drop: Dropout) -> Tensor:
     return context
 
 
-def attend_backward(dcontext: Tensor, qkv: Tensor, mask: Tensor, heads: int, drop: Dropout) -> tuple[Tensor, Tensor]:
+def attend_backward(
+    dcontext: Tensor, qkv: Tensor, mask: Tensor, heads: int, drop: Dropout
+) -> tuple[Tensor, Tensor]:
     """The gradient of qkv (T * N, 3h), and its sum over all rows (3h)."""
     texts, tokens = mask.shape
     block = max(16, triton.next_power_of_2(tokens))

@@ -59,11 +59,15 @@ def _weights_backward(
         pull = tl.load(of_pair, mask=(region < regions) & (word < words), other=0.0) * factor
         if tl.sum(tl.sum((pull != 0).to(tl.int32), axis=0), axis=0) > 0:
             s = tl.load(dots + start + at, mask=inside, other=0.0)
-            active, norm, w, w_high, gram_w, _, square = tiles.attend(s, high, low, looked_at, smooth, 0, None)
+            active, norm, w, w_high, gram_w, _, square = tiles.attend(
+                s, high, low, looked_at, smooth, 0, None
+            )
             root = tl.sqrt(tl.maximum(square, LEAST_SQUARE))
             inverse = 1 / (root + EPSILON)
             # What sees nothing has no direction.
-            d_square = tl.where(square > LEAST_SQUARE, -0.5 * tl.sum(pull * w, axis=0) * inverse * inverse / root, 0.0)
+            d_square = tl.where(
+                square > LEAST_SQUARE, -0.5 * tl.sum(pull * w, axis=0) * inverse * inverse / root, 0.0
+            )
             d_gram = tl.dot(tiles.half(w * d_square[None, :]), tl.trans(w_high), d_gram)
             d_w = pull * inverse[None, :] + gram_w * (2 * d_square)[None, :]
             d_logits = w * (d_w - tl.sum(w * d_w, axis=0)[None, :])
@@ -80,13 +84,24 @@ def unit_weights(dots: Tensor, gram: Tensor, region_mask: Tensor, num_words: int
     images, regions, texts, _ = dots.shape
     weights = dots.new_empty(images, texts * num_words, regions + -regions % 8, dtype=torch.float16)
     _weights[(images * triton.cdiv(texts, TEXTS),)](
-        dots, gram, region_mask, weights, *_pair_sizes(dots, num_words, smooth, TEXTS), **tiles.tile_options(dots, 3)
+        dots,
+        gram,
+        region_mask,
+        weights,
+        *_pair_sizes(dots, num_words, smooth, TEXTS),
+        **tiles.tile_options(dots, 3),
     )
     return weights
 
 
 def unit_weights_backward(
-    grad: Tensor, scale: Tensor, dots: Tensor, gram: Tensor, region_mask: Tensor, num_words: int, smooth: float
+    grad: Tensor,
+    scale: Tensor,
+    dots: Tensor,
+    gram: Tensor,
+    region_mask: Tensor,
+    num_words: int,
+    smooth: float,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the products, in half precision, and of the Gram matrices, both times `scale`."""
     parts = triton.cdiv(dots.shape[2], TEXTS_BACK)

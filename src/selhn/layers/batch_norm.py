@@ -71,7 +71,9 @@ def masked_batch_norm(
 
 
 def weighted_batch_norm(
-    norm: nn.BatchNorm1d, features: Float[Tensor, "*n c"], weight: Float[Tensor, "*n 1"] | Bool[Tensor, "*n 1"]
+    norm: nn.BatchNorm1d,
+    features: Float[Tensor, "*n c"],
+    weight: Float[Tensor, "*n 1"] | Bool[Tensor, "*n 1"],
 ) -> Float[Tensor, "*n c"]:
     """Batch norm in training, with the statistics of rows of weight 1; those of weight 0 do not count."""
     rows = features.to(torch.promote_types(features.dtype, torch.float32))

@@ -97,12 +97,18 @@ def bert_folder(source: str | Path) -> Path:
         return minilm_folder()
     folder = Path(source)
     if not (folder / "config.json").exists():
-        raise NotFound(f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}")
+        raise NotFound(
+            f"{folder} is not the folder of a BERT: it has no config.json; or write bert={MINILM!r}"
+        )
     kind = read_json(folder / "config.json").get("model_type")
     if kind != "bert":
-        raise SelhnError(f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here")
+        raise SelhnError(
+            f"{folder} holds a model of type {kind!r}: only 'bert' can be used as a text encoder here"
+        )
     if not (folder / "model.safetensors").exists():
-        raise NotFound(f"{folder} has no model.safetensors: weights in other formats can run code and are not read")
+        raise NotFound(
+            f"{folder} has no model.safetensors: weights in other formats can run code and are not read"
+        )
     return folder
 
 
@@ -152,7 +158,9 @@ def bert_config(source: str | Path) -> dict[str, Any]:
 
 def bert_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The encoder's weights out of a published state dict: no heads, and the names of today."""
-    renamed = {_OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state}
+    renamed = {
+        _OLD_NAMES.sub(lambda m: _NEW_NAMES[m[0]], key.removeprefix("bert.")): state[key] for key in state
+    }
     return {key: value for key, value in renamed.items() if not _NOT_ENCODER.match(key)}
 
 

@@ -65,7 +65,9 @@ class BertConfig:
         """From the content of a config.json; entries that concern other parts of a model are ignored."""
         for name, value in _ONE_WAY.items():
             if config.get(name, value) != value:
-                raise SelhnError(f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}")
+                raise SelhnError(
+                    f"a BERT with {name}={config[name]!r} cannot be used here, only with {value!r}"
+                )
         return cls(**{field.name: config[field.name] for field in fields(cls) if field.name in config})
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,7 +84,9 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = _Embeddings(config) if embeddings is None else embeddings
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))})
+        self.encoder = nn.ModuleDict(
+            {"layer": nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))}
+        )
         self.apply(self._initialise)
 
     def forward(self, tokens: Shaped[Tensor, "T N *F"], mask: Bool[Tensor, "T N"]) -> Float[Tensor, "T N h"]:
@@ -139,8 +143,12 @@ class _Layer(nn.Module):
         self.output = _dense_and_norm(inner, width, eps)
 
     def weights(self) -> LayerWeights:
-        return LayerWeights(*(self.get_parameter(f"{name}.{kind}") for name in _ORDER for kind in ("weight", "bias")))
+        return LayerWeights(
+            *(self.get_parameter(f"{name}.{kind}") for name in _ORDER for kind in ("weight", "bias"))
+        )
 
 
 def _dense_and_norm(input_dim: int, output_dim: int, eps: float) -> nn.ModuleDict:
-    return nn.ModuleDict({"dense": nn.Linear(input_dim, output_dim), "LayerNorm": nn.LayerNorm(output_dim, eps)})
+    return nn.ModuleDict(
+        {"dense": nn.Linear(input_dim, output_dim), "LayerNorm": nn.LayerNorm(output_dim, eps)}
+    )

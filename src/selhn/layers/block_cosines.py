@@ -55,7 +55,9 @@ class _InBlocks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, contexts: Tensor, queries: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, weights: Tensor, contexts: Tensor, queries: Tensor, blocks: int
+    ) -> tuple[Tensor, Tensor]:
         dot = weights.new_empty(*weights.shape[:2], blocks)
         square = torch.empty_like(dot)
         for some, own in _chunks(weights, queries):

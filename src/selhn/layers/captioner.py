@@ -48,7 +48,9 @@ class Captioner(nn.Module):
         # Official: the padding after the last word is a word to say too, so every word has a next one.
         following = pad(tokens.masked_fill(~token_mask, PAD_ID), (0, 1), value=PAD_ID)[:, 1:].long()
         if is_ragged(states):
-            return cross_entropy(self.out(states[token_mask]), following[token_mask], reduction="sum") / len(tokens)
+            return cross_entropy(self.out(states[token_mask]), following[token_mask], reduction="sum") / len(
+                tokens
+            )
         costs = cross_entropy(self.out(states).flatten(0, 1), following.flatten(), reduction="none")
         return costs.view_as(token_mask).masked_fill(~token_mask, 0).sum() / len(tokens)
 

@@ -19,7 +19,10 @@ CHUNK_BYTES = 2**22
 
 
 def projected_differences(
-    weights: Float[Tensor, "I W K"], regions: Float[Tensor, "I K d"], words: Float[Tensor, "i W d"], layer: nn.Linear
+    weights: Float[Tensor, "I W K"],
+    regions: Float[Tensor, "I K d"],
+    words: Float[Tensor, "i W d"],
+    layer: nn.Linear,
 ) -> Float[Tensor, "I W s"]:
     """`layer` of the squared differences, for words of all texts (i = 1) or of each image's own (i = I)."""
     if is_ragged(weights):
@@ -39,7 +42,9 @@ class _Projected(torch.autograd.Function):
     """(p, v, w, W, b) -> W (p v - w)^2 + b."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, weights: Tensor, regions: Tensor, words: Tensor, matrix: Tensor, bias: Tensor
+    ) -> Tensor:
         out = weights.new_empty(*weights.shape[:2], len(matrix))
         for images, texts in _chunks(weights, words):
             difference = torch.baddbmm(words[texts], weights[images], regions[images], beta=-1)

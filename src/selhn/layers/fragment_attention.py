@@ -154,7 +154,9 @@ def unit_attention(
 def log_mask(mask: Bool[Tensor, "C K"]) -> Float[Tensor, "C K 1 1"]:
     """0 for fragments, -inf for padding; a context of nothing but padding attends to its zeros."""
     none = ~mask.any(1, keepdim=True)
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(~(mask | none), -torch.inf)[:, :, None, None]
+    return torch.zeros(mask.shape, device=mask.device).masked_fill(~(mask | none), -torch.inf)[
+        :, :, None, None
+    ]
 
 
 def _softmax_forward(dots: Tensor, log_mask: Tensor, smooth: float, weights: Tensor) -> Tensor:
@@ -266,7 +268,9 @@ class _Attended(torch.autograd.Function):
                 s, w = dots[some], weights[some]
                 a, b = grad_dot[some, None], grad_square[some, None]
                 torch.bmm((w * b).flatten(2), w.flatten(2).transpose(1, 2), out=grad_gram[some])
-                grad_logits = _times_gram(gram[some], w).mul_(2 * b).addcmul_(s, a).sub_(mean[some, None]).mul_(w)
+                grad_logits = (
+                    _times_gram(gram[some], w).mul_(2 * b).addcmul_(s, a).sub_(mean[some, None]).mul_(w)
+                )
                 grad_s = _softmax_backward(grad_logits, s, norms[some], ctx.smooth)
                 torch.addcmul(grad_s, w, a, out=grad_dots[some])
         return grad_dots, grad_gram, None, None, None

@@ -40,7 +40,9 @@ def is_ragged(tensor: Tensor) -> bool:
     Half precision on a CPU is for checking what a GPU does.
     """
     kind = tensor.device.type
-    return kind in RAGGED_DEVICES and not torch.is_autocast_enabled(kind) and not torch.compiler.is_exporting()
+    return (
+        kind in RAGGED_DEVICES and not torch.is_autocast_enabled(kind) and not torch.compiler.is_exporting()
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ class Fragments:
         present = self.mask.any(0).nonzero()
         longest = int(present[-1]) + 1 if len(present) else 1
         edges = None if self.edges is None else self.edges[:, :longest, :longest]
-        return replace(self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None, edges=edges)
+        return replace(
+            self, vectors=self.vectors[:, :longest], mask=self.mask[:, :longest], gram=None, edges=edges
+        )
 
     def to(self, device: torch.device | str) -> "Fragments":
         return self.each(lambda rows: rows.to(device))
@@ -126,7 +130,9 @@ class Fragments:
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Fragments":
         """The items with every tensor changed."""
-        whole, gram, edges = (None if part is None else change(part) for part in (self.whole, self.gram, self.edges))
+        whole, gram, edges = (
+            None if part is None else change(part) for part in (self.whole, self.gram, self.edges)
+        )
         return Fragments(change(self.vectors), change(self.mask), whole, gram, edges, self.byte_budget)
 
 

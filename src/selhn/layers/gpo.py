@@ -66,7 +66,9 @@ class GPO(nn.Module):
 
 
 @lru_cache(maxsize=64)
-def _remembered_positions(size: int, dim: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "M p"]:
+def _remembered_positions(
+    size: int, dim: int, device: torch.device, dtype: torch.dtype
+) -> Float[Tensor, "M p"]:
     # What is first asked for under inference_mode may be needed for training later.
     with torch.inference_mode(False):
         return _positions(size, dim, device, dtype)

@@ -43,7 +43,9 @@ class BiGRU(nn.Module):
         back = back.gather(1, mirror.expand_as(back))
         return ((ahead + back) / 2).masked_fill(~mask[:, :, None], 0)
 
-    def _without_padding(self, sequences: Float[Tensor, "B N e"], lengths: Int[Tensor, " B"]) -> Float[Tensor, "B N h"]:
+    def _without_padding(
+        self, sequences: Float[Tensor, "B N e"], lengths: Int[Tensor, " B"]
+    ) -> Float[Tensor, "B N h"]:
         """The same with shapes that depend on the lengths, which a CPU is free to have."""
         rows, mirrored, rows_of_step = packed_order(lengths, sequences.shape[1])
         flat = sequences.flatten(0, 1)
@@ -51,7 +53,9 @@ class BiGRU(nn.Module):
             packed_gru(gru, flat.index_select(0, places), rows_of_step)
             for gru, places in ((self.ahead, rows), (self.back, mirrored))
         )
-        states = ahead.new_zeros(len(flat), ahead.shape[1]).index_add(0, rows, ahead).index_add(0, mirrored, back)
+        states = (
+            ahead.new_zeros(len(flat), ahead.shape[1]).index_add(0, rows, ahead).index_add(0, mirrored, back)
+        )
         return (states / 2).unflatten(0, sequences.shape[:2])
 
 
@@ -100,7 +104,9 @@ def last_states(states: Float[Tensor, "B N h"], mask: Bool[Tensor, "B N"]) -> Fl
     return states.gather(1, index).squeeze(1).masked_fill(lengths[:, None] == 0, 0)
 
 
-def packed_order(lengths: Int[Tensor, " B"], size: int) -> tuple[Int[Tensor, " W"], Int[Tensor, " W"], list[int]]:
+def packed_order(
+    lengths: Int[Tensor, " B"], size: int
+) -> tuple[Int[Tensor, " W"], Int[Tensor, " W"], list[int]]:
     """Positions of W rows in padded sequences (B * size), read ahead and back, and how many each step has."""
     order = lengths.argsort(descending=True, stable=True)
     present = torch.arange(size)[:, None] < lengths[order]
@@ -163,7 +169,9 @@ class _PackedScan(torch.autograd.Function):
                 grad_state[: len(carried)] += carried
             if number:
                 previous[now] = states[before]
-            grad_new = torch.ops.aten.tanh_backward(torch.addcmul(grad_state, grad_state, update, value=-1), new)
+            grad_new = torch.ops.aten.tanh_backward(
+                torch.addcmul(grad_state, grad_state, update, value=-1), new
+            )
             grad_update = torch.ops.aten.sigmoid_backward((previous[now] - new).mul_(grad_state), update)
             grad_reset = torch.ops.aten.sigmoid_backward(grad_new * recalled[now], reset)
             torch.cat([grad_reset, grad_update, grad_new], 1, out=grad_input[now])

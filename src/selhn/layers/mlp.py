@@ -32,7 +32,9 @@ class MLP(nn.Module):
     ):
         super().__init__()
         if order not in get_args(MLPOrder):
-            raise SelhnError(f"mlp_order must be one of {', '.join(map(repr, get_args(MLPOrder)))}, got {order!r}")
+            raise SelhnError(
+                f"mlp_order must be one of {', '.join(map(repr, get_args(MLPOrder)))}, got {order!r}"
+            )
         self.order = order
         self.mask_bn = mask_bn
         norm_dims = (input_dim, hidden_dim) if order == "bn-fc-relu-bn-fc" else (hidden_dim, output_dim)
@@ -41,7 +43,9 @@ class MLP(nn.Module):
         if order == "fc-bn-relu-fc":
             self.bns[1].requires_grad_(False)
 
-    def forward(self, features: Float[Tensor, "B M in"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M out"]:
+    def forward(
+        self, features: Float[Tensor, "B M in"], mask: Bool[Tensor, "B M"]
+    ) -> Float[Tensor, "B M out"]:
         """The MLP of every region; the values at padding have no meaning."""
         first, second = self.layers
         if self.order == "bn-fc-relu-bn-fc":
@@ -50,7 +54,9 @@ class MLP(nn.Module):
         out = second(self._norm(0, first(features), mask).relu())
         return self._norm(1, out, mask) if self.order == "fc-bn-relu-fc-bn" else out
 
-    def _norm(self, index: int, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]) -> Float[Tensor, "B M c"]:
+    def _norm(
+        self, index: int, features: Float[Tensor, "B M c"], mask: Bool[Tensor, "B M"]
+    ) -> Float[Tensor, "B M c"]:
         norm = self.bns[index]
         assert isinstance(norm, nn.BatchNorm1d)
         # Official: padded rows take part in the statistics of a training batch.

@@ -51,7 +51,9 @@ LOSSES: dict[str, LossEntry] = {
         TripletSelHN, "hn if |max_n s_n - s_p| > epsilon else mean_n [s_n - s_p + margin]+", "Li et al., 2023"
     ),
     "shn": LossEntry(TripletSHN, "[max_{s_n < s_p} s_n - s_p + margin]+", "Schroff et al., CVPR 2015"),
-    "sct": LossEntry(SCT, "hn if max_n s_n < s_p else max_n s_n", "Xuan et al., ECCV 2020", shift_invariant=False),
+    "sct": LossEntry(
+        SCT, "hn if max_n s_n < s_p else max_n s_n", "Xuan et al., ECCV 2020", shift_invariant=False
+    ),
     "warmup": LossEntry(
         TripletWarmUp, "triplet for the first epochs, then hn", "Chen et al. (VSE-infinity), CVPR 2021"
     ),
@@ -101,7 +103,9 @@ LOSSES: dict[str, LossEntry] = {
         BCEMax, "-log s_p - log(1 - max_n s_n)", "Wang et al. (CAMP), ICCV 2019", shift_invariant=False
     ),
     "ncr": LossEntry(NCR, "[max_n s_n - s_p + margin m(label)]+", "Huang et al. (NCR), NeurIPS 2021"),
-    "aoq": LossEntry(AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"),
+    "aoq": LossEntry(
+        AOQ, "w [max_n s_n - s_p + margin]+ + two of [s_offline - s_p]+", "Chen et al., ECCV 2020"
+    ),
     "meta_spn": LossEntry(
         MetaSPN,
         "w(s_p, max_n s_n) [max_n s_n - s_p + margin]+",

@@ -97,7 +97,12 @@ class AbstractLoss(nn.Module, ABC):
         return self.reduce(self.statistics(scores, image_ids, given=given), "none")
 
     def statistics(
-        self, scores: Scores | Products, image_ids: ImageIds = None, *, given: Any = None, also: tuple[str, ...] = ()
+        self,
+        scores: Scores | Products,
+        image_ids: ImageIds = None,
+        *,
+        given: Any = None,
+        also: tuple[str, ...] = (),
     ) -> AnchorStatistics:
         """All that the loss must know of a batch, computed once; `reduce` turns it into the loss.
 
@@ -150,7 +155,9 @@ class AbstractLoss(nn.Module, ABC):
             warming_up = isinstance(self, Scheduled) and self.warming_up
             if isinstance(self, TakesGiven) and not warming_up and not torch.compiler.is_compiling():
                 name = type(self).__name__
-                warn(f"{name} without `given` is TripletHN: pass what its documentation says, or use TripletHN()")
+                warn(
+                    f"{name} without `given` is TripletHN: pass what its documentation says, or use TripletHN()"
+                )
             return None
         if not isinstance(self, TakesGiven):
             raise SelhnError(f"{type(self).__name__} is a function of the scores alone: leave `given` out")
@@ -219,7 +226,9 @@ def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
     return {key.lstrip("_"): value for key, value in vars(loss).items() if key.lstrip("_") in settings}
 
 
-def hinge(negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, "*L 1 B"]) -> PerAnchor:
+def hinge(
+    negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, "*L 1 B"]
+) -> PerAnchor:
     """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
     return (negative - positive + margin).relu()
 

@@ -37,7 +37,9 @@ def require_choice(name: str, value: WordT, choices: tuple[str, ...]) -> WordT:
 def check_floats(name: str, value: object) -> None:
     """Refuse what is not a tensor of floating-point numbers."""
     if not isinstance(value, Tensor):
-        raise SelhnError(f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})")
+        raise SelhnError(
+            f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})"
+        )
     if not value.is_floating_point():
         raise SelhnError(f"{name} must hold floating-point numbers, got {value.dtype}: use {name}.float()")
 

@@ -60,7 +60,9 @@ class TripletDistance(AbstractLoss):
         self.nearest = require_number("nearest", nearest, above=0)
         self.farthest = require_number("farthest", farthest, above=nearest)
         if farthest >= 2:
-            raise SelhnError(f"farthest must be below 2, the distance of opposite unit vectors, got {farthest}")
+            raise SelhnError(
+                f"farthest must be below 2, the distance of opposite unit vectors, got {farthest}"
+            )
 
     @classmethod
     def official(cls, **settings: Any) -> "TripletDistance":

@@ -43,7 +43,9 @@ class MetaSPN(AbstractLoss):
 
     needs = ("hardest",)
 
-    def __init__(self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"):
+    def __init__(
+        self, margin: float = 0.2, hidden: int = 100, weight_lr: float = 1e-3, reduction: Reduction = "mean"
+    ):
         super().__init__(margin, reduction)
         self.hidden = require_number("hidden", hidden, above=0)
         self.weight_lr = require_number("weight_lr", weight_lr, above=0)
@@ -71,6 +73,8 @@ class MetaSPN(AbstractLoss):
         seen = torch.stack([positive, hardest, positive - hardest], dim=-1)
         own = next(self.network.parameters())
         if own.device != seen.device:
-            raise SelhnError(f"MetaSPN is on {own.device} and the scores are on {seen.device}: move it with .to()")
+            raise SelhnError(
+                f"MetaSPN is on {own.device} and the scores are on {seen.device}: move it with .to()"
+            )
         weights = self.network(seen.to(own.dtype)).squeeze(-1).sigmoid().to(hardest.dtype)
         return weights / weights.mean(dim=(-2, -1), keepdim=True)

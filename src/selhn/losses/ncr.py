@@ -11,7 +11,15 @@ from torch import Tensor
 from selhn.base.errors import SelhnError
 from selhn.base.types import Reduction
 from selhn.kernels import AnchorStatistics, PerAnchor, Terms
-from selhn.losses.base import AbstractLoss, AverageOver, Scheduled, TakesGiven, hinge, mean_hinge, mean_hinge_plateau
+from selhn.losses.base import (
+    AbstractLoss,
+    AverageOver,
+    Scheduled,
+    TakesGiven,
+    hinge,
+    mean_hinge,
+    mean_hinge_plateau,
+)
 from selhn.losses.checks import ImageIds, Scores, check_floats, require_choice, require_number
 
 Softness = Literal["linear", "exponential", "sin"]
@@ -139,7 +147,9 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         check_floats("labels", given.labels)
         shapes = {tuple(part.shape) for part in (given.labels, given.trained) if part is not None}
         if len(shapes) > 1 or given.labels.shape[-1] != batch:
-            raise SelhnError(f"labels and trained of PairLabels must end in the {batch} pairs, got shapes {shapes}")
+            raise SelhnError(
+                f"labels and trained of PairLabels must end in the {batch} pairs, got shapes {shapes}"
+            )
         return PairLabels(given.labels.detach(), given.trained)
 
     def terms(self, given: PairLabels | None = None) -> Terms:

@@ -31,9 +31,13 @@ class AcrossRanks(nn.Module):
         if ranks is None:
             return self.loss.from_embeddings(image_emb, text_emb, image_ids)
         own, device = as_image_ids(image_ids, len(image_emb)), image_emb.device
-        sizes, has_ids = ranks.all(torch.tensor([len(image_emb), int(own is not None)], device=device)).T.tolist()
+        sizes, has_ids = ranks.all(
+            torch.tensor([len(image_emb), int(own is not None)], device=device)
+        ).T.tolist()
         if len(set(has_ids)) > 1:
-            raise SelhnError("some ranks gave image_ids and others did not: give image_ids on all ranks, or on none")
+            raise SelhnError(
+                "some ranks gave image_ids and others did not: give image_ids on all ranks, or on none"
+            )
         shares = Shares(ranks, sizes)
         ids = None if own is None else shares.gather(own.to(device, torch.int64))
         return self.loss.reduce(self.loss.statistics(Products(image_emb, text_emb, shares), ids))
@@ -54,7 +58,9 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
         raise SelhnError(f"across_ranks takes a loss of selhn such as TripletSelHN(), got {loss!r}")
     if isinstance(loss, TakesGiven):
         name = type(loss).__name__
-        raise SelhnError(f"{name} is given labels or scores of its own batch: it is not computed across ranks")
+        raise SelhnError(
+            f"{name} is given labels or scores of its own batch: it is not computed across ranks"
+        )
     if loss.reduction == "none":
         raise SelhnError("across ranks a loss is one number: give it reduction='mean' or 'sum'")
     return AcrossRanks(loss, group)

@@ -67,7 +67,9 @@ class SCT(VariantLoss):
         is_hard, is_easy = self._hard_and_easy(anchors)
         return is_hard | is_easy
 
-    def _hard_and_easy(self, anchors: AnchorStatistics) -> tuple[Bool[Tensor, "*K 2 B"], Bool[Tensor, "*K 2 B"]]:
+    def _hard_and_easy(
+        self, anchors: AnchorStatistics
+    ) -> tuple[Bool[Tensor, "*K 2 B"], Bool[Tensor, "*K 2 B"]]:
         negative, positive = anchors["hardest"], anchors.positive
         # Official: both comparisons are strict: a tie with the positive or the threshold is in neither set.
         is_hard = (negative > positive) | (negative > self.hard_threshold)

@@ -40,7 +40,11 @@ class SigLIP(ScaledLoss):
     needs: tuple[str, ...] = ("softplus_sum",)
 
     def __init__(
-        self, temperature: float = 0.1, bias: float = -10.0, learn: bool = False, reduction: Reduction = "mean"
+        self,
+        temperature: float = 0.1,
+        bias: float = -10.0,
+        learn: bool = False,
+        reduction: Reduction = "mean",
     ):
         super().__init__(temperature, learn, reduction)
         self._bias = require_number("bias", bias, signed=True)

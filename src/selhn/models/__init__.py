@@ -39,7 +39,15 @@ from selhn.models.vsepp import VSEpp
 from selhn.text import has_tokenizer, load_tokenizer
 
 __all__ = ["MODELS", "VSE", "AbstractMatcher", "CrossAttention", "ModelEntry", "Twins", "VSEpp"]
-__all__ += ["adapt", "create_model", "encode_batch", "in_eval_mode", "list_models", "load_model", "register_model"]
+__all__ += [
+    "adapt",
+    "create_model",
+    "encode_batch",
+    "in_eval_mode",
+    "list_models",
+    "load_model",
+    "register_model",
+]
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,10 @@ def load_model(path: Path | str) -> AbstractMatcher:
         )
     settings = dict(config["settings"])
     for key, parameter in inspect.signature(MODELS[config["name"]].build).parameters.items():
-        if isinstance(settings.get(key), str) and Path in (parameter.annotation, *get_args(parameter.annotation)):
+        if isinstance(settings.get(key), str) and Path in (
+            parameter.annotation,
+            *get_args(parameter.annotation),
+        ):
             raise Damaged(
                 f"{folder}: {key} in config.json is the path {settings[key]!r}, and a saved model has to hold all it "
                 f"needs: build it with create_model({config['name']!r}, {key}=...), load its weights, save it again"
@@ -197,7 +208,10 @@ def load_model(path: Path | str) -> AbstractMatcher:
         settings["tokenizer"] = load_tokenizer(folder)
     weights = read_tensors(folder / WEIGHTS_FILE)
     require_fit(lambda: create_model(config["name"], **settings), weights, str(folder))
-    with torch.random.fork_rng(devices=[]), NothingDrawn():  # what else is drawn leaves the caller's generator alone
+    with (
+        torch.random.fork_rng(devices=[]),
+        NothingDrawn(),
+    ):  # what else is drawn leaves the caller's generator alone
         model = create_model(config["name"], **settings)
     model.load_state_dict(weights)
     return model.eval()

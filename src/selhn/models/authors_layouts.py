@@ -75,7 +75,11 @@ _SGRAF_NAMES = [
     (r"^sim_enc\.SAF_module\.bn\.", "head.reasoning.norm."),
 ]
 _NAAF_NAMES = [(r"^txt_enc\.embed\.glove\.", "txt_enc.embed."), *_FRAGMENT_NAMES]
-_NAAF_OPTIONS = {"thres": ("threshold", float), "thres_safe": ("threshold_safe", float), "alpha": ("alpha", float)}
+_NAAF_OPTIONS = {
+    "thres": ("threshold", float),
+    "thres_safe": ("threshold_safe", float),
+    "alpha": ("alpha", float),
+}
 _CAMP_NAMES = [
     *_FRAGMENT_NAMES,
     (r"^criterion\.sim\.(weighted_txt|img)_query_fc\.", r"head.to_regions.\1_query."),
@@ -183,7 +187,11 @@ _UNIT = {"no_imgnorm": False, "no_txtnorm": False}
 _VSEPP_OPTIONS = {"no_imgnorm": ("normalise_images", not_)}
 _FRAGMENTS = {**_UNIT, "raw_feature_norm": "clipped_l2norm"}
 _SMOOTH = {"lambda_softmax": ("smooth", float)}
-_IMRAM_OPTIONS: Options = {**_SMOOTH, "iteration_step": ("steps", int), "no_IMRAM_norm": ("memory_norm", not_)}
+_IMRAM_OPTIONS: Options = {
+    **_SMOOTH,
+    "iteration_step": ("steps", int),
+    "no_IMRAM_norm": ("memory_norm", not_),
+}
 _LSE = {**_SMOOTH, "lambda_lse": ("lambda_lse", float)}
 _CVSE_PARTS = (
     "V_self_atten_enhance.", "T_self_atten_enhance.", "V_consensus_level_embedding.", "T_consensus_level_embedding.",
@@ -199,7 +207,9 @@ def _scan(direction: str, pooling: str) -> AuthorsLayout:
 
 def _camp(measure: str) -> AuthorsLayout:
     parts = ("img_enc.", "txt_enc.", "criterion.sim.")
-    return AuthorsLayout(_CAMP_NAMES, {"no_imgnorm": True, "no_txtnorm": True, "measure": measure}, parts=parts)
+    return AuthorsLayout(
+        _CAMP_NAMES, {"no_imgnorm": True, "no_txtnorm": True, "measure": measure}, parts=parts
+    )
 
 
 def _imram(mode: str, unused: str | None = None) -> AuthorsLayout:
@@ -218,7 +228,9 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "vsepp_order": AuthorsLayout(_VSEPP_NAMES, {"measure": "order", "use_abs": True}, _VSEPP_OPTIONS),
     "vse_infty": AuthorsLayout(_VSE_NAMES, _UNIT),
     "vse_infty_bert": AuthorsLayout(_VSE_NAMES, _UNIT),
-    "vsrn": AuthorsLayout(_VSRN_NAMES, {**_UNIT, "measure": "cosine", "use_abs": False}, unsaved=("captioner.",)),
+    "vsrn": AuthorsLayout(
+        _VSRN_NAMES, {**_UNIT, "measure": "cosine", "use_abs": False}, unsaved=("captioner.",)
+    ),
     "cvse": AuthorsLayout(
         _CVSE_NAMES,
         {**_UNIT, "use_BatchNorm": True, "activation_type": "tanh", "feature_fuse_type": "weight_sum"},
@@ -242,6 +254,8 @@ LAYOUTS: Mapping[str, AuthorsLayout] = {
     "imram": _imram("full_IMRAM"),
     "gsmn_dense": _gsmn(False),
     "gsmn_sparse": _gsmn(True),
-    "cmcan": AuthorsLayout(_CMCAN_NAMES, _UNIT, parts=("img_enc.", "txt_enc.", "sim_embt.", "sim_embv.", "sim_enc.")),
+    "cmcan": AuthorsLayout(
+        _CMCAN_NAMES, _UNIT, parts=("img_enc.", "txt_enc.", "sim_embt.", "sim_embv.", "sim_enc.")
+    ),
     "naaf": AuthorsLayout(_NAAF_NAMES, _UNIT, {**_NAAF_OPTIONS, **_SMOOTH}, unsaved=("head.thresholds.",)),
 }

@@ -138,7 +138,9 @@ class MessagePassing(nn.Module):
             texts = _prepared(texts, self.to_regions, self.to_words)
         # Products and weights of both directions, and fused fragments.
         copies = (8 if torch.is_grad_enabled() else 4) if self.gated else 0
-        cost = 4 * (16 * num_regions * num_words + 2 * num_regions**2 + copies * (num_regions + num_words) * dim)
+        cost = 4 * (
+            16 * num_regions * num_words + 2 * num_regions**2 + copies * (num_regions + num_words) * dim
+        )
         with in_half_precision(images.vectors.device):
             if aligned:
                 return self._scores(images, texts, aligned)[0]
@@ -169,7 +171,9 @@ class MessagePassing(nn.Module):
     def _scores(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """Some images at a time; with `aligned`, i = 1: each with its own text."""
         dim = self.to_words.key.in_features
-        bytes_each = 4 * (dim if self.gated else images.mask.shape[1]) * (images.mask.shape[1] + texts.mask.shape[1])
+        bytes_each = (
+            4 * (dim if self.gated else images.mask.shape[1]) * (images.mask.shape[1] + texts.mask.shape[1])
+        )
         bytes_each *= 1 if aligned else len(texts)
         parts = []
         for some in chunks(len(images), bytes_each, CHUNK_BYTES, images.vectors.device):
@@ -213,13 +217,19 @@ class MessagePassing(nn.Module):
             of_words = (_receiving(of_region.to(dots.dtype), aligned).unsqueeze(2) @ to_regions).squeeze(2)
             of_regions = (_receiving(counts.to(dots.dtype), aligned).unsqueeze(2) @ to_words).squeeze(2)
             dot = ((dots @ of_words[..., None]).squeeze(3) * _across(of_regions, aligned)).sum(2)
-            lengths = [_length(*side) for side in ((of_words, self._parts(texts)), (of_regions, self._parts(images)))]
+            lengths = [
+                _length(*side) for side in ((of_words, self._parts(texts)), (of_regions, self._parts(images)))
+            ]
             return _across(dot / lengths[0], aligned) / lengths[1]
 
     def _gated(self, images: Fragments, texts: Fragments, aligned: bool) -> Float[Tensor, "I t"]:
         (to_regions, _), (to_words, _), dots = self._weights(images, texts, aligned)
         regions, words = self._parts(images), self._parts(texts)
-        own = [_receiving(regions[0], aligned), _receiving(regions[4], aligned), _receiving(images.mask, aligned)]
+        own = [
+            _receiving(regions[0], aligned),
+            _receiving(regions[4], aligned),
+            _receiving(images.mask, aligned),
+        ]
         of_regions = self.to_regions.fused(to_regions, dots, _gram(words[0]), words[3], *own)
         own = [_receiving(words[0], aligned), _receiving(words[4], aligned), _receiving(texts.mask, aligned)]
         dots = _across(dots, aligned).transpose(2, 3)
@@ -257,7 +267,9 @@ def _gram(vectors: Float[Tensor, "n K d"]) -> Float[Tensor, "n K K"]:
         return vectors @ vectors.mT
 
 
-def _length(shares: Float[Tensor, "S R s"], senders: tuple[Float[Tensor, "S s d"], ...]) -> Float[Tensor, "S R"]:
+def _length(
+    shares: Float[Tensor, "S R s"], senders: tuple[Float[Tensor, "S s d"], ...]
+) -> Float[Tensor, "S R"]:
     """|sum of shares times fragments|, plus a little."""
     return ((shares @ _gram(senders[0])) * shares).sum(2).clamp(min=1e-30).sqrt() + EPSILON
 

@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from selhn.kernels import LinearWeights, attended_nodes, node_precision
-from selhn.layers import Fragments, products, projected_differences, score_in_blocks, turned, unit, unit_attention
+from selhn.layers import (
+    Fragments,
+    products,
+    projected_differences,
+    score_in_blocks,
+    turned,
+    unit,
+    unit_attention,
+)
 from selhn.models.builders import builder, xavier
 from selhn.models.cross_attention import CrossAttention, Scores, SelfAttentionPool, Side, Unpadded
 from selhn.models.scan import attended, shown_attention
@@ -91,7 +99,11 @@ class ConfidentReasoning(nn.Module):
     def forward(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "..."]:
         if aligned:
             return self._logits(images, texts, aligned)[0]
-        (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.whole.out_features
+        (num_regions, dim), num_words, sim_dim = (
+            images.vectors.shape[1:],
+            texts.mask.shape[1],
+            self.whole.out_features,
+        )
         # Products, differences of width d, and passes over nodes.
         places, wide = num_words + 2 * num_regions, 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:  # kernels make differences in the backward pass only

@@ -139,7 +139,9 @@ class CrossAttention(AbstractMatcher):
         self.settings = {"vocab_size": text.words.embed.num_embeddings}
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
-    def encode_images(self, regions: Regions, region_mask: RegionMask | None = None, **side: Tensor) -> Fragments:
+    def encode_images(
+        self, regions: Regions, region_mask: RegionMask | None = None, **side: Tensor
+    ) -> Fragments:
         return self.image(regions, all_real(regions, region_mask), **taken_side(self, side, "images"))
 
     def encode_texts(self, tokens: Tokens, token_mask: TokenMask | None = None, **side: Tensor) -> Fragments:
@@ -203,4 +205,6 @@ def pair_by_pair(
 def with_head(head: nn.Module, common: WordSettings) -> CrossAttention:
     """A matcher with plain encoders, as SCAN and BFAN have them."""
     text = WordEncoder(common.num_words, common.word_dim, common.dim)
-    return CrossAttention(RegionEncoder(common.feature_dim, common.dim), text, head, tokenizer=common.tokenizer)
+    return CrossAttention(
+        RegionEncoder(common.feature_dim, common.dim), text, head, tokenizer=common.tokenizer
+    )

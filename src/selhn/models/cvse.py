@@ -116,8 +116,16 @@ class CVSE(AbstractMatcher):
         self.register_buffer("concept_of_word", concept_of_word)
         self.label_ratio, self.fuse_alpha, self.smooth = label_ratio, fuse_alpha, smooth
         num_concepts, concept_dim = concepts.inputs.shape
-        self.settings = {"vocab_size": common.num_words, "num_concepts": num_concepts, "concept_dim": concept_dim}
-        self.settings |= {"concept_graph": None, "concept_inputs": None, "word_vectors": None}  # in the weights
+        self.settings = {
+            "vocab_size": common.num_words,
+            "num_concepts": num_concepts,
+            "concept_dim": concept_dim,
+        }
+        self.settings |= {
+            "concept_graph": None,
+            "concept_inputs": None,
+            "word_vectors": None,
+        }  # in the weights
         self.watched = {"image": image, "text": text, "image_fc": image.fc, "text_last": text.words.rnn}
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d2"]:
@@ -147,13 +155,17 @@ class CVSE(AbstractMatcher):
             "consensus": (images.consensus, texts.consensus),
         }
         scores = [dot_scores(*pairs[level]) for level, weight in LEVEL_WEIGHTS.items() for _ in range(weight)]
-        return Match(torch.stack(scores), {"concepts": DISTANCE_WEIGHT * distance(texts.weights, images.weights)})
+        return Match(
+            torch.stack(scores), {"concepts": DISTANCE_WEIGHT * distance(texts.weights, images.weights)}
+        )
 
     def image_levels(self, regions: Regions, mask: RegionMask | None, concepts: Concepts) -> Levels:
         instance = self.image(regions, all_real(regions, mask)).whole
         return self._level(instance, self._weights(self.image_consensus(instance, concepts)), concepts)
 
-    def text_levels(self, tokens: Tokens, mask: TokenMask | None, labels: Tensor | None, concepts: Concepts) -> Levels:
+    def text_levels(
+        self, tokens: Tokens, mask: TokenMask | None, labels: Tensor | None, concepts: Concepts
+    ) -> Levels:
         mask = all_real(tokens, mask)
         instance = self.text(tokens, mask).whole
         labels = self.labels_of(tokens, mask) if labels is None else labels
@@ -183,7 +195,9 @@ class CVSE(AbstractMatcher):
     def _weights(self, logits: Tensor) -> Float[Tensor, "n C"]:
         return (self.smooth * logits.to(self.concepts.inputs.dtype)).softmax(1)
 
-    def _level(self, instance: Float[Tensor, "n d"], weights: Float[Tensor, "n C"], concepts: Concepts) -> Levels:
+    def _level(
+        self, instance: Float[Tensor, "n d"], weights: Float[Tensor, "n C"], concepts: Concepts
+    ) -> Levels:
         return Levels(instance, unit(weights @ concepts), weights)
 
     def _joined(self, levels: Levels) -> Float[Tensor, "n d2"]:
@@ -217,7 +231,9 @@ def cvse(
     `word_vectors` (GloVe, as text) are what words begin with and what concepts are made from; without them
     both are random. `concept_inputs` are vectors of the concepts. For COCO the authors have 0.40 and 0.90.
     """
-    graph = ConceptGraph.read(Path(concept_graph)) if isinstance(concept_graph, (str, Path)) else concept_graph
+    graph = (
+        ConceptGraph.read(Path(concept_graph)) if isinstance(concept_graph, (str, Path)) else concept_graph
+    )
     num_concepts = num_concepts if graph is None else len(graph.words)
     concept_dim = concept_dim or common.word_dim
     inputs = unit(torch.randn(num_concepts, concept_dim))
@@ -239,7 +255,9 @@ def cvse(
     if concept_inputs is not None:
         inputs = torch.as_tensor(concept_inputs, dtype=inputs.dtype)
         if inputs.shape != (num_concepts, concept_dim):
-            raise SelhnError(f"concept_inputs have shape {tuple(inputs.shape)}: give ({num_concepts}, {concept_dim})")
+            raise SelhnError(
+                f"concept_inputs have shape {tuple(inputs.shape)}: give ({num_concepts}, {concept_dim})"
+            )
     adjacency = torch.eye(num_concepts) if graph is None else graph.adjacency()
     concepts = ConceptBasis(adjacency, inputs, common.dim)
     return CVSE(common, image, text, concepts, concept_of_word, label_ratio, fuse_alpha, smooth)

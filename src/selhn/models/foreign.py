@@ -42,7 +42,9 @@ class LibraryTokenizer:
         self._encode, self.spell, self.size, self.pad_id = encode, spell, size, pad_id
         is_special = torch.zeros(size, dtype=torch.bool)
         is_special[[i for i in special if i < size]] = True
-        self.kinds = TokenKinds(is_special, torch.zeros(size, dtype=torch.bool), (~is_special).nonzero()[:, 0])
+        self.kinds = TokenKinds(
+            is_special, torch.zeros(size, dtype=torch.bool), (~is_special).nonzero()[:, 0]
+        )
 
     @classmethod
     def of_transformers(
@@ -66,7 +68,12 @@ class LibraryTokenizer:
 def _encode(words: Any, longest: int, whole: bool, texts: list[str]) -> tuple[Tensor, Tensor]:
     padding = "max_length" if whole else "longest"
     found = words(
-        texts, padding=padding, truncation=True, max_length=longest, return_tensors="pt", return_attention_mask=True
+        texts,
+        padding=padding,
+        truncation=True,
+        max_length=longest,
+        return_tensors="pt",
+        return_attention_mask=True,
     )
     mask = found["attention_mask"].bool()
     return found["input_ids"], torch.ones_like(mask) if whole else mask
@@ -96,12 +103,16 @@ class Adapted(AbstractMatcher):
             tokenizer = LibraryTokenizer.of_transformers(tokenizer)
         super().__init__(tokenizer)
         if (images is None) != (texts is None) or (images is None and scores is None):
-            raise SelhnError("adapt takes images= and texts=, two functions that embed, or scores=, one that scores")
+            raise SelhnError(
+                "adapt takes images= and texts=, two functions that embed, or scores=, one that scores"
+            )
         self.module, self.pixels = module, pixels
         self._images, self._texts, self._scores = images, texts, scores
         self.is_embedding = scores is None
         if module is None:
-            self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # functions have none: a device to be on
+            self.place = nn.Parameter(
+                torch.empty(0), requires_grad=False
+            )  # functions have none: a device to be on
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Any:
         mask = all_real(regions, region_mask)

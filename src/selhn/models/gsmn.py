@@ -246,7 +246,9 @@ def _gsmn(graph: GraphSettings, sparse: bool) -> CrossAttention:
         )
     image = RegionEncoder(graph.feature_dim, dim, RegionGraph(kernels, graph.own_vectors))
     text = WordEncoder(graph.num_words, graph.word_dim, dim, pool=WordGraph(graph.smooth, graph.own_vectors))
-    model = CrossAttention(image, text, GraphMatching(graph.smooth, blocks, hidden, kernels), tokenizer=graph.tokenizer)
+    model = CrossAttention(
+        image, text, GraphMatching(graph.smooth, blocks, hidden, kernels), tokenizer=graph.tokenizer
+    )
     model.side = {"boxes": True, "dependencies": False} if sparse else {"boxes": True}
     return model
 

@@ -64,7 +64,10 @@ class Memory(nn.Module):
     ) -> tuple[Float[Tensor, "K c Q"], Float[Tensor, "C M L q"]]:
         """`half` is the precision of the kernels, None for the way without them."""
         dim, device = self.output.out_features, contexts.vectors.device
-        both, bias = torch.cat([self.output.weight, self.gate.weight]), torch.cat([self.output.bias, self.gate.bias])
+        both, bias = (
+            torch.cat([self.output.weight, self.gate.weight]),
+            torch.cat([self.output.bias, self.gate.bias]),
+        )
         of_query, of_seen = both[:, :dim], both[:, dim:]
         seen = linear(contexts.vectors, of_seen)
         first = queries.vectors if aligned else queries.vectors.transpose(0, 1).flatten(0, 1)[None]
@@ -80,7 +83,13 @@ class Memory(nn.Module):
         scores, looks = [], []
         for some in chunks(len(contexts), 4 * 2 * dim * first.shape[1], CHUNK_BYTES, device):
             own = some if aligned else slice(None)
-            part, looking, memory, gates, now = contexts[some], queries[own], first[own], known[own], dots[some]
+            part, looking, memory, gates, now = (
+                contexts[some],
+                queries[own],
+                first[own],
+                known[own],
+                dots[some],
+            )
             by_step = []
             for step in range(self.steps):
                 with torch.autocast(device.type, enabled=False):
@@ -90,7 +99,9 @@ class Memory(nn.Module):
                 if step + 1 == self.steps:
                     break
                 flat = weights.flatten(2)
-                memory = update(memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some])
+                memory = update(
+                    memory, gates, flat if rows is None else flat.index_select(2, rows), seen[some]
+                )
                 memory = (unit(memory) if self.normed else memory).to(first.dtype)
                 with torch.autocast(device.type, enabled=False):
                     now = look(part.vectors, memory)
@@ -126,7 +137,9 @@ class RecurrentAttention(nn.Module):
 
     pairs_apart = True
 
-    def __init__(self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool):
+    def __init__(
+        self, dim: int, directions: tuple[Direction, ...], smooth: float, steps: int, memory_norm: bool
+    ):
         super().__init__()
         self.steps = steps
         self.memories = nn.ModuleDict({way: Memory(dim, smooth, steps, memory_norm) for way in directions})
@@ -194,18 +207,24 @@ def _imram(
 
 
 @builder
-def imram_text(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+def imram_text(
+    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
+) -> CrossAttention:
     """Text-IMRAM: words that attend to regions, several times."""
     return _imram(common, ("t2i",), smooth, steps, memory_norm)
 
 
 @builder
-def imram_image(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+def imram_image(
+    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
+) -> CrossAttention:
     """Image-IMRAM: regions that attend to words, several times."""
     return _imram(common, ("i2t",), smooth, steps, memory_norm)
 
 
 @builder
-def imram(common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False) -> CrossAttention:
+def imram(
+    common: WordSettings, smooth: float = 9.0, steps: int = 3, memory_norm: bool = False
+) -> CrossAttention:
     """IMRAM: both directions, summed. The authors' scripts do not normalise memories."""
     return _imram(common, ("t2i", "i2t"), smooth, steps, memory_norm)

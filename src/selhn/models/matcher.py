@@ -105,7 +105,9 @@ class AbstractMatcher(nn.Module, ABC):
         vectors = []
         with in_eval_mode(self):
             for first in range(0, len(texts), ITEMS_AT_ONCE):
-                tokens, mask = self.tokenize([texts[number] for number in order[first : first + ITEMS_AT_ONCE]])
+                tokens, mask = self.tokenize(
+                    [texts[number] for number in order[first : first + ITEMS_AT_ONCE]]
+                )
                 vectors.append(self._vectors(self.encode_texts(tokens.to(device), mask.to(device))))
         return torch.cat(vectors)[torch.tensor(order, device=device).argsort()]
 
@@ -114,7 +116,9 @@ class AbstractMatcher(nn.Module, ABC):
         taken_side(self, {}, "images")
         width = self.settings.get("feature_dim", regions.shape[-1])
         if regions.ndim != 3 or regions.shape[2] != width:
-            raise SelhnError(f"the regions have shape {tuple(regions.shape)}: give (I, M, {width}) for this model")
+            raise SelhnError(
+                f"the regions have shape {tuple(regions.shape)}: give (I, M, {width}) for this model"
+            )
         weight, vectors = next(self.parameters()), []
         mask = all_real(regions, mask)
         if mask.shape != regions.shape[:2]:
@@ -166,7 +170,9 @@ def trains_on_more(model: AbstractMatcher) -> bool:
 def encode_batch(model: AbstractMatcher, batch: Batch) -> tuple[Any, Any]:
     """The images and the texts of a batch, at the same time in a step that is being recorded."""
     return side_by_side(
-        lambda: model.encode_images(batch.regions, batch.region_mask, **taken_side(model, batch.side, "images")),
+        lambda: model.encode_images(
+            batch.regions, batch.region_mask, **taken_side(model, batch.side, "images")
+        ),
         lambda: model.encode_texts(batch.tokens, batch.token_mask, **taken_side(model, batch.side, "texts")),
     )
 

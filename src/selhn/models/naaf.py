@@ -54,7 +54,9 @@ class Thresholds(nn.Module):
     def __init__(self, threshold: float, threshold_safe: float, alpha: float, min_words: int):
         super().__init__()
         if not (0 <= threshold <= 1 and 0 <= threshold_safe <= 1):
-            raise SelhnError(f"the thresholds of naaf are {threshold} and {threshold_safe}: choose numbers from 0 to 1")
+            raise SelhnError(
+                f"the thresholds of naaf are {threshold} and {threshold_safe}: choose numbers from 0 to 1"
+            )
         self.alpha, self.min_words = alpha, min_words
         self.register_buffer("training_value", torch.tensor(float(threshold), dtype=torch.float64))
         self.register_buffer("safe_value", torch.tensor(float(threshold_safe), dtype=torch.float64))
@@ -69,7 +71,9 @@ class Thresholds(nn.Module):
     def both(self) -> Float[Tensor, "2"]:
         return torch.stack([self.now(True), self.now(False)])
 
-    def learnt(self, both: Float[Tensor, "2"], sums: Float[Tensor, "5"], mined: Bool[Tensor, ""]) -> Float[Tensor, "2"]:
+    def learnt(
+        self, both: Float[Tensor, "2"], sums: Float[Tensor, "5"], mined: Bool[Tensor, ""]
+    ) -> Float[Tensor, "2"]:
         """The thresholds after words were collected.
 
         `sums`: their number, then sum and sum of squares of those that match, and of those that do not;
@@ -192,7 +196,11 @@ class NegativeAwareAttention(nn.Module):
         return (dots + log_mask(images.mask).to(dots.dtype)).amax(1)
 
     def _features(
-        self, dots: Float[Tensor, "I M N q"], best: Float[Tensor, "I N q"], images: Fragments, threshold: Tensor
+        self,
+        dots: Float[Tensor, "I M N q"],
+        best: Float[Tensor, "I N q"],
+        images: Fragments,
+        threshold: Tensor,
     ) -> Float[Tensor, "I N q"]:
         """f; 0 where no region is above the threshold."""
         # Padding has products of 0, and a threshold is not below 0.
@@ -232,12 +240,16 @@ class NegativeAwareAttention(nn.Module):
         wide = best.double()
         own, others = wide.diagonal(dim1=0, dim2=2), [wide.sum(1), wide.square().sum(1)]
         alone = torch.stack([present.sum(0).double(), own.sum(0), own.square().sum(0)], 1)
-        adds = torch.cat([alone[:, None].expand(-1, len(images), -1), torch.stack(others, 2).transpose(0, 1)], 2)
+        adds = torch.cat(
+            [alone[:, None].expand(-1, len(images), -1), torch.stack(others, 2).transpose(0, 1)], 2
+        )
         both, sums, used = self.thresholds.both().double(), adds.new_zeros(5), []
         if self.mining == "batch":
             scores = scores_of(slice(None), dots, both[0])
             counts = scores.diagonal() >= scores.amax(0)
-            sums = (adds.gather(1, scores.argmin(0)[:, None, None].expand(-1, 1, 5))[:, 0] * counts[:, None]).sum(0)
+            sums = (
+                adds.gather(1, scores.argmin(0)[:, None, None].expand(-1, 1, 5))[:, 0] * counts[:, None]
+            ).sum(0)
             used, both = [both[0]] * len(texts), self.thresholds.learnt(both, sums, counts.any())
         else:
             for text, of_text in enumerate(dots.permute(3, 0, 1, 2).contiguous()):

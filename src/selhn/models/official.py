@@ -62,7 +62,9 @@ def load_official(
     found, absent = _renamed(outline, state, layout, where, "bert" in settings)
     for weight, setting in layout.needed.items():
         if weight not in found and settings.get(setting) is None:
-            raise SelhnError(f"{where} lacks {setting}, which the authors keep in a file of its own: pass {setting}=")
+            raise SelhnError(
+                f"{where} lacks {setting}, which the authors keep in a file of its own: pass {setting}="
+            )
     model = create_model(name, **own)
     model.load_state_dict({**model.state_dict(), **found})
     if absent:
@@ -86,7 +88,9 @@ def _renamed(
         # A convolution over single places is a matrix.
         flat = key in wanted and value.ndim == wanted[key].ndim + 1 and value.shape[-1] == 1
         found[key] = value[..., 0] if flat else value
-    bert = bert_weights({key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)})
+    bert = bert_weights(
+        {key.removeprefix(_BERT): found.pop(key) for key in list(found) if key.startswith(_BERT)}
+    )
     found.update({_BERT + key: value for key, value in bert.items()})
     sides = [side for side in ("image.", "text.") if not any(key.startswith(side) for key in found)]
     absent = sides[0] if isinstance(outline, VSE) and len(sides) == 1 else None
@@ -94,7 +98,9 @@ def _renamed(
     spared = [key for key in wanted if key.startswith(unsaved) or (own_bert and not bert and _BERT in key)]
     check_fits({key: value for key, value in wanted.items() if key not in spared}, found, where)
     if sum(wanted[key].numel() for key in spared) > MOST_SPARED:
-        raise SelhnError(f"{where} has weights so large that those it lacks take too much memory: load both sides")
+        raise SelhnError(
+            f"{where} has weights so large that those it lacks take too much memory: load both sides"
+        )
     return found, absent and absent.removesuffix(".")
 
 
@@ -114,7 +120,9 @@ def _read_checkpoint(path: Path, parts: tuple[str, ...]) -> tuple[State, Setting
     if several and len(content) == len(parts):
         content = {part + key: value for part, state in zip(parts, content) for key, value in state.items()}
     if not isinstance(content, Mapping):
-        raise Damaged(f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it")
+        raise Damaged(
+            f"{path} has no list of {len(parts)} state dicts under 'model', as the authors write it"
+        )
     state = _flat(content)
     check_sizes(state, path)
     return state, vars(options) if isinstance(options, Namespace) else {}
@@ -128,7 +136,9 @@ def _flat(state: Mapping[str, Any]) -> State:
                 f"{key!r} is not a weight ({type(value).__name__}): give names and tensors, as in a state dict"
             )
     return {
-        re.sub(r"(^|\.)module\.", r"\1", key): value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+        re.sub(r"(^|\.)module\.", r"\1", key): value
+        if isinstance(value, Tensor)
+        else torch.from_numpy(np.array(value))
         for key, value in state.items()
     }
 
@@ -156,14 +166,18 @@ def _sizes(name: str, state: State) -> Settings:
 
 
 def _lengths(state: State, axes: list[tuple[str, str, int]]) -> dict[str, int]:
-    return {name: state[key].shape[axis] for name, key, axis in axes if key in state and axis < state[key].ndim}
+    return {
+        name: state[key].shape[axis] for name, key, axis in axes if key in state and axis < state[key].ndim
+    }
 
 
 def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settings:
     """Options of their programs as settings of ours; an option that stands for another model is an error."""
     for option in (*layout.fixed, *layout.options):
         if not isinstance(options.get(option), str | int | float | None):
-            raise SelhnError(f"the option {option} of these weights is a {type(options[option]).__name__}, not a value")
+            raise SelhnError(
+                f"the option {option} of these weights is a {type(options[option]).__name__}, not a value"
+            )
     for option, value in layout.fixed.items():
         if options.get(option, value) != value:
             raise SelhnError(
@@ -172,6 +186,10 @@ def _our_settings(name: str, layout: AuthorsLayout, options: Settings) -> Settin
             )
     given = {theirs: options[theirs] for theirs in layout.options if options.get(theirs) is not None}
     try:
-        return {layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()}
+        return {
+            layout.options[theirs][0]: layout.options[theirs][1](value) for theirs, value in given.items()
+        }
     except (ValueError, OverflowError) as error:
-        raise SelhnError(f"an option of these weights is not a number ({error}): pass it as a setting") from None
+        raise SelhnError(
+            f"an option of these weights is not a number ({error}): pass it as a setting"
+        ) from None

@@ -117,12 +117,16 @@ class LibraryVision(nn.Module):
         source = source if isinstance(source, Mapping) else str(source)
         kept = dict(source) if isinstance(source, Mapping) else {"library": source.partition(":")[0]}
         self.is_pretrained = isinstance(source, str) or bool(kept.pop("is_pretrained", False))
-        open_network = {"transformers": _of_transformers, "timm": _of_timm}.get(kept.pop("library", "transformers"))
+        open_network = {"transformers": _of_transformers, "timm": _of_timm}.get(
+            kept.pop("library", "transformers")
+        )
         if open_network is None:
             raise NotFound(f"vision is {source!r}: give transformers:FOLDER, timm:NAME, or a configuration")
         named = source.partition(":")[2] if isinstance(source, str) else None
         self.network, self.settings = open_network(named, kept, grid * patch)
-        self.settings["is_pretrained"] = self.is_pretrained  # a saved model that is trained on keeps its rates
+        self.settings["is_pretrained"] = (
+            self.is_pretrained
+        )  # a saved model that is trained on keeps its rates
         for name in ("mean", "deviation"):
             self.register_buffer(name, torch.tensor(self.settings[name])[:, None, None], persistent=False)
         with torch.no_grad():
@@ -148,7 +152,9 @@ class LibraryVision(nn.Module):
             found = self.network(pixel_values=pixels).last_hidden_state
             width = getattr(self.network.config, "hidden_size", None) or self.network.config.hidden_sizes[-1]
         if not isinstance(found, Tensor):
-            raise SelhnError(f"this vision model gives a {type(found).__name__}, not patches or a map: choose another")
+            raise SelhnError(
+                f"this vision model gives a {type(found).__name__}, not patches or a map: choose another"
+            )
         if found.ndim == 4:  # a map: (I, C, h, w), or (I, h, w, C)
             found = found.flatten(2).transpose(1, 2) if found.shape[1] == width else found.flatten(1, 2)
         return found
@@ -160,17 +166,26 @@ def _of_transformers(folder: str | None, kept: Mapping[str, Any], side: int) -> 
     scale = {"mean": (0.5,) * 3, "deviation": (0.5,) * 3}
     if folder is not None:
         if not Path(folder).is_dir():
-            raise NotFound(f"vision is transformers:{folder}, and there is no such folder: download the model first")
+            raise NotFound(
+                f"vision is transformers:{folder}, and there is no such folder: download the model first"
+            )
         config = library.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config = getattr(config, "vision_config", config)
         known, _ = library.image_processing_base.ImageProcessingMixin.get_image_processor_dict(folder)
-        scale = {"mean": known.get("image_mean") or (0.5,) * 3, "deviation": known.get("image_std") or (0.5,) * 3}
+        scale = {
+            "mean": known.get("image_mean") or (0.5,) * 3,
+            "deviation": known.get("image_std") or (0.5,) * 3,
+        }
     else:
         family = kept.get("model_type")
         if family not in FAMILIES:
             raise NotFound(f"vision has the model_type {family!r}: choose {', '.join(FAMILIES)}")
         scale = {name: kept.get(name, value) for name, value in scale.items()}
-        plain = {k: v for k, v in kept.items() if k not in (*UNKEPT, *scale, "model_type") and not k.startswith("_")}
+        plain = {
+            k: v
+            for k, v in kept.items()
+            if k not in (*UNKEPT, *scale, "model_type") and not k.startswith("_")
+        }
         config = library.AutoConfig.for_model(family, **{"image_size": side, **plain})
     if getattr(config, "image_size", side) != side:
         raise SelhnError(

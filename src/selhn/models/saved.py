@@ -26,7 +26,11 @@ _OURS = {*_SEALED, CARD_FILE, CHECKSUMS_FILE}
 
 
 def write_folder(
-    out: Path, name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
+    out: Path,
+    name: str,
+    settings: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
 ) -> None:
     """Write a model next to `out`, and move it there when it is complete."""
     out = out.absolute()
@@ -34,7 +38,9 @@ def write_folder(
         raise SelhnError(f"{out} is a file: a model is saved as a folder, give another name")
     foreign = sorted({path.name for path in out.iterdir()} - _OURS) if out.is_dir() else []
     if foreign and not all((out / file).is_file() for file in (CONFIG_FILE, WEIGHTS_FILE)):
-        raise SelhnError(f"{out} holds {foreign[0]!r}, which is not part of a model: save into a folder of its own")
+        raise SelhnError(
+            f"{out} holds {foreign[0]!r}, which is not part of a model: save into a folder of its own"
+        )
     config = {
         "format": FORMAT,
         "name": name,
@@ -91,13 +97,21 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not all(isinstance(config.get(key), kind) for key, kind in kinds.items()):
         raise Damaged(f"{folder / CONFIG_FILE} was not written by selhn: it has no format, name and settings")
     if config["format"] not in (1, FORMAT):
-        raise Damaged(f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn")
-    verify(folder, _SEALED, "copy the folder again, or save the model again", required=config["format"] == FORMAT)
+        raise Damaged(
+            f"{folder} has format {config['format']}, this selhn reads {FORMAT}: install a newer selhn"
+        )
+    verify(
+        folder, _SEALED, "copy the folder again, or save the model again", required=config["format"] == FORMAT
+    )
     return config
 
 
-def _card(name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> str:
-    shown = "\n".join(f"- {key}: {value}" for key, value in settings.items() if not isinstance(value, Mapping))
+def _card(
+    name: str, settings: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Tokenizer | None
+) -> str:
+    shown = "\n".join(
+        f"- {key}: {value}" for key, value in settings.items() if not isinstance(value, Mapping)
+    )
     words = "no tokenizer" if tokenizer is None else f"{type(tokenizer).__name__} of {tokenizer.size} tokens"
     return f"""# {name}
 

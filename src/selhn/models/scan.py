@@ -78,7 +78,9 @@ class StackedAttention(nn.Module):
         if not can_attend(images.vectors, texts.vectors):
             return self._looking(images, texts)
         settings = AttentionSettings(self.smooth, self.focus, self.lambda_lse)
-        return attention_scores(images.vectors, images.mask, texts.vectors, texts.mask, self.directions, settings)
+        return attention_scores(
+            images.vectors, images.mask, texts.vectors, texts.mask, self.directions, settings
+        )
 
     def _looking(self, images: Fragments, texts: Fragments, aligned: bool = False) -> Float[Tensor, "i T"]:
         """The sum over the directions; with `aligned`, i = 1: each image with its own text."""
@@ -89,7 +91,9 @@ class StackedAttention(nn.Module):
         scores = []
         for direction in self.directions:
             seen, looking, own = (images, texts, dots) if direction == "t2i" else (texts, images, back)
-            pooled = self._pool(attended_cosines(seen, looking, self.smooth, self.focus, own, aligned), looking.mask)
+            pooled = self._pool(
+                attended_cosines(seen, looking, self.smooth, self.focus, own, aligned), looking.mask
+            )
             scores.append(pooled if direction == "t2i" or aligned else pooled.T)
         return scores[0] if len(scores) == 1 else scores[0] + scores[1]
 

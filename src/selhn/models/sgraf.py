@@ -123,7 +123,9 @@ class AttentionFiltration(nn.Module):
             present = mask.to(weights.dtype)
             count = over_ranks(self.norm, (len(nodes) * mask.sum(1)).to(weights.dtype))
             mean = over_ranks(self.norm, (weights * present).sum((0, 2))) / count
-            variance = over_ranks(self.norm, ((weights - mean[:, None]).square() * present).sum((0, 2))) / count
+            variance = (
+                over_ranks(self.norm, ((weights - mean[:, None]).square() * present).sum((0, 2))) / count
+            )
             statistics = torch.stack([mean, variance * count / (count - 1).clamp(min=1)]).detach()
         scale = (variance[:, None] + self.norm.eps).rsqrt() * self.norm.weight
         weights = (weights - mean[:, None]) * scale + self.norm.bias
@@ -152,7 +154,9 @@ class SimilarityHead(nn.Module):
 
     images_apart = True
 
-    def __init__(self, dim: int, sim_dim: int, smooth: float, reasoning: GraphReasoning | AttentionFiltration):
+    def __init__(
+        self, dim: int, sim_dim: int, smooth: float, reasoning: GraphReasoning | AttentionFiltration
+    ):
         super().__init__()
         self.smooth = smooth
         self.local = xavier(dim, sim_dim)
@@ -172,14 +176,20 @@ class SimilarityHead(nn.Module):
                     "SAF in training has statistics over all images of a text: score all pairs, or call eval()"
                 )
             return self._logits(images, texts, aligned=True)[0][0]
-        (num_regions, dim), num_words, sim_dim = images.vectors.shape[1:], texts.mask.shape[1], self.local.out_features
+        (num_regions, dim), num_words, sim_dim = (
+            images.vectors.shape[1:],
+            texts.mask.shape[1],
+            self.local.out_features,
+        )
         # Passes over products of regions and words, differences of width d, and nodes. A CPU keeps projected
         # differences and makes the nodes again; kernels make differences in the backward pass only.
         wide = sim_dim if is_ragged(images.vectors) else 4 * dim + 20 * sim_dim
         if self._precision(images, texts) is not None:
             wide = dim + 20 * sim_dim if torch.is_grad_enabled() else 8 * sim_dim
         cost = 4 * (num_words + 1) * (6 * num_regions + wide)
-        filtration = self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
+        filtration = (
+            self.reasoning if isinstance(self.reasoning, AttentionFiltration) and self.training else None
+        )
         ranks = None if filtration is None else ranks_of(filtration.norm)
         logits, statistics = score_in_blocks(self._logits, images, texts, cost, self.training, ranks)
         if filtration is not None:
@@ -226,7 +236,9 @@ class SimilarityHead(nn.Module):
             assert images.whole is not None
             assert texts.whole is not None
             given = images.vectors, images.mask, texts.vectors, (images.whole, texts.whole)
-            by_word, by_whole = (LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole))
+            by_word, by_whole = (
+                LinearWeights(layer.weight, layer.bias) for layer in (self.local, self.whole)
+            )
             nodes = compared_nodes(*given, by_word, by_whole, self.smooth, half)
             with torch.autocast(nodes.device.type, half):
                 return self._of_nodes(nodes, mask)
@@ -257,7 +269,9 @@ class SimilarityHead(nn.Module):
 
     def _precision(self, images: Fragments, texts: Fragments) -> torch.dtype | None:
         """The precision of nodes made by kernels; None if they are not."""
-        return node_precision(images.vectors, texts.vectors, LinearWeights(self.local.weight, self.local.bias))
+        return node_precision(
+            images.vectors, texts.vectors, LinearWeights(self.local.weight, self.local.bias)
+        )
 
     def _of_nodes(self, nodes: Nodes, mask: NodeMask) -> tuple[Float[Tensor, "I T"], Statistics]:
         vectors, statistics = self.reasoning(nodes, mask)
@@ -294,9 +308,13 @@ def saf(common: SimilaritySettings) -> CrossAttention:
     return with_pooling(head, common)
 
 
-def with_pooling(head: nn.Module, common: SimilaritySettings, pool: nn.Module | None = None) -> CrossAttention:
+def with_pooling(
+    head: nn.Module, common: SimilaritySettings, pool: nn.Module | None = None
+) -> CrossAttention:
     """Two encoders that also pool their fragments, and a head whose numbers become sigmoids."""
     dim, dropout = common.dim, common.dropout
-    image = RegionEncoder(common.feature_dim, dim, pool or SelfAttentionPool(dim, dropout, common.num_regions))
+    image = RegionEncoder(
+        common.feature_dim, dim, pool or SelfAttentionPool(dim, dropout, common.num_regions)
+    )
     text = WordEncoder(common.num_words, common.word_dim, dim, dropout, SelfAttentionPool(dim, dropout))
     return CrossAttention(image, text, head, sigmoid=True, tokenizer=common.tokenizer)

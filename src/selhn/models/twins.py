@@ -91,6 +91,10 @@ class Twins(AbstractMatcher):
     def _parts(self, joined: Any) -> Sequence[Any]:
         if not isinstance(joined, Fragments):
             return joined.chunk(2, -1)
-        wholes, edges = ((None, None) if part is None else part.chunk(2, -1) for part in (joined.whole, joined.edges))
+        wholes, edges = (
+            (None, None) if part is None else part.chunk(2, -1) for part in (joined.whole, joined.edges)
+        )
         both = zip(joined.vectors.chunk(2, -1), wholes, edges)
-        return [replace(joined, vectors=own, whole=whole, gram=None, edges=graph) for own, whole, graph in both]
+        return [
+            replace(joined, vectors=own, whole=whole, gram=None, edges=graph) for own, whole, graph in both
+        ]

@@ -92,7 +92,9 @@ def dot_scores(images: Float[Tensor, "I d"], texts: Float[Tensor, "T d"]) -> Flo
         return images @ texts.T
 
 
-def with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool) -> VSE:
+def with_gru(
+    body: Body, common: WordSettings, word_dropout: float, mlp_order: MLPOrder, mask_bn: bool
+) -> VSE:
     """A VSE that reads words with a BiGRU."""
     words = WordGRU(common.num_words, common.word_dim, common.dim, word_dropout)
     image = ImageEncoder(common.feature_dim, common.dim, body, mlp_order, mask_bn)
@@ -102,13 +104,17 @@ def with_gru(body: Body, common: WordSettings, word_dropout: float, mlp_order: M
 def with_words(common: BertSettings) -> tuple[Bert, Tokenizer | None]:
     """A BERT and what makes its tokens: by default its own tokenizer."""
     source = common.bert
-    if isinstance(source, Mapping) and common.tokenizer is not None:  # of random weights: as many words as there are
+    if (
+        isinstance(source, Mapping) and common.tokenizer is not None
+    ):  # of random weights: as many words as there are
         source = {"vocab_size": common.tokenizer.size, **source}
     words = Bert(source, common.freeze_bert)
     tokenizer = common.tokenizer if common.tokenizer is not None else bert_tokenizer(common.bert)
     rows = words.bert.config.vocab_size
     if tokenizer is not None and tokenizer.size > rows:
-        raise SelhnError(f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own")
+        raise SelhnError(
+            f"the tokenizer has {tokenizer.size} tokens and this BERT knows {rows}: take the BERT's own"
+        )
     return words, tokenizer
 
 

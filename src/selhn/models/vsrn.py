@@ -100,7 +100,8 @@ class VSRN(AbstractMatcher):
     def forward(self, batch: Batch) -> Match:
         """The scores, and in training the captioner's loss, for which the regions are reasoned about once."""
         (images, aux), texts = side_by_side(
-            lambda: self._images_and_captions(batch), lambda: self.encode_texts(batch.tokens, batch.token_mask)
+            lambda: self._images_and_captions(batch),
+            lambda: self.encode_texts(batch.tokens, batch.token_mask),
         )
         return Match(self.score(images, texts), aux)
 

@@ -12,7 +12,31 @@ from selhn.pictures.picture_files import Found, find_pictures, open_picture
 from selhn.pictures.picture_report import PictureReport
 from selhn.pictures.plans import Indexed, Plan
 
-__all__ = ["Backbone", "CachedFeatures", "EmbeddedPictures", "Extracted", "Extractor", "FeatureCache", "Form", "Found"]
-__all__ += ["Indexed", "Library", "PictureReport", "Plan", "create_backbone", "default_cache", "embed_pictures"]
-__all__ += ["extract_pictures", "find_pictures", "grid_boxes", "import_pictures", "import_rows", "index_pictures"]
+__all__ = [
+    "Backbone",
+    "CachedFeatures",
+    "EmbeddedPictures",
+    "Extracted",
+    "Extractor",
+    "FeatureCache",
+    "Form",
+    "Found",
+]
+__all__ += [
+    "Indexed",
+    "Library",
+    "PictureReport",
+    "Plan",
+    "create_backbone",
+    "default_cache",
+    "embed_pictures",
+]
+__all__ += [
+    "extract_pictures",
+    "find_pictures",
+    "grid_boxes",
+    "import_pictures",
+    "import_rows",
+    "index_pictures",
+]
 __all__ += ["load_extractor", "open_picture", "picture_split", "pool_boxes"]

@@ -71,7 +71,9 @@ class EfficientNetLite:
         # Twice as fast on a CPU, and equal up to rounding (6e-5 where values reach 6).
         fold_batch_norms(network.eval(), self.FOLDED)
         self.device = torch.device(device)
-        self._session = None if eager or self.device.type != "cpu" else _onnx_session(network, self.SIZES[number])
+        self._session = (
+            None if eager or self.device.type != "cpu" else _onnx_session(network, self.SIZES[number])
+        )
         self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
@@ -84,7 +86,9 @@ class EfficientNetLite:
         if self._session is not None:
             return torch.from_numpy(self._session.run(None, {"pixels": pixels.contiguous().numpy()})[0])
         assert self._network is not None
-        return self._network.extract_features(pixels.contiguous(memory_format=torch.channels_last)).contiguous()
+        return self._network.extract_features(
+            pixels.contiguous(memory_format=torch.channels_last)
+        ).contiguous()
 
 
 class Pixels:
@@ -94,8 +98,15 @@ class Pixels:
 
     def __init__(self, side: int, patch: int):
         if not 1 <= patch <= side <= self.MOST or side % patch:
-            raise SelhnError(f"pixels_{side}_{patch}: give a side of up to {self.MOST}, and a patch that divides it")
-        self.name, self.width, self.patch, self.cells = f"pixels_{side}_{patch}", 3 * patch**2, patch, side // patch
+            raise SelhnError(
+                f"pixels_{side}_{patch}: give a side of up to {self.MOST}, and a patch that divides it"
+            )
+        self.name, self.width, self.patch, self.cells = (
+            f"pixels_{side}_{patch}",
+            3 * patch**2,
+            patch,
+            side // patch,
+        )
         self.prepare = Preprocessing((side, side), (127.5,) * 3, (127.5,) * 3)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:

@@ -121,7 +121,11 @@ class FeatureCache:
             raise Damaged(f"{self.path} is damaged: remove it, and the features are computed again")
         regions = len(value) // size
         scales = 4 * regions if self.precision == "int8" else 0
-        stored = np.frombuffer(value, self.precision, offset=scales).reshape(regions, self.width).astype(np.float32)
+        stored = (
+            np.frombuffer(value, self.precision, offset=scales)
+            .reshape(regions, self.width)
+            .astype(np.float32)
+        )
         if scales:
             stored *= np.frombuffer(value, np.float32, regions)[:, None]
         return torch.from_numpy(stored)

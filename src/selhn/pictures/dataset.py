@@ -27,7 +27,14 @@ from selhn.data.splits import SPLITS
 from selhn.pictures.cache import CachedFeatures, FeatureCache, content_key, default_cache
 from selhn.pictures.extraction import Extracted, extract_pictures
 from selhn.pictures.extractor import Extractor, grid_boxes
-from selhn.pictures.picture_files import Found, find_pictures, missing_packages, read_bytes, why_other, writable
+from selhn.pictures.picture_files import (
+    Found,
+    find_pictures,
+    missing_packages,
+    read_bytes,
+    why_other,
+    writable,
+)
 from selhn.pictures.picture_report import PictureReport
 
 PNG = b"\x89PNG"
@@ -117,11 +124,15 @@ def import_rows(
             for split, own in splits.items():
                 for number, row in enumerate(_undecoded(own, image)):
                     if image not in row or text not in row:
-                        raise NotFound(f"row {number} has no {image!r} and {text!r}: it has {', '.join(map(str, row))}")
+                        raise NotFound(
+                            f"row {number} has no {image!r} and {text!r}: it has {', '.join(map(str, row))}"
+                        )
                     content = _content(row[image], f"{split} row {number}".strip())
                     name = f"{hashlib.sha256(content).hexdigest()[:32]}{'.png' if content[:4] == PNG else '.jpg'}"
                     (folder / name).write_bytes(content)
-                    lines.write(json.dumps({"image": name, "captions": row[text], "split": split or None}) + "\n")
+                    lines.write(
+                        json.dumps({"image": name, "captions": row[text], "split": split or None}) + "\n"
+                    )
         return import_pictures(folder, out, extractor, folder / "captions.jsonl", **how)
 
 
@@ -142,7 +153,9 @@ def _content(picture: Any, place: str) -> bytes:
         return known["bytes"]
     if isinstance(known.get("path"), str | Path):
         return read_bytes(Path(known["path"]))
-    raise SelhnError(f"{place} has a {type(picture).__name__} for a picture: give bytes, a path or a picture of Pillow")
+    raise SelhnError(
+        f"{place} has a {type(picture).__name__} for a picture: give bytes, a path or a picture of Pillow"
+    )
 
 
 def _read_folder(
@@ -176,7 +189,9 @@ def _read_folder(
     file = None if captions is None else Path(captions).resolve()
     refused = extracted.report.refused
     missing = missing_packages()
-    unused = found.closed + [(path, why_other(path, missing)) for path in found.others if path.resolve() != file]
+    unused = found.closed + [
+        (path, why_other(path, missing)) for path in found.others if path.resolve() != file
+    ]
     refused += [(writable(path, found.folder), why) for path, why in unused]
     refused += [(name, f"is named in {Path(str(captions)).name}, but not used") for name in unmatched]
     own_texts = [texts[name].texts if name in texts else () for name in names]

@@ -59,11 +59,17 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[list[Image.Image], 
             notes = kind_notes(opened, raw, reduced)
             if opened.format != "HEIF":  # which begins with its main picture
                 opened.seek(0)
-            promised, within, resized = opened.width * opened.height, request.get("within"), request.get("resized")
+            promised, within, resized = (
+                opened.width * opened.height,
+                request.get("within"),
+                request.get("resized"),
+            )
             # The preview in raw data is often as large as they are; features of other files stay as they were.
             enough = within or (2 * max(resized) if raw and resized else max(opened.size))
             if reduced > 1 or enough < max(opened.size):
-                opened.draft(None, (min(enough, opened.width // reduced), min(enough, opened.height // reduced)))
+                opened.draft(
+                    None, (min(enough, opened.width // reduced), min(enough, opened.height // reduced))
+                )
             opened.load()
             if opened.width * opened.height > promised:  # its header lied
                 raise headers.too_large(*opened.size, request["most_pixels"])

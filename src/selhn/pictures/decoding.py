@@ -97,14 +97,18 @@ def _decoded(content: bytes | Moment, name: str, request: dict[str, Any]) -> lis
 def header_facts(content: bytes, name: str) -> dict[str, Any]:
     """What a picture says about itself, see `selhn.pictures.facts`; only its header is read. Empty if that fails."""
     with suppress(SelhnError):
-        return checked_facts(_ask(content, name, {"only_facts": True, "most_pixels": MOST_PIXELS})[0]["facts"])
+        return checked_facts(
+            _ask(content, name, {"only_facts": True, "most_pixels": MOST_PIXELS})[0]["facts"]
+        )
     return {}
 
 
 def _ask(content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     if not content and "video" not in request:
         raise SelhnError(f"{name} is empty: copy it again")
-    said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(content, name, {**request, **LIMITS})
+    said, pixels = (getattr(_THREAD, "decoding", None) or Decoding()).ask(
+        content, name, {**request, **LIMITS}
+    )
     if "bug" in said:
         raise RuntimeError(f"decoding {name} failed:\n{said['bug']}")
     if "refused" in said:

@@ -63,7 +63,11 @@ class ShardEmbedder:
     @cached_property
     def library(self) -> Library:
         """The model and the extractor that fits it, as for an index."""
-        own = load_model(self.model) if isinstance(self.model, str | Path) and self.model != READY else self.model
+        own = (
+            load_model(self.model)
+            if isinstance(self.model, str | Path) and self.model != READY
+            else self.model
+        )
         model = own if isinstance(own, AbstractMatcher) else None
         return Library.create(None, model, self.extractor, device=choose_device(self.device))
 
@@ -187,7 +191,13 @@ def embed_pictures(
         from selhn.pictures.on_ray import embed_on_ray, import_ray
 
         import_ray(ray)
-    settings: dict[str, Any] = {"out": out, "model": model, "extractor": extractor, "device": device, "retry": retry}
+    settings: dict[str, Any] = {
+        "out": out,
+        "model": model,
+        "extractor": extractor,
+        "device": device,
+        "retry": retry,
+    }
     embedder = ShardEmbedder(**{**settings, "workers": workers, "device": "cpu" if ray else device})
     place = str(Path(source).expanduser().absolute())
     asked = {"source": place, "rows": rows_per_shard, "column": column, "caption": caption}

@@ -134,7 +134,9 @@ class Extraction:
             if regions is not None:
                 return [PictureRegions(path, key, regions=regions, facts=header_facts(content, "this file"))]
             picture = self.extractor.decode(content, "this file")
-            return [PictureRegions(path, key, self._prepare(picture), None, picture.notes, facts=picture.facts)]
+            return [
+                PictureRegions(path, key, self._prepare(picture), None, picture.notes, facts=picture.facts)
+            ]
         except SelhnError as error:
             return [PictureRegions(path, refused=str(error))]
 
@@ -211,7 +213,9 @@ def extract_pictures(
     keys = [key for _, key in used]
     regions = len(store.get(keys[:1])[0]) if keys else 1
     return Extracted(
-        [path for path, _ in used if isinstance(path, Path)], CachedFeatures(store, keys, regions), extraction.report
+        [path for path, _ in used if isinstance(path, Path)],
+        CachedFeatures(store, keys, regions),
+        extraction.report,
     )
 
 

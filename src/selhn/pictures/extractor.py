@@ -120,7 +120,9 @@ class Extractor:
     def extract(self, pictures: Sequence[Prepared]) -> Float[Tensor, "B M F"]:
         """The features of some pictures, on the CPU."""
         known = [picture.map for picture in pictures if picture.map is not None]
-        maps = torch.stack(known) if known else self.backbone.maps(torch.stack([own.pixels for own in pictures]))
+        maps = (
+            torch.stack(known) if known else self.backbone.maps(torch.stack([own.pixels for own in pictures]))
+        )
         means = pool_boxes(maps.float(), torch.stack([picture.boxes for picture in pictures])).cpu()
         projection = self.projection
         if self.form == "raw" or projection is None:
@@ -142,7 +144,9 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
     "embedding:transformers:NAME" is the picture tower of such a model: one region, the vector of the picture.
     """
     if name.startswith(EMBEDDING):
-        return named_object(NAMED_LIBRARIES["transformers"])(name.removeprefix(EMBEDDING)).to(device).extractor
+        return (
+            named_object(NAMED_LIBRARIES["transformers"])(name.removeprefix(EMBEDDING)).to(device).extractor
+        )
     if name != READY:
         backbone = create_backbone(name, device)
         return Extractor(backbone, getattr(backbone, "cells", cells))
@@ -154,7 +158,9 @@ def load_extractor(name: str = READY, device: torch.device | str = "cpu", cells:
 def grid_boxes(cells: int = 3) -> Float[Tensor, "M 4"]:
     """The whole picture, then cells x cells of it row by row: x1, y1, x2, y2 from 0 to 1."""
     if cells < 0:
-        raise SelhnError(f"cells is {cells}: a grid has at least one cell per side, and 0 is the picture alone")
+        raise SelhnError(
+            f"cells is {cells}: a grid has at least one cell per side, and 0 is the picture alone"
+        )
     edges = torch.linspace(0, 1, cells + 1, dtype=torch.float64)
     low, high = edges[:-1], edges[1:]
     y, x = torch.meshgrid(torch.arange(cells), torch.arange(cells), indexing="ij")

@@ -30,7 +30,9 @@ def checked_facts(said: Mapping[str, Any]) -> dict[str, Any]:
     width, height = said["size"]
     latitude = _degrees(said.get("latitude"), "NS", 90)
     longitude = _degrees(said.get("longitude"), "EW", 180)
-    if latitude is None or longitude is None or latitude == longitude == 0:  # what a receiver without a fix writes
+    if (
+        latitude is None or longitude is None or latitude == longitude == 0
+    ):  # what a receiver without a fix writes
         latitude = longitude = None
     values = (taken, camera, int(width), int(height), latitude, longitude, said.get("duration"))
     return {name: value for name, value in zip(FACTS, values) if value is not None}
@@ -43,7 +45,12 @@ def _date(text: Any) -> str | None:
     except ValueError:
         return None
     # A camera may be set to a time zone in which it is already tomorrow.
-    if date is None or date.year < FIRST_YEAR or date in CLOCK_STARTS or date > datetime.now() + timedelta(days=1):
+    if (
+        date is None
+        or date.year < FIRST_YEAR
+        or date in CLOCK_STARTS
+        or date > datetime.now() + timedelta(days=1)
+    ):
         return None
     return str(date)
 
@@ -65,7 +72,11 @@ def _degrees(entry: Sequence[Any] | None, directions: str, most: int) -> float |
     direction, parts = entry or (None, None)
     if not isinstance(direction, str) or direction.strip(" \0").upper() not in tuple(directions):
         return None
-    if not isinstance(parts, list) or len(parts) != 3 or not all(isinstance(part, int | float) for part in parts):
+    if (
+        not isinstance(parts, list)
+        or len(parts) != 3
+        or not all(isinstance(part, int | float) for part in parts)
+    ):
         return None
     # Seconds may be missing, which some write as 0/0.
     degrees, minutes, seconds = (0.0 if row == 2 and part != part else part for row, part in enumerate(parts))

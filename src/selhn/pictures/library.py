@@ -127,7 +127,9 @@ class Library:
     def _asked(self, name: str) -> str:
         """The name of the extractor: that in the index, which alone never has anything downloaded."""
         if self._given not in (None, name):
-            raise SelhnError(f"{self.index.location} was made with the extractor {name}, not with {self._given}")
+            raise SelhnError(
+                f"{self.index.location} was made with the extractor {name}, not with {self._given}"
+            )
         if self._given is None and is_foreign(name):
             raise SelhnError(
                 f"{self.index.location} names the extractor {name}, which may be downloaded, and only you can ask for "

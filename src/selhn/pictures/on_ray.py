@@ -32,7 +32,9 @@ class ShardActor:
             kind, why = type(error).__name__, str(error)
         except OSError as error:  # the disk is full, say
             kind, why = SelhnError.__name__, f"on {platform.node()}: {error}"
-        return {name: np.array([value]) for name, value in {**made._asdict(), "kind": kind, "why": why}.items()}
+        return {
+            name: np.array([value]) for name, value in {**made._asdict(), "kind": kind, "why": why}.items()
+        }
 
 
 def embed_on_ray(
@@ -103,7 +105,9 @@ def _cluster(address: str) -> Iterator[Any]:
         try:
             ray.init(address, log_to_driver=False, logging_level="warning", **here)
         except (ConnectionError, ValueError) as error:
-            raise SelhnError(f"there is no Ray cluster at {address} ({error}): start it, or give --ray local") from None
+            raise SelhnError(
+                f"there is no Ray cluster at {address} ({error}): start it, or give --ray local"
+            ) from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # what it tells of its plans
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False

@@ -47,14 +47,20 @@ class _Graph:
 
     def weight(self, values: Tensor) -> str:
         name, raw = f"weight{len(self._parts)}", values.detach().numpy().astype("<f4").tobytes()
-        self._parts.append(_message(5, _field(1, *values.shape), _field(2, FLOAT), _field(8, name), _field(9, raw)))
+        self._parts.append(
+            _message(5, _field(1, *values.shape), _field(2, FLOAT), _field(8, name), _field(9, raw))
+        )
         return name
 
-    def node(self, operator: str, inputs: Sequence[str], output: str = "", **attributes: int | tuple[int, ...]) -> str:
+    def node(
+        self, operator: str, inputs: Sequence[str], output: str = "", **attributes: int | tuple[int, ...]
+    ) -> str:
         output = output or f"node{len(self._parts)}"
         about = [_field(1, *inputs), _field(2, output), _field(4, operator)]
         for name, value in attributes.items():
-            number, kind, values = (3, ONE_INTEGER, (value,)) if isinstance(value, int) else (8, INTEGERS, value)
+            number, kind, values = (
+                (3, ONE_INTEGER, (value,)) if isinstance(value, int) else (8, INTEGERS, value)
+            )
             about.append(_message(5, _field(1, name), _field(number, *values), _field(20, kind)))
         self._parts.append(_message(1, *about))
         return output

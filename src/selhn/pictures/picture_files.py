@@ -138,7 +138,9 @@ def find_pictures(folder: Path | str) -> Found:
         folders[:] = sorted(set(folders).difference(hidden))
         skipped["hidden folders"] += len(hidden)
         skipped["linked folders"] += sum(os.path.islink(os.path.join(parent, name)) for name in folders)
-        photographs = {stem for stem, suffix in map(os.path.splitext, files) if suffix.lower() in (".heic", ".jpg")}
+        photographs = {
+            stem for stem, suffix in map(os.path.splitext, files) if suffix.lower() in (".heic", ".jpg")
+        }
         for name in sorted(files):
             path = Path(parent) / name
             if name.startswith("."):
@@ -150,7 +152,9 @@ def find_pictures(folder: Path | str) -> Found:
                 (pictures if path.suffix.lower() in suffixes else others).append(path)
             elif path.is_symlink():
                 skipped["broken links"] += 1
-    return Found(folder, sorted(pictures), sorted(others), closed, {k: n for k, n in sorted(skipped.items()) if n})
+    return Found(
+        folder, sorted(pictures), sorted(others), closed, {k: n for k, n in sorted(skipped.items()) if n}
+    )
 
 
 def is_there(folder: Path) -> bool:

@@ -74,7 +74,9 @@ def open_image(content: bytes) -> Image.Image:
         with suppress(ImportError):
             import pi_heif
 
-            pi_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
+            pi_heif.register_heif_opener(
+                decode_threads=1, thumbnails=False, depth_images=False, aux_images=False
+            )
     return Image.open(io.BytesIO(content), formats=[kind for kind in FORMATS if kind in Image.OPEN])
 
 
@@ -172,7 +174,10 @@ def describe(opened: Image.Image, content: bytes) -> dict[str, Any]:
 
 def entries(exif: Image.Exif) -> dict[str, Any]:
     """The entries of EXIF that are facts about a picture."""
-    found: dict[str, Any] = {"camera": (exif.get(MAKE), exif.get(MODEL)), "dates": [None, None, exif.get(CHANGED)]}
+    found: dict[str, Any] = {
+        "camera": (exif.get(MAKE), exif.get(MODEL)),
+        "dates": [None, None, exif.get(CHANGED)],
+    }
     with suppress(MemoryError, *DECODER_ERRORS):
         found["dates"][:2] = map(exif.get_ifd(EXIF).get, (TAKEN, DIGITIZED))
     with suppress(MemoryError, *DECODER_ERRORS):

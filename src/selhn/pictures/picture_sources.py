@@ -40,13 +40,19 @@ class PictureInput:
     def read(self) -> bytes:
         """The content of its file."""
         if len(self.name) > LONGEST_ID:
-            raise SelhnError(f"has a path of {len(self.name):,} characters, at most {LONGEST_ID:,} are kept: move it")
+            raise SelhnError(
+                f"has a path of {len(self.name):,} characters, at most {LONGEST_ID:,} are kept: move it"
+            )
         if self.content is None and "://" in self.name:
-            raise SelhnError("is an address, and nothing is downloaded: download the picture, and name its file")
+            raise SelhnError(
+                "is an address, and nothing is downloaded: download the picture, and name its file"
+            )
         if self.content is None:
             return read_bytes(Path(self.name))
         if len(self.content) > MOST_BYTES:
-            raise SelhnError(f"has {len(self.content) / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read")
+            raise SelhnError(
+                f"has {len(self.content) / 2**20:.0f} MiB, at most {MOST_BYTES // 2**20} are read"
+            )
         return self.content
 
 
@@ -69,7 +75,9 @@ class PictureInputs:
 
     def _rows(self, path: Path, entry: Entry) -> Iterator[PictureInput]:
         if not path.is_file() or path.stat().st_size != entry["size"]:
-            raise Damaged(f"{path} is missing or has changed since it was listed: put it back, or embed again")
+            raise Damaged(
+                f"{path} is missing or has changed since it was listed: put it back, or embed again"
+            )
         picture, caption, keep = (self.columns[name] for name in ("picture", "caption", "keep"))
         wanted, row = [name for name in (picture, caption, *keep) if name], entry["first"]
         for table in read_table(path, wanted, row, PICTURES_AT_ONCE if self.columns["bytes"] else 1024):
@@ -141,7 +149,9 @@ def _lines(path: Path) -> Iterator[str]:
         while line := file.readline(LONGEST_LINE):
             number += 1
             if "\0" in line or len(line) == LONGEST_LINE:
-                raise Damaged(f"{path}, line {number} is not a path: write one per line, or name a folder or Parquet")
+                raise Damaged(
+                    f"{path}, line {number} is not a path: write one per line, or name a folder or Parquet"
+                )
             if name := line.strip():
                 yield name if "://" in name else str(path.parent / Path(name).expanduser())
 
@@ -156,8 +166,12 @@ def _columns(path: Path, column: str | None, caption: str | None) -> dict[str, A
             raise NotFound(f"{path} has no column {name!r}: it has {', '.join(kinds)}")
     picture = column or next((name for name in (*BYTES_COLUMNS, *PATH_COLUMNS) if name in kinds), None)
     if picture is None:
-        raise NotFound(f"{path} has no column with a usual name for pictures ({', '.join(kinds)}): add --column")
-    text = caption or next((name for name in CAPTION_COLUMNS if kinds.get(name) in ("string", "large_string")), None)
+        raise NotFound(
+            f"{path} has no column with a usual name for pictures ({', '.join(kinds)}): add --column"
+        )
+    text = caption or next(
+        (name for name in CAPTION_COLUMNS if kinds.get(name) in ("string", "large_string")), None
+    )
     simple = ("string", "large_string", "bool", "int", "uint", "float", "double")
     keep = [name for name, kind in kinds.items() if name not in (picture, text) and kind.startswith(simple)]
     return {
@@ -168,17 +182,23 @@ def _columns(path: Path, column: str | None, caption: str | None) -> dict[str, A
     }
 
 
-def _parquet_shards(paths: Sequence[Path], columns: Mapping[str, Any], rows: int) -> Iterator[Sequence[Entry]]:
+def _parquet_shards(
+    paths: Sequence[Path], columns: Mapping[str, Any], rows: int
+) -> Iterator[Sequence[Entry]]:
     shard: list[Entry] = []
     free = rows
     for path in paths:
         with parquet_file(path) as file:
             there, names = file.metadata.num_rows, file.schema_arrow.names
         lacking = [
-            name for name in (columns["picture"], columns["caption"], *columns["keep"]) if name not in (None, *names)
+            name
+            for name in (columns["picture"], columns["caption"], *columns["keep"])
+            if name not in (None, *names)
         ]
         if lacking:
-            raise SelhnError(f"{path} has no column {lacking[0]!r}, which {paths[0]} has: embed them one by one")
+            raise SelhnError(
+                f"{path} has no column {lacking[0]!r}, which {paths[0]} has: embed them one by one"
+            )
         first, size = 0, path.stat().st_size
         while first < there:
             taken = min(free, there - first)

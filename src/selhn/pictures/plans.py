@@ -66,7 +66,9 @@ class Plan:
             lines += [f"  {kind}: {name}" for name in names[:SHOWN]]
             lines += [f"  {kind}: and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
         if self.describe:
-            lines.append(f"  date, camera, size and place are read for {len(self.describe):,} of the unchanged")
+            lines.append(
+                f"  date, camera, size and place are read for {len(self.describe):,} of the unchanged"
+            )
         return "\n".join([*lines, *self.beside()]).encode("utf-8", "backslashreplace").decode()
 
     def beside(self) -> list[str]:
@@ -163,13 +165,17 @@ def kept_metadata(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str
 def _no_pictures(root: Path, known: int, others: Counter[str]) -> SelhnError:
     missing = missing_packages()
     if packages := sorted({missing[suffix] for suffix in others if suffix in missing}):
-        return MissingExtra(f"the pictures and videos in {root} need more packages: pip install {' '.join(packages)}")
+        return MissingExtra(
+            f"the pictures and videos in {root} need more packages: pip install {' '.join(packages)}"
+        )
     if known:
         return NotFound(
             f"{root} holds no pictures now, and the index has {known:,} from it. If its disk is not mounted, "
             "mount it; if they are gone for good, add --remove-missing, which removes them from the index"
         )
-    kinds = ", ".join(f"{number:,} {suffix or 'without extension'}" for suffix, number in others.most_common(SHOWN))
+    kinds = ", ".join(
+        f"{number:,} {suffix or 'without extension'}" for suffix, number in others.most_common(SHOWN)
+    )
     but = f" (but {kinds})" if kinds else ""
     return NotFound(f"{root} holds no pictures{but}: name a folder with .jpg, .png or .heic files")
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from selhn.base.errors import SelhnError
 
-RESAMPLING = {name: getattr(Image.Resampling, name.upper()) for name in ("nearest", "bilinear", "bicubic", "lanczos")}
+RESAMPLING = {
+    name: getattr(Image.Resampling, name.upper()) for name in ("nearest", "bilinear", "bicubic", "lanczos")
+}
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,13 @@ class Preprocessing:
         height, width = self.size
         if image.size != (width, height):
             image = image.resize((width, height), Image.Resampling.BICUBIC)
-        planes = bytearray().join(image.tobytes("raw", band) for band in "RGB")  # faster than to turn an array
+        planes = bytearray().join(
+            image.tobytes("raw", band) for band in "RGB"
+        )  # faster than to turn an array
         pixels = torch.frombuffer(planes, dtype=torch.uint8).view(3, height, width).float()
-        return pixels.sub_(torch.tensor(self.mean)[:, None, None]).div_(torch.tensor(self.deviation)[:, None, None])
+        return pixels.sub_(torch.tensor(self.mean)[:, None, None]).div_(
+            torch.tensor(self.deviation)[:, None, None]
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,9 @@ def preparation_of_open_clip(known: Mapping[str, Any]) -> Preprocessing | Croppi
     if mode not in ("shortest", "squash"):
         raise SelhnError(f"this model resizes pictures by {mode!r}, which selhn does not: take another")
     shortest = min(_sides(size, 0)) if mode == "shortest" else None
-    return _prepared(shortest, size, known["mean"], known["std"], RESAMPLING[known.get("interpolation", "bicubic")])
+    return _prepared(
+        shortest, size, known["mean"], known["std"], RESAMPLING[known.get("interpolation", "bicubic")]
+    )
 
 
 def _prepared(

@@ -39,7 +39,9 @@ class Removed:
             if back := self.index.store.get(removed):
                 removed = {name: state for name, state in removed.items() if name not in back}
                 write_checked_json(self.path, removed)
-        return replace(plan, add=[one for one in plan.add if removed.get(one.id) != _file_state(one.metadata)])
+        return replace(
+            plan, add=[one for one in plan.add if removed.get(one.id) != _file_state(one.metadata)]
+        )
 
     def _read(self) -> dict[str, str]:
         assert self.path is not None

@@ -63,7 +63,9 @@ class TransformersTowers(Towers):
         safe = {"local_files_only": local_only or Path(model).is_dir(), "trust_remote_code": False}
         self.network: Any = library.AutoModel.from_pretrained(model, **safe)
         if not hasattr(self.network, "get_text_features") or not hasattr(self.network, "get_image_features"):
-            raise SelhnError(f"{type(self.network).__name__} has no towers for pictures and texts: take CLIP or SigLIP")
+            raise SelhnError(
+                f"{type(self.network).__name__} has no towers for pictures and texts: take CLIP or SigLIP"
+            )
         config = self.network.config
         self.kind = f"transformers:{config.model_type}"
         processor = library.image_processing_base.ImageProcessingMixin
@@ -94,7 +96,9 @@ class OpenClipTowers(Towers):
         folder = Path(model).expanduser()
         if folder.is_dir():
             if "trust_remote_code" in read_text(folder / "open_clip_config.json"):
-                raise SelhnError(f"{folder} asks to run code that comes with it (trust_remote_code): it is not opened")
+                raise SelhnError(
+                    f"{folder} asks to run code that comes with it (trust_remote_code): it is not opened"
+                )
             name, weights = f"local-dir:{folder.resolve()}", None
         with _offline() if folder.is_dir() else contextlib.nullcontext():
             self.network: Any = library.create_model(name, pretrained=weights)
@@ -164,7 +168,9 @@ class TwoTowers(AbstractMatcher):
         self.towers, self.name, self.source = towers, towers.kind, source
         self.eval()
         self.settings = {"prepare": repr(towers.prepare)}
-        with torch.inference_mode():  # what it cannot do with pictures is said now, and not at the first of them
+        with (
+            torch.inference_mode()
+        ):  # what it cannot do with pictures is said now, and not at the first of them
             width = towers.encode_pixels(towers.prepare(Image.new("RGB", (8, 8)))[None]).shape[1]
         self.settings["feature_dim"] = self.embed_texts(["a"]).shape[1]
         if width != self.settings["feature_dim"]:
@@ -195,7 +201,9 @@ class TwoTowers(AbstractMatcher):
         return images @ texts.T
 
     def save(self, out: Path | str) -> None:
-        raise SelhnError(f"{self.source} is a model of another library: keep its own files, an index only names it")
+        raise SelhnError(
+            f"{self.source} is a model of another library: keep its own files, an index only names it"
+        )
 
 
 def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
@@ -215,11 +223,17 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
     if folder.is_absolute() and not folder.is_dir():
         raise NotFound(f"there is no folder {folder}: name the one that holds the model")
     try:
-        towers: Towers = OpenClipTowers(model) if kind == "open_clip" else TransformersTowers(model, local_only)
+        towers: Towers = (
+            OpenClipTowers(model) if kind == "open_clip" else TransformersTowers(model, local_only)
+        )
         return TwoTowers(towers, f"{kind}:{model}")
     except SelhnError:
         raise
     except (*LIBRARY_ERRORS, SafetensorError) as error:
         if local_only:
-            raise NotFound(f"the index names the model {source}, which cannot be opened here: {asks}") from error
-        raise SelhnError(f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files") from error
+            raise NotFound(
+                f"the index names the model {source}, which cannot be opened here: {asks}"
+            ) from error
+        raise SelhnError(
+            f"{kind} cannot open {model!r} ({str(error)[:200]}): check its name, or its files"
+        ) from error

@@ -16,7 +16,9 @@ from selhn.pictures.removed import Removed
 from selhn.search import Index
 
 
-def bring_up_to_date(path: Path, folders: Sequence[Path], model: Path | str | None = None) -> Iterator[Indexed]:
+def bring_up_to_date(
+    path: Path, folders: Sequence[Path], model: Path | str | None = None
+) -> Iterator[Indexed]:
     """Make an index agree with folders, newest pictures first; a folder that is empty or missing is skipped.
 
     Pictures that people removed stay out, see `Removed`.
@@ -63,7 +65,9 @@ def require_pictures(folders: Sequence[Path]) -> None:
 
 def fingerprint(folder: Path) -> int | None:
     """A number that changes if a picture below a folder is added, changed or removed; None if it has none."""
-    found = frozenset((entry.path, status.st_mtime_ns, status.st_size) for entry, status in _pictures_below(folder))
+    found = frozenset(
+        (entry.path, status.st_mtime_ns, status.st_size) for entry, status in _pictures_below(folder)
+    )
     return hash(found) if found else None
 
 
@@ -71,7 +75,10 @@ def _pictures_below(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_re
     """The files that `find_pictures` would find, in a quarter of its time."""
     waiting, suffixes = [str(folder)], readable_suffixes()
     while waiting:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:  # removed meanwhile, or not ours to read
+        with (
+            suppress(OSError),
+            os.scandir(waiting.pop()) as entries,
+        ):  # removed meanwhile, or not ours to read
             for entry in entries:
                 if entry.name.startswith("."):
                     continue

@@ -70,9 +70,13 @@ def _opened(path: str) -> Any:
     return file
 
 
-def _frames(container: Any, request: dict[str, Any], allow_seconds: Any) -> tuple[list[Image.Image], dict[str, Any]]:
+def _frames(
+    container: Any, request: dict[str, Any], allow_seconds: Any
+) -> tuple[list[Image.Image], dict[str, Any]]:
     if not container.streams.video:
-        raise Refused("has no pictures in it, only sound" if container.streams.audio else "has no pictures in it")
+        raise Refused(
+            "has no pictures in it, only sound" if container.streams.audio else "has no pictures in it"
+        )
     stream, most_pixels = container.streams.video[0], request["most_pixels"]
     codec = stream.codec_context
     if codec is None:
@@ -101,7 +105,9 @@ def _until(cpu: float, clock: float) -> Any:
     return lambda: time.monotonic() < end and time.process_time() < last
 
 
-def _key_frames(container: Any, stream: Any, start: float, only: Any, until: Any) -> Iterator[tuple[float, Any]]:
+def _key_frames(
+    container: Any, stream: Any, start: float, only: Any, until: Any
+) -> Iterator[tuple[float, Any]]:
     """Key frames in order with their seconds: evenly spread up to the last one, wherever the header says it is."""
     import av
 
@@ -193,7 +199,10 @@ def _describe(container: Any) -> dict[str, Any]:
     """What `selhn.pictures.facts` checks."""
     told = {name.lower(): value for name, value in container.metadata.items()}
     first = lambda names: next((told[name] for name in names if told.get(name)), None)  # noqa: E731
-    facts: dict[str, Any] = {"camera": (first(MAKERS), first(MODELS)), "dates": [told.get(name) for name in DATES]}
+    facts: dict[str, Any] = {
+        "camera": (first(MAKERS), first(MODELS)),
+        "dates": [told.get(name) for name in DATES],
+    }
     if place := PLACE.match(first(PLACES) or ""):
         for name, number, sides in zip(("latitude", "longitude"), map(float, place.groups()), ("NS", "EW")):
             facts[name] = (sides[number < 0], [abs(number), 0.0, 0.0])

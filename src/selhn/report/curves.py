@@ -108,7 +108,9 @@ def panels(runs: Sequence[RunRecord]) -> list[Panel]:
         title: str, column: str, words: str, is_log: bool = False, level: Level | None = None,
         of: Sequence[int] = range(len(runs)), **look: Any,
     ) -> Panel:  # fmt: skip
-        found = [thin(number, runs[number].name, _points(runs[number], column), column != DEV) for number in of]
+        found = [
+            thin(number, runs[number].name, _points(runs[number], column), column != DEV) for number in of
+        ]
         curves = tuple(curve for curve in found if np.isfinite(curve.line).any())
         lowest = [float(np.nanmin(curve.low)) for curve in curves] + ([] if level is None else [level[0]])
         is_log = is_log and min(lowest, default=0.0) > 0  # zero has no logarithm

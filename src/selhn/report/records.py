@@ -121,7 +121,10 @@ def by_data(runs: Sequence[RunRecord]) -> dict[str, list[int]]:
     if len(groups) == 1:
         return {"": list(range(len(runs)))}
     short = [data.partition(",")[0] for data in groups]
-    return {name if short.count(name) == 1 else data: numbers for name, (data, numbers) in zip(short, groups.items())}
+    return {
+        name if short.count(name) == 1 else data: numbers
+        for name, (data, numbers) in zip(short, groups.items())
+    }
 
 
 def ranked(runs: Sequence[RunRecord]) -> list[RunRecord]:

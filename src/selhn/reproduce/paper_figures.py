@@ -99,7 +99,10 @@ def draw_epsilon(runs: PaperRuns, path: Path) -> Path:
         for k, colour in zip((10, 5, 1), (COLOURS[2], COLOURS[0], COLOURS[1])):
             values = [[getattr(one, way)[k] for one in metrics] for metrics in found.values()]
             spread = np.array([np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values])
-            means, look = [np.mean(each) for each in values], {"linewidth": 1.8, "marker": "o", "markersize": 4}
+            means, look = (
+                [np.mean(each) for each in values],
+                {"linewidth": 1.8, "marker": "o", "markersize": 4},
+            )
             axis.errorbar(places, means, spread, color=colour, capsize=3 if spread.any() else 0, **look)
             end = {"textcoords": "offset points", "va": "center", "color": colour}
             axis.annotate(f"R@{k}", (places[-1], means[-1]), (8, 0), **end)
@@ -185,7 +188,9 @@ FIGURES: Mapping[str, Figure] = {
     "fig5": three_losses("vse_mlp", "VSE (MLP)"),
     "fig6": Figure("What epsilon does, RVSE (MLP)", draw_epsilon, tuple(EPSILONS.values())),
     "fig7": Figure("Share of the branches of SelHN over training", draw_branches, tuple(BRANCHES.values())),
-    "fig8": Figure("Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])),
+    "fig8": Figure(
+        "Matching quality against speed", draw_speed, tuple(run for key in SYSTEMS for run in RUNS[key])
+    ),
     "fig9": Figure("The MLP", copy_drawing),
 }
 """In the order of the paper; fig9 is in its appendix. In fig5 the paper shows panels (a) and (d) only."""

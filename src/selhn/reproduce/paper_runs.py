@@ -83,7 +83,9 @@ class PaperRuns:
             settings.insert(0, f"model.num_regions={self.data.train.features.num_regions}")
         if self.small and "bert" in _settings_of(config.model) and "bert" not in config.model_settings:
             settings.insert(0, f"model.bert={self.out / 'tiny_bert'}")
-        return replace(override(config, [*settings, f"seed={seed + wanted.further_seed}"]), data=self.data_name)
+        return replace(
+            override(config, [*settings, f"seed={seed + wanted.further_seed}"]), data=self.data_name
+        )
 
     def folder(self, wanted: Wanted, seed: int) -> Path:
         """The folder of a run, whether it exists or not."""

@@ -78,7 +78,9 @@ def recipe(name: str) -> Wanted:
 
 
 VSEPP = Wanted("vsepp_hn", "vse_fc_hn", ("model=vsepp", "epochs=30", "lr=2e-4", "decay_at=[15]"))
-VSE_INFTY = Wanted("vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25"))
+VSE_INFTY = Wanted(
+    "vse_infty_bert_warmup", "rvsepp_selhn", ("model=vse_infty_bert", "loss=warmup", "epochs=25")
+)
 """Chen et al. average over the negatives in the first epoch and take the hardest from then on."""
 LOSSES = {"Triplet": "triplet", "T-HN": "hn", "SelHN": "selhn"}
 """Of Table 1, and how recipes call them; a model is trained with any other as with SelHN."""

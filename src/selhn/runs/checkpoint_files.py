@@ -44,7 +44,12 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def write_checkpoint(
-    folder: Path, name: str, model: nn.Module, tensors: Mapping[str, Tensor], content: Mapping[str, Any], log: Path
+    folder: Path,
+    name: str,
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    content: Mapping[str, Any],
+    log: Path,
 ) -> Path:
     """Write `folder/name` through to the disk, and check it."""
     path = folder / name

@@ -129,7 +129,9 @@ class RunFolder:
         if content is None:
             return None
         try:
-            return Results(content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled"))
+            return Results(
+                content["dev"], content["test"], int(content["best_epoch"]), content.get("stalled")
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{self.file(RESULTS)} cannot be read ({error!r}): start the run again") from None
 
@@ -169,7 +171,9 @@ class RunFolder:
             raise SelhnError(f"{self.path} is a file: choose a folder for out=")
         # A run that died before its first checkpoint has nothing to resume; it may begin again.
         if self.started and not resume:
-            raise SelhnError(f"{self.path} already holds a run: continue it with resume=True, or choose another out=")
+            raise SelhnError(
+                f"{self.path} already holds a run: continue it with resume=True, or choose another out="
+            )
         if resume and not self.started:
             raise SelhnError(f"{self.path} has no checkpoint to resume from: start the run without resume")
 

@@ -28,7 +28,9 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
                 rows.append(json.loads(line))
             except (ValueError, RecursionError):
                 if line.endswith(b"\n"):
-                    raise Damaged(f"{path}, line {number} is not JSON: was the file edited by hand?") from None
+                    raise Damaged(
+                        f"{path}, line {number} is not JSON: was the file edited by hand?"
+                    ) from None
     return rows
 
 

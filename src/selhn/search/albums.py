@@ -57,7 +57,9 @@ class Albums:
             self._found = known
         return known
 
-    def change(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = (), new_name: str = "") -> None:
+    def change(
+        self, name: str, add: Iterable[str] = (), remove: Iterable[str] = (), new_name: str = ""
+    ) -> None:
         """Add items to an album, which is created if needed, remove some from it, or give it another name."""
         wanted, gone = list(map(whole, add)), set(map(whole, remove))
         found = self.store.get(wanted)
@@ -73,7 +75,9 @@ class Albums:
             if new_name:
                 if new_name in albums:
                     raise SelhnError(f"there is an album {new_name!r} already: choose another name")
-                albums = {_plain(new_name) if own == name else own: members for own, members in albums.items()}
+                albums = {
+                    _plain(new_name) if own == name else own: members for own, members in albums.items()
+                }
             self._write(albums)
 
     def delete(self, name: str) -> None:
@@ -96,7 +100,9 @@ class Albums:
             return filter
         if filter.operator == "!=":
             return Not(self.resolve(replace(filter, operator="=")))
-        value = tuple(map(str, filter.value)) if filter.operator == "in" else str(filter.value)  # album = 2019
+        value = (
+            tuple(map(str, filter.value)) if filter.operator == "in" else str(filter.value)
+        )  # album = 2019
         named = [name for name in albums if OPERATORS[filter.operator](name, value)]
         if not named:
             raise _no_album(filter.value, albums)
@@ -123,7 +129,9 @@ class Albums:
         try:
             albums: dict[str, Members] = read_checked_json(self.path).get(ALBUMS, {})
             kept = albums.values() if isinstance(albums, dict) else [None]
-            if not all(isinstance(own, dict) and all(isinstance(mark, str) for mark in own.values()) for own in kept):
+            if not all(
+                isinstance(own, dict) and all(isinstance(mark, str) for mark in own.values()) for own in kept
+            ):
                 raise Damaged("it holds no albums")
         except Damaged as wrong:
             raise Damaged(f"{self.path} is damaged ({wrong}): restore a copy, or remove it") from None
@@ -148,7 +156,9 @@ def mark_of(record: Record) -> str:
 
 def _plain(name: str) -> str:
     if not 0 < len(name) <= LONGEST_NAME or name != name.strip() or not name.isprintable():
-        raise SelhnError(f"{name[:40]!r} cannot be the name of an album: give 1 to {LONGEST_NAME} plain characters")
+        raise SelhnError(
+            f"{name[:40]!r} cannot be the name of an album: give 1 to {LONGEST_NAME} plain characters"
+        )
     return name
 
 

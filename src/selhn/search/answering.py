@@ -20,7 +20,12 @@ LookUp = Callable[[list[str]], Float[Tensor, "n d"]]
 
 
 def answer(
-    model: AbstractMatcher, store: Store, queries: Sequence[Query], vectors: LookUp, fit: Fit | None, read: Reader
+    model: AbstractMatcher,
+    store: Store,
+    queries: Sequence[Query],
+    vectors: LookUp,
+    fit: Fit | None,
+    read: Reader,
 ) -> list[list[Hit]]:
     """The best items for each query; `vectors` looks items up, `fit` says which match, `read` reads filters."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -31,7 +36,9 @@ def answer(
         for rows in groups.values():
             for first in range(0, len(rows), AT_ONCE):
                 some = rows[first : first + AT_ONCE]
-                for row, hits in zip(some, _together(model, store, [queries[row] for row in some], vectors, read)):
+                for row, hits in zip(
+                    some, _together(model, store, [queries[row] for row in some], vectors, read)
+                ):
                     answers[row] = hits if fit is None else fit.judge(queries[row], hits)
     return answers
 

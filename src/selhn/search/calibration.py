@@ -29,7 +29,17 @@ RARE, FAMILIAR = 3, 100
 frequent dogs are in a data set says little about a library."""
 FAR = 11
 """One in so many of the pairs with low scores is used, with that weight."""
-_PLAIN = FUNCTION_WORDS | {"background", "five", "foreground", "four", "group", "look", "looking", "looks", "top"}
+_PLAIN = FUNCTION_WORDS | {
+    "background",
+    "five",
+    "foreground",
+    "four",
+    "group",
+    "look",
+    "looking",
+    "looks",
+    "top",
+}
 _SAME = {
     "men": "man", "guy": "man", "guys": "man", "male": "man", "women": "woman", "lady": "woman", "ladies": "woman",
     "female": "woman", "children": "child", "kid": "child", "kids": "child", "toddler": "child", "people": "person",
@@ -86,7 +96,9 @@ def make_questions(split: Split, train: Split, number: int = QUESTIONS, seed: in
     texts, kinds, owners = list(things), ["word"] * len(things), [-1] * len(things)
     for source in (split, train):
         rows = draw.sample(range(source.num_texts), source.num_texts)
-        phrases = list(dict.fromkeys(filter(None, (_phrase(source.captions[row], known, draw) for row in rows))))
+        phrases = list(
+            dict.fromkeys(filter(None, (_phrase(source.captions[row], known, draw) for row in rows)))
+        )
         texts += phrases[:number] + [source.captions[row] for row in rows[:number]]
         kinds += ["phrase"] * len(phrases[:number]) + ["sentence"] * len(rows[:number])
         own = source.image_of_text[rows[:number]].tolist()
@@ -153,7 +165,9 @@ def _phrase(caption: str, known: Collection[str], draw: random.Random) -> str | 
 def score_questions(model: AbstractMatcher, texts: Sequence[str], split: Split) -> Float[Tensor, "Q I"]:
     """The scores of texts with all pictures of a split, as an index gives them."""
     if not model.is_embedding:
-        raise SelhnError("the model has no vectors whose products are scores: only such a model is calibrated")
+        raise SelhnError(
+            "the model has no vectors whose products are scores: only such a model is calibrated"
+        )
     pictures = torch.cat([model.embed_images(*block).float().cpu() for block in image_blocks(split)])
     return model.embed_texts(list(texts)).float().cpu() @ pictures.T
 
@@ -173,7 +187,12 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
     numbers = judged(scores, features, offset, slope)
     cut = cut_off(numbers, questions.matches, precision)
     offset[0] -= cut
-    learnt = {"data": data.name, "precision": precision, "questions": len(questions.texts), "pictures": len(scores[0])}
+    learnt = {
+        "data": data.name,
+        "precision": precision,
+        "questions": len(questions.texts),
+        "pictures": len(scores[0]),
+    }
     return Fit(digest_of(model), known, tuple(offset.tolist()), tuple(slope.tolist()), learnt)
 
 
@@ -203,7 +222,9 @@ def learn_line(
     return found[: len(FEATURES)], found[len(FEATURES) :]
 
 
-def _logistic(x: Float[Tensor, "n p"], y: Float[Tensor, " n"], weight: Float[Tensor, " n"]) -> Float[Tensor, " p"]:
+def _logistic(
+    x: Float[Tensor, "n p"], y: Float[Tensor, " n"], weight: Float[Tensor, " n"]
+) -> Float[Tensor, " p"]:
     """The weights of a logistic regression, by Newton's method with halved steps; a column of x is constant."""
     scale = x.square().mean(0).sqrt().clamp_min(1e-9)
     x = x / scale

@@ -72,7 +72,9 @@ def padded(
     width = model.settings.get("feature_dim", images[0].shape[-1])
     for own, name in zip(images, names):
         if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != width:
-            raise SelhnError(f"the regions of {name} have shape {tuple(own.shape)}: give (M, {width}) for this model")
+            raise SelhnError(
+                f"the regions of {name} have shape {tuple(own.shape)}: give (M, {width}) for this model"
+            )
     regions = pad_sequence([own.float() for own in images], batch_first=True)
     lengths = torch.tensor([[len(own)] for own in images])
     return regions, (torch.arange(regions.shape[1]) < lengths).to(regions.device)
@@ -106,7 +108,9 @@ def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Te
     return encoded
 
 
-def encode_queries_of_images(model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]) -> Float[Tensor, "Q d"]:
+def encode_queries_of_images(
+    model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]]
+) -> Float[Tensor, "Q d"]:
     """The vectors of images by their regions, by a model in evaluation mode."""
     together, mask = padded(model, images, ["the query"] * len(images))
     if not bool(together.isfinite().all()):

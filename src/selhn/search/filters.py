@@ -165,7 +165,9 @@ def require_fields(filter: Filter, records: Iterable[Record]) -> None:
     if known:
         field, fields = next(iter(unknown)), ["id", "date", *known]
         near = "".join(f"did you mean {name!r}? " for name in get_close_matches(field.lower(), fields, n=1))
-        raise NotFound(f"nothing found, because no item has a field {field!r}: {near}there are {', '.join(fields)}")
+        raise NotFound(
+            f"nothing found, because no item has a field {field!r}: {near}there are {', '.join(fields)}"
+        )
 
 
 def _fields(filter: Filter) -> Iterator[str]:

@@ -47,7 +47,9 @@ class Fit:
     def __call__(self, text: str, scores: Sequence[float]) -> list[float]:
         """The fit of pictures with these scores."""
         features = text_features(self.counts, [text]).double()[0]
-        offset, slope = (features @ torch.tensor(own, dtype=torch.float64) for own in (self.offset, self.slope))
+        offset, slope = (
+            features @ torch.tensor(own, dtype=torch.float64) for own in (self.offset, self.slope)
+        )
         numbers = torch.tensor(scores, dtype=torch.float64)
         return (offset + slope.clamp_min(LEAST_SLOPE) * numbers).sigmoid().tolist()
 
@@ -59,7 +61,9 @@ class Fit:
         """The answers with their fit, if the query is a text alone that asks for images."""
         if query.text is None or query.find != "image" or query.shares != {"text": 1.0}:
             return hits
-        return [replace(hit, fit=fit) for hit, fit in zip(hits, self(query.text, [hit.score for hit in hits]))]
+        return [
+            replace(hit, fit=fit) for hit, fit in zip(hits, self(query.text, [hit.score for hit in hits]))
+        ]
 
     def write(self, path: Path) -> None:
         """Store it, as `fit.json` in the folder of an index for example."""
@@ -69,7 +73,9 @@ class Fit:
     def read(cls, path: Path) -> "Fit":
         content = read_json(path)
         counts, lines = content.get("counts"), [content.get("offset"), content.get("slope")]
-        are_counts = isinstance(counts, dict) and all(type(n) is int and 0 <= n < 2**53 for n in counts.values())
+        are_counts = isinstance(counts, dict) and all(
+            type(n) is int and 0 <= n < 2**53 for n in counts.values()
+        )
         are_lines = all(
             isinstance(own, list)
             and len(own) == len(FEATURES)
@@ -77,8 +83,12 @@ class Fit:
             for own in lines
         )
         learnt = content.get("learnt")
-        if not (are_counts and are_lines and isinstance(content.get("model"), str) and isinstance(learnt, dict)):
-            raise Damaged(f"{path} does not say how scores are judged: remove it, or calibrate the model again")
+        if not (
+            are_counts and are_lines and isinstance(content.get("model"), str) and isinstance(learnt, dict)
+        ):
+            raise Damaged(
+                f"{path} does not say how scores are judged: remove it, or calibrate the model again"
+            )
         offset, slope = (tuple(map(float, own or ())) for own in lines)
         return cls(content["model"], counts or {}, offset, slope, learnt or {})
 
@@ -102,7 +112,9 @@ def find_fit(path: Path | str | None, model: str) -> Fit | None:
     if isinstance(path, Path) and (path / FIT_FILE).is_file():
         own = Fit.read(path / FIT_FILE)
         if own.model != model:
-            raise SelhnError(f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one")
+            raise SelhnError(
+                f"{path / FIT_FILE} was learnt with another model: remove it, or calibrate this one"
+            )
         return own
     for place in NAMED_FITS.values():
         shipped: Fit = named_object(place)()

@@ -29,7 +29,9 @@ class Hits(list[Hit]):
 
     def _card(self, hit: Hit) -> str:
         content = None if self._thumbnail is None else self._thumbnail(hit.id, SIDE)
-        picture = "" if content is None else f'<img src="data:image/jpeg;base64,{b64encode(content).decode()}"><br>'
+        picture = (
+            "" if content is None else f'<img src="data:image/jpeg;base64,{b64encode(content).decode()}"><br>'
+        )
         name = hit.id.replace("\\", "/").rsplit("/", 1)[-1]
         told = " ".join([hit.name] if hit.kind == "text" else hit.captions[:1])
         words = [f"<b>{hit.score:.3f}</b> {escape(_short(name))}", *([escape(_short(told))] if told else [])]

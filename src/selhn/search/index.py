@@ -89,7 +89,9 @@ class Index:
         identity = store.identity
         model = model or store.kept_model() or load_model_named_in_file(identity.about.get("model"))
         if model is None:
-            raise SelhnError(f"{path} has no model ({identity.model_name} made it): give it with --model, or model=")
+            raise SelhnError(
+                f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
+            )
         identity.require(model, path)
         return cls(model, store)
 
@@ -290,7 +292,9 @@ class Index:
         """Remove items, videos with their moments; returns how many. An unknown id is an error: nothing is removed."""
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         with self.store.writing():
-            moments = {one for known in self._known(names) for one in moment_ids(known.record)}.difference(names)
+            moments = {one for known in self._known(names) for one in moment_ids(known.record)}.difference(
+                names
+            )
             self.store.delete([*names, *self.store.get(moments)])
         return len(names)
 
@@ -323,7 +327,9 @@ class Index:
 
     def _segments(self) -> SegmentStore:
         if not isinstance(self.store, SegmentStore):
-            raise SelhnError(f"{self.path} is on a server, which compacts and checks itself: this needs a folder")
+            raise SelhnError(
+                f"{self.path} is on a server, which compacts and checks itself: this needs a folder"
+            )
         return self.store
 
     def refresh(self) -> None:

@@ -48,7 +48,9 @@ def near_duplicates(index: Index, told: Callable[[float], object] = lambda share
     members: dict[int, list[_Picture]] = {}
     for row, record in enumerate(records):
         members.setdefault(_root(groups, row), []).append(record)
-    found = [sorted(some, key=lambda one: (-one.pixels, -one.bytes)) for some in members.values() if len(some) > 1]
+    found = [
+        sorted(some, key=lambda one: (-one.pixels, -one.bytes)) for some in members.values() if len(some) > 1
+    ]
     return [Alike(_kind(some), tuple(one.id for one in some)) for some in found]
 
 
@@ -67,7 +69,9 @@ class _Picture:
             taken = datetime.fromisoformat(str(facts.get("taken"))).timestamp()
         except (ValueError, OverflowError, OSError):
             taken = None
-        numbers = [value if isinstance(value := facts.get(name), int) else 0 for name in ("width", "height", "bytes")]
+        numbers = [
+            value if isinstance(value := facts.get(name), int) else 0 for name in ("width", "height", "bytes")
+        ]
         return cls(record.id, taken, numbers[0] * numbers[1], numbers[2])
 
 
@@ -75,7 +79,9 @@ def _read(index: Index) -> tuple[list[_Picture], Float[Tensor, "n d"]]:
     """All pictures, newest first, and their vectors in half precision."""
     dates, pictures, vectors = [], [], [torch.empty(0, index.identity.width, dtype=torch.float16)]
     for records, images, _ in index.embeddings():
-        rows = [row for row, record in enumerate(records) if whole(record.id) == record.id]  # moments belong to a video
+        rows = [
+            row for row, record in enumerate(records) if whole(record.id) == record.id
+        ]  # moments belong to a video
         dates += [date_of(records[row]) for row in rows]
         pictures += [_Picture.of(records[row]) for row in rows]
         vectors.append(torch.nn.functional.normalize(images[rows], dim=1).half())
@@ -115,7 +121,9 @@ def _bursts(pictures: list[_Picture], vectors: Float[Tensor, "n d"]) -> Iterator
         yield from zip(alike.tolist(), (alike + 1).tolist())
 
 
-def _cosines(vectors: Float[Tensor, "n d"], one: Int[Tensor, " p"], other: Int[Tensor, " p"]) -> Float[Tensor, " p"]:
+def _cosines(
+    vectors: Float[Tensor, "n d"], one: Int[Tensor, " p"], other: Int[Tensor, " p"]
+) -> Float[Tensor, " p"]:
     return (vectors[one].float() * vectors[other].float()).sum(1)
 
 

@@ -36,7 +36,11 @@ class Reranker:
     """
 
     def __init__(
-        self, model: AbstractMatcher, features: Features, ids: Sequence[str], side: Mapping[str, Tensor] | None = None
+        self,
+        model: AbstractMatcher,
+        features: Features,
+        ids: Sequence[str],
+        side: Mapping[str, Tensor] | None = None,
     ):
         taken_side(model, {}, "texts")  # a sentence that is typed has none
         self.side = taken_side(model, side or {}, "images")
@@ -56,7 +60,9 @@ class Reranker:
         first_share: float = FIRST_SHARE,
     ) -> list[Hit]:  # fmt: skip
         """The k best images for a text: the `depth` best of an index, ordered by `rerank`."""
-        return self.rerank(text, index.search(None, max(k, depth), "image", text=text, where=where), first_share)[:k]
+        return self.rerank(
+            text, index.search(None, max(k, depth), "image", text=text, where=where), first_share
+        )[:k]
 
     def rerank(self, text: str, hits: Sequence[Hit], first_share: float = FIRST_SHARE) -> list[Hit]:
         """The images that a text found, in the order of `blend`; scores are on the scale of this model."""
@@ -80,7 +86,9 @@ class Reranker:
         return [replace(hits[place], score=scores[place]) for place in order]
 
 
-def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_share: float) -> Float[Tensor, "*Q k"]:
+def blend(
+    first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_share: float
+) -> Float[Tensor, "*Q k"]:
     """The scores of two stages for the k best of a query, on the scale of the second.
 
     Those of the first are given the mean and the deviation that the second has over the same k, and weigh
@@ -96,7 +104,11 @@ def blend(first: Float[Tensor, "*Q k"], second: Float[Tensor, "*Q k"], first_sha
 
 
 def rerank_split(
-    recaller: AbstractMatcher, reranker: AbstractMatcher, split: Split, k: int, first_share: float = FIRST_SHARE
+    recaller: AbstractMatcher,
+    reranker: AbstractMatcher,
+    split: Split,
+    k: int,
+    first_share: float = FIRST_SHARE,
 ) -> Metrics:
     """Recall of both stages on a split: the k best of every query by `recaller`, in the order of `blend`."""
     if k < 1:

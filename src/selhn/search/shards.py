@@ -63,7 +63,11 @@ class Shards:
 
     @classmethod
     def plan(
-        cls, folder: Path, identity: Identity, about: Mapping[str, Any], shards: Iterable[Sequence[Mapping[str, Any]]]
+        cls,
+        folder: Path,
+        identity: Identity,
+        about: Mapping[str, Any],
+        shards: Iterable[Sequence[Mapping[str, Any]]],
     ) -> "Shards":
         """Write the inputs of all shards, then the manifest: before that, the folder is not one of shards.
 
@@ -78,7 +82,12 @@ class Shards:
             pictures += sum(entry.get("rows", 1) for entry in entries)
         if pictures == 0:
             raise SelhnError("there are no pictures to embed: the list is empty")
-        content = {"kind": "embeddings", "identity": asdict(identity), "about": dict(about), "pictures": pictures}
+        content = {
+            "kind": "embeddings",
+            "identity": asdict(identity),
+            "about": dict(about),
+            "pictures": pictures,
+        }
         write_sealed_json(folder / MANIFEST_FILE, {**content, "inputs": digests})
         return cls(folder, identity, about, pictures, digests)
 
@@ -86,7 +95,9 @@ class Shards:
     def open(cls, folder: Path) -> "Shards":
         """What `plan` has written."""
         if not cls.exist(folder):
-            raise NotFound(f"{folder} holds no embeddings of `selhn embed`: name a folder with a {MANIFEST_FILE}")
+            raise NotFound(
+                f"{folder} holds no embeddings of `selhn embed`: name a folder with a {MANIFEST_FILE}"
+            )
         content = read_sealed_json(folder / MANIFEST_FILE, _NEW)
         identity, inputs = content.get("identity"), content.get("inputs")
         kinds = {"model": str, "model_name": str, "width": int, "precision": str, "about": dict}
@@ -109,7 +120,9 @@ class Shards:
             raise Damaged(f"{path} is missing or not what was written: {_NEW}")
         return read_json_lines(path)
 
-    def write(self, number: int, rows: Sequence[EmbeddedRow], left_out: Sequence[tuple[str, str]]) -> ShardDone:
+    def write(
+        self, number: int, rows: Sequence[EmbeddedRow], left_out: Sequence[tuple[str, str]]
+    ) -> ShardDone:
         """Write a shard: its files get their names when all are on the disk, and the record of them comes last."""
         workshop = self.folder / PARTIAL
         workshop.mkdir(exist_ok=True)
@@ -118,7 +131,9 @@ class Shards:
             names = write_rows(rows, partial, shard_files(number, len(self))) if rows else []
             if left_out:
                 names.append(_left_out(number))
-                lines = (json.dumps({"picture": name, "reason": why}, ensure_ascii=False) for name, why in left_out)
+                lines = (
+                    json.dumps({"picture": name, "reason": why}, ensure_ascii=False) for name, why in left_out
+                )
                 (partial / "left_out").mkdir()
                 (partial / names[-1]).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             files = {}
@@ -128,7 +143,12 @@ class Shards:
                 (self.folder / name).parent.mkdir(exist_ok=True)
                 os.replace(partial / name, self.folder / name)
             (self.folder / "done").mkdir(exist_ok=True)
-            content = {"rows": len(rows), "left out": len(left_out), "inputs": self.inputs[number], "files": files}
+            content = {
+                "rows": len(rows),
+                "left out": len(left_out),
+                "inputs": self.inputs[number],
+                "files": files,
+            }
             write_sealed_json(self._record(number), content)
         except OSError as error:
             raise OSError(
@@ -151,7 +171,10 @@ class Shards:
         if content.get("inputs") != self.inputs[number]:
             raise Damaged(f"{path} is of other inputs: {AGAIN}")
         names = shard_files(number, len(self))
-        known, needed = {*names.values(), _left_out(number)}, {names[IMAGES], names[METADATA]} if rows else set()
+        known, needed = (
+            {*names.values(), _left_out(number)},
+            {names[IMAGES], names[METADATA]} if rows else set(),
+        )
         if not needed <= files.keys() <= known:
             raise Damaged(f"{path} names other files than those of its shard: {AGAIN}")
         for name, written in files.items():
@@ -171,7 +194,10 @@ class Shards:
         """Some pictures that could not be read, and why."""
         files = (self.folder / _left_out(number) for number in range(len(self)))
         entries = (
-            entry for file in files if file.is_file() for entry in read_json_lines(file, picture=str, reason=str)
+            entry
+            for file in files
+            if file.is_file()
+            for entry in read_json_lines(file, picture=str, reason=str)
         )
         return [(entry["picture"], entry["reason"]) for entry in islice(entries, most)]
 

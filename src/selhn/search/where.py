@@ -47,7 +47,9 @@ def _of_field(field: str, value: Any) -> Iterable[Filter]:
             raise SelhnError(f"{operator!r} for {field} is not an operator: use one of {' '.join(OPERATORS)}")
         if operator == "in" and not isinstance(operand, list | tuple):
             raise SelhnError(f"where: `in` takes a list of values for {field}, got {operand!r}")
-        yield Comparison(field, operator, tuple(map(_plain, operand)) if operator == "in" else _plain(operand))
+        yield Comparison(
+            field, operator, tuple(map(_plain, operand)) if operator == "in" else _plain(operand)
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -57,7 +57,9 @@ def _about_routes(router: APIRouter, service: Service) -> None:
         return messages.About(
             name=service.name,
             version=__version__,
-            items=0 if collection is None else await service.read(lambda: collection.index.count(moments=False)),
+            items=0
+            if collection is None
+            else await service.read(lambda: collection.index.count(moments=False)),
             can=messages.Can(
                 search=collection is not None,
                 ask_with_pictures=collection is not None and collection.extractor is not None,
@@ -77,7 +79,9 @@ def _about_routes(router: APIRouter, service: Service) -> None:
     async def progress(files: bool = False) -> messages.ProgressMessage:
         """Say how far indexing is; what it has added since is visible from now on."""
         told = await service.read(service.progress, files)
-        told.items = await service.queries.run(service.searched().count)  # after the state: idle means all are there
+        told.items = await service.queries.run(
+            service.searched().count
+        )  # after the state: idle means all are there
         return told
 
     @router.get("/models", tags=["service"])

@@ -50,7 +50,9 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
     app.include_router(api_routes(service))
     _serve_page(app)
 
-    @app.post("/api/v1/cookie", tags=["service"], status_code=204, response_class=Response, responses=PROBLEMS)
+    @app.post(
+        "/api/v1/cookie", tags=["service"], status_code=204, response_class=Response, responses=PROBLEMS
+    )
     async def cookie(request: Request) -> Response:
         """Give a browser a cookie that opens `picture` and `original` for an hour: its elements can send no token."""
         answer = Response(status_code=204)

@@ -114,7 +114,11 @@ class Collection:
         """A page of the items that match a filter, the number of all that do, and the version of this list."""
         self._refresh()
         total, version = self.index.count(where, moments=False), self._version(where)
-        found = islice(self.index.records(where, order, first=first, moments=False), number) if first < total else ()
+        found = (
+            islice(self.index.records(where, order, first=first, moments=False), number)
+            if first < total
+            else ()
+        )
         return list(found), total, version
 
     def timeline(self, where: str | None = None, order: Order = "newest") -> Timeline:

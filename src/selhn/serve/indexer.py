@@ -37,10 +37,14 @@ class Outcome:
 class Indexer:
     """A process that brings an index up to date once."""
 
-    def __init__(self, index: Path, folders: Sequence[Path], model: Path | str | None = None, work: Work | None = None):
+    def __init__(
+        self, index: Path, folders: Sequence[Path], model: Path | str | None = None, work: Work | None = None
+    ):
         context = multiprocessing.get_context("spawn")
         self._told, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_index, args=(index, folders, model, work, theirs), daemon=True)
+        self._process = context.Process(
+            target=_index, args=(index, folders, model, work, theirs), daemon=True
+        )
         self._process.start()
         theirs.close()
         self.pid = self._process.pid
@@ -72,7 +76,9 @@ def _why_ended(status: int) -> str:
     return f"indexing stopped ({name}, {why}): start `selhn photos` again to continue"
 
 
-def _index(index: Path, folders: Sequence[Path], model: Path | str | None, work: Work | None, told: Connection) -> None:
+def _index(
+    index: Path, folders: Sequence[Path], model: Path | str | None, work: Work | None, told: Connection
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that serves stops this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(AttributeError, OSError):

@@ -58,7 +58,9 @@ def item_routes(router: APIRouter, service: Service) -> None:
         """Find pictures that are almost the same: copies, whenever they were taken, and bursts."""
         collection, most = service.searched(), service.limits.answers
         if collection.duplicates is None:
-            raise NotFound("near-duplicates need an index in a folder, of a model that gives one vector per picture")
+            raise NotFound(
+                "near-duplicates need an index in a folder, of a model that gives one vector per picture"
+            )
         found = await service.read(collection.alike, first, number)
         if found is None:
             share = collection.duplicates.share
@@ -67,7 +69,9 @@ def item_routes(router: APIRouter, service: Service) -> None:
         for group, records in found[0]:
             items = await _told(service, records[:most])
             groups.append(messages.AlikeMessage(kind=group.kind, count=len(records), items=items))
-        return messages.DuplicatesMessage(state="ready", share=1, total=found[1], spare=found[2], groups=groups)
+        return messages.DuplicatesMessage(
+            state="ready", share=1, total=found[1], spare=found[2], groups=groups
+        )
 
     @router.get("/item", tags=["items"])
     async def item(id: str) -> messages.ItemMessage:

@@ -102,7 +102,9 @@ class Bounded:
                     return  # the client has gone
                 receive, size = _repeated(bytes(body), receive), len(body)
                 body.clear()  # no second copy while it waits
-            async with self._pictures if is_picture and is_counted else nullcontext():  # in the order of arrival
+            async with (
+                self._pictures if is_picture and is_counted else nullcontext()
+            ):  # in the order of arrival
                 self._check_busy(is_counted)
                 self.answering += is_counted
                 try:

@@ -106,7 +106,9 @@ class Answers(BaseModel):
     answers: list[HitMessage]
     unknown: Annotated[
         list[str],
-        Field(description="Words of the text that the model has hardly met in training; none if that is not known."),
+        Field(
+            description="Words of the text that the model has hardly met in training; none if that is not known."
+        ),
     ] = []
 
     @computed_field(  # type: ignore[prop-decorator]
@@ -131,7 +133,9 @@ class TimelineRequest(Filter):
     """The items of the timeline."""
 
     order: Order = "newest"
-    layout: Annotated[bool, Field(description="Days and shapes too, for a page that draws all items.")] = False
+    layout: Annotated[bool, Field(description="Days and shapes too, for a page that draws all items.")] = (
+        False
+    )
 
 
 class MonthMessage(BaseModel):

@@ -54,7 +54,8 @@ def original(path: Path, download: bool, wanted: str = "") -> Response:
         "Content-Disposition": f"{way}; filename*=UTF-8''{quote(path.name.encode('utf-8', 'replace'))}",
         "Content-Length": str(end - first),
         # In a sandbox a file has no origin, and a browser's own page for a video could not load it.
-        "Content-Security-Policy": POLICY + ("media-src 'self'" if media_type.startswith("video/") else "sandbox"),
+        "Content-Security-Policy": POLICY
+        + ("media-src 'self'" if media_type.startswith("video/") else "sandbox"),
     }
     if part is not None:
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"

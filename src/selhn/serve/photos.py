@@ -80,7 +80,9 @@ def photos(
             return
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _stop))
         listening = stack.enter_context(_listen(host, port))
-        indexer = Indexer(path, asked, model) if asked else None  # loads its models while this process loads its own
+        indexer = (
+            Indexer(path, asked, model) if asked else None
+        )  # loads its models while this process loads its own
         if indexer is not None:
             stack.callback(indexer.end)
         own = None if model is None else load_model(model)
@@ -97,10 +99,14 @@ def photos(
         print(f"{library.name}: {address} ({opens})", flush=True)
         if words:
             print(words, flush=True)
-        print("Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.", flush=True)
+        print(
+            "Pictures can be searched as they are indexed. Ctrl-C stops; the next start continues.",
+            flush=True,
+        )
         if not writable:
             print(
-                "With --writable the page has favourites and albums, and pictures can be added and removed.", flush=True
+                "With --writable the page has favourites and albums, and pictures can be added and removed.",
+                flush=True,
             )
         keeper = Keeper(path, kept, watch, first=indexer, model=model)
         stack.callback(keeper.stop)

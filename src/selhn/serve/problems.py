@@ -84,7 +84,9 @@ def _failed(request: Request, wrong: Any) -> Response:
     LOGGER.error("%s: %s", request.url.path, wrong)
     if isinstance(wrong, FileNotFoundError):  # of a picture or a run, after it was found
         return problem(404, "the file was removed in this moment")
-    if isinstance(wrong, ConnectionError):  # of a server of vectors, whose message says what to do and names no file
+    if isinstance(
+        wrong, ConnectionError
+    ):  # of a server of vectors, whose message says what to do and names no file
         return problem(503, str(wrong), {"Retry-After": "5"})
     why = wrong.strerror or getattr(wrong.__cause__, "strerror", None) or "unknown"
     return problem(503, f"cannot access storage ({why}): try again later")

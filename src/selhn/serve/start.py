@@ -53,13 +53,18 @@ def serve(
         )
         asks = " (the page asks for the token)" if token is not None else ""
         address = address_of(host, listening)
-        print(f"{service.name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops.", flush=True)
+        print(
+            f"{service.name}: {address}{asks}\nThe API is described at {address}/docs. Ctrl-C stops.",
+            flush=True,
+        )
         answer(service, listening, token, hostnames)
 
 
 def missing_packages(names: Sequence[str]) -> str:
     """Those of some packages that are not installed, in words; `a|b` is there if a or b is."""
-    missing = [name.split("|")[0] for name in names if not any(map(importlib.util.find_spec, name.split("|")))]
+    missing = [
+        name.split("|")[0] for name in names if not any(map(importlib.util.find_spec, name.split("|")))
+    ]
     return " and ".join([", ".join(missing[:-1]), missing[-1]] if len(missing) > 1 else missing)
 
 

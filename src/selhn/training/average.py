@@ -49,7 +49,9 @@ class WeightAverage:
             if isinstance(part, nn.RNNBase):  # cuDNN wants its weights in one piece, and copies are in many
                 part.flatten_parameters()
         copies = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        followed = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        followed = {
+            name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad
+        }
         copied = dict(model.named_buffers())
         for name, buffer in copied.copy().items():  # infinities, as in a mask, have no average
             if buffer.is_floating_point() and buffer.isfinite().all():

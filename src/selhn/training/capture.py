@@ -34,7 +34,9 @@ class Stepper:
             of dropout: they depend on the step and the rank, so that no checkpoint needs them.
     """
 
-    def __init__(self, compute: Compute, generator: torch.Generator, record: bool, ranks: Ranks | None = None):
+    def __init__(
+        self, compute: Compute, generator: torch.Generator, record: bool, ranks: Ranks | None = None
+    ):
         self.compute = compute
         self.generator = generator
         self.record, self.ranks = record, ranks

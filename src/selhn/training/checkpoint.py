@@ -70,7 +70,9 @@ class Checkpoints:
         except (KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"the checkpoint {latest} is damaged ({error}): start the run again") from None
         changed = [
-            f"{key} was {there.get(key)}, is {own}" for key, own in self.identity.items() if there.get(key) != own
+            f"{key} was {there.get(key)}, is {own}"
+            for key, own in self.identity.items()
+            if there.get(key) != own
         ]
         if changed:
             why = "; ".join(changed)

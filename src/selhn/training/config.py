@@ -133,7 +133,9 @@ def respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe_objects(model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig) -> RunConfig:
+def describe_objects(
+    model: AbstractMatcher, loss: Callable[..., Any], data: Data, train: TrainConfig
+) -> RunConfig:
     """The configuration of a run from Python: names of what is in the tables, `own:` before the rest."""
     of_model = model.name or OWN + type(model).__name__
     of_loss = next((name for name, entry in LOSSES.items() if type(loss) is entry.loss), None)
@@ -157,7 +159,9 @@ def override(config: RunConfig, settings: Sequence[str]) -> RunConfig:
     settings of the configuration that it has too.
     """
     values = key_values(settings)
-    for key, value in sorted(values.items(), key=lambda item: item[0] not in NAMED):  # names before their settings
+    for key, value in sorted(
+        values.items(), key=lambda item: item[0] not in NAMED
+    ):  # names before their settings
         owner, dot, name = key.partition(".")
         changed: dict[str, Any] = {key: value}
         if dot and owner in NAMED and name:
@@ -200,7 +204,9 @@ def with_values(config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
     """A `TrainConfig` with some fields replaced, their types checked."""
     kinds = get_type_hints(TrainConfig)
     _refuse_unknown(values, [*kinds, "model", "loss", "data", "model.…", "loss.…", "data.…"])
-    return dataclasses.replace(config, **{name: _fit(name, value, kinds[name]) for name, value in values.items()})
+    return dataclasses.replace(
+        config, **{name: _fit(name, value, kinds[name]) for name, value in values.items()}
+    )
 
 
 def _fit(name: str, value: Any, kind: Any) -> Any:
@@ -213,7 +219,9 @@ def _fit(name: str, value: Any, kind: Any) -> Any:
         raise SelhnError(f"{name} must be below 2^63, got {value}")
     minimum = {"epochs": 1, "batch_size": 2}.get(name, 0)
     if kind in (int, float) and not minimum <= value < math.inf:
-        raise SelhnError(f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}")
+        raise SelhnError(
+            f"{name} must be {'finite' if value == math.inf else f'at least {minimum}'}, got {value!r}"
+        )
     return float(value) if kind is float else value
 
 

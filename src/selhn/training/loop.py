@@ -87,7 +87,9 @@ def train(
         >>> run = selhn.train(model, data, TripletSelHN(), out="runs/rvse", epochs=20)  # doctest: +SKIP
     """
     require_type("model", model, AbstractMatcher, "train(model, data, loss) takes what create_model returns")
-    require_type("data", data, Data, "train(model, data, loss) takes all three splits, as load_data returns them")
+    require_type(
+        "data", data, Data, "train(model, data, loss) takes all three splits, as load_data returns them"
+    )
     if isinstance(loss, type) or not callable(loss):
         named = f'create_loss("{loss}")' if isinstance(loss, str) and loss in LOSSES else "TripletSelHN()"
         raise SelhnError(f"the loss is {loss!r}: give an object such as {named}, or a function of the scores")
@@ -156,7 +158,10 @@ def train_in(
                             protocol.average.update(position.step)
                         meter.add(position.step, epoch, numbers, read=done == steps)
                         progress.step(meter.summary)
-                        pause(save=bool(config.checkpoint_every) and position.step % config.checkpoint_every == 0)
+                        pause(
+                            save=bool(config.checkpoint_every)
+                            and position.step % config.checkpoint_every == 0
+                        )
                     position = replace(position, epoch=epoch + 1, step_in_epoch=0)
                     if first:
                         position = _judged(parts, position, meter, progress)
@@ -169,7 +174,11 @@ def train_in(
                 results = Results(**json.loads(said))
     assert results is not None
     return Run(
-        folder.path, Metrics.from_dict(results.dev), Metrics.from_dict(results.test), results.best_epoch, stalled
+        folder.path,
+        Metrics.from_dict(results.dev),
+        Metrics.from_dict(results.test),
+        results.best_epoch,
+        stalled,
     )
 
 
@@ -255,7 +264,9 @@ def _results(
     return results
 
 
-def _load_in_turn(checkpoints: Checkpoints, ranks: Ranks | None, device: torch.device) -> tuple[Position, list[str]]:
+def _load_in_turn(
+    checkpoints: Checkpoints, ranks: Ranks | None, device: torch.device
+) -> tuple[Position, list[str]]:
     """Rank 0 first, which may repair what it finds damaged."""
     loaded = checkpoints.load() if ranks is None or ranks.own == 0 else None
     if ranks is not None:
@@ -301,11 +312,15 @@ def _stopped(number: int, said: str = "", progress: Progress | None = None) -> B
 def _how_to_continue(folder: RunFolder, step: int, run: RunConfig) -> str:
     if folder.path is None:
         return f"Stopped after {step} steps; nothing was saved, because the run has no folder (out=)."
-    how = f'train(..., out="{folder.path}", resume=True)' if run.own else f"selhn train --resume {folder.path}"
+    how = (
+        f'train(..., out="{folder.path}", resume=True)' if run.own else f"selhn train --resume {folder.path}"
+    )
     return f"Stopped after {step} steps; all of it is saved. Continue with: {how}"
 
 
-def _identity(model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig) -> dict[str, str]:
+def _identity(
+    model: AbstractMatcher, loss: Callable[..., Tensor], data: Data, config: TrainConfig
+) -> dict[str, str]:
     """What must be the same when a run is resumed; the number of epochs may grow."""
     of_loss = repr(loss) if isinstance(loss, AbstractLoss) else getattr(loss, "__name__", type(loss).__name__)
     if isinstance(loss, AbstractLoss) and isinstance(loss, Learns):  # with the values it starts from

@@ -34,7 +34,9 @@ def make_optimizer(
         group["initial_lr"] = group["lr"]
         if on_gpu:  # a recorded step reads the rate from the device whenever it is replayed
             group["lr"] = torch.tensor(group["lr"], device=device)
-    return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu)
+    return torch.optim.AdamW(
+        groups, lr=config.lr, weight_decay=config.weight_decay, fused=on_gpu, capturable=on_gpu
+    )
 
 
 def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -> list[dict[str, Any]]:
@@ -42,7 +44,11 @@ def parameter_groups(model: nn.Module, lr: float, text_lr_factor: float = 0.1) -
     parts = [part for part in model.modules() if getattr(part, "is_pretrained", False)]
     pretrained = [parameter for part in parts for parameter in part.parameters() if parameter.requires_grad]
     known = set(map(id, pretrained))
-    own = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in known]
+    own = [
+        parameter
+        for parameter in model.parameters()
+        if parameter.requires_grad and id(parameter) not in known
+    ]
     groups = [{"params": own, "lr": lr}, {"params": pretrained, "lr": lr * text_lr_factor}]
     return [group for group in groups if group["params"]]
 
@@ -110,7 +116,10 @@ def unflatten_optimizer(
         for name, tensor in tensors.items():
             if name.startswith("optimizer."):
                 _, index, key = name.split(".", 2)
-                if not tensor.is_floating_point() or tensor.shape not in (weights[int(index)].shape, torch.Size()):
+                if not tensor.is_floating_point() or tensor.shape not in (
+                    weights[int(index)].shape,
+                    torch.Size(),
+                ):
                     raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}")
                 state.setdefault(int(index), {})[key] = tensor
         if [group["params"] for group in groups] != [group["params"] for group in mine]:
@@ -120,10 +129,14 @@ def unflatten_optimizer(
                 if not _alike(own[key], saved.get(key, own[key])):
                     raise ValueError(f"{key} is {str(saved[key])[:40]}")
     except (ValueError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise Damaged(f"the checkpoint's optimiser does not fit the model ({error}): start the run again") from None
+        raise Damaged(
+            f"the checkpoint's optimiser does not fit the model ({error}): start the run again"
+        ) from None
     for saved, own in zip(groups, optimizer.param_groups):
         # A rate that lives on the device stays there.
-        saved.update({key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)})
+        saved.update(
+            {key: value.fill_(saved[key]) for key, value in own.items() if isinstance(value, Tensor)}
+        )
         # How the update is computed is a matter of the device, which may be another one.
         saved.update({key: own[key] for key in ("fused", "capturable", "foreach") if key in own})
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -67,7 +67,9 @@ def _cross_attention(
     # Official: Adam without weight decay, nothing dropped from regions and words, T-HN summed over the batch.
     # Captions of one image are kept apart here; the authors' programs let them be negatives of each other.
     train = TrainConfig(weight_decay=0.0, drop_regions=0.0, corrupt_words=0.0)
-    return System(title, {"hn": hn, "selhn": selhn}, schedules, train, by_data or {}, {"hn": {"reduction": "sum"}})
+    return System(
+        title, {"hn": hn, "selhn": selhn}, schedules, train, by_data or {}, {"hn": {"reduction": "sum"}}
+    )
 
 
 def _with_bce(system: System, rsum: str = "no RSUM") -> System:
@@ -122,10 +124,17 @@ SYSTEMS: Mapping[str, System] = {
         "RVSE++ (BERT text encoder)", {"selhn": "524.2 (with BERT-base; ours is MiniLM by default)"}, _RVSEPP
     ),
     "devise": System(
-        "DeViSE", dict.fromkeys(("triplet", "hn", "selhn"), "no RSUM"), _TABLE_1, _DEVISE_TRAIN, {}, _DEVISE_LOSS
+        "DeViSE",
+        dict.fromkeys(("triplet", "hn", "selhn"), "no RSUM"),
+        _TABLE_1,
+        _DEVISE_TRAIN,
+        {},
+        _DEVISE_LOSS,
     ),
     "vsrn": replace(
-        _cross_attention("VSRN", _VSRN, by_data={"f30k": {"dim": 2048}, "coco": {"dim": 2048, "final_bn": False}}),
+        _cross_attention(
+            "VSRN", _VSRN, by_data={"f30k": {"dim": 2048}, "coco": {"dim": 2048, "final_bn": False}}
+        ),
         loss_settings=_SUMMED,
     ),
     "cvse": replace(_cross_attention("CVSE", _CVSE, "482.5", by_data=_CVSE_REGIONS), loss_settings=_SUMMED),
@@ -158,7 +167,12 @@ _STRONG = TrainConfig(schedule="constant", lr=2e-3, ema=0.999, weight_decay=0.3)
 STRONG: Mapping[str, RunConfig] = {
     # Chosen on dev of Flickr8k; the rows that were tried are in benchmarks/recipes.txt.
     "rvse_strong": RunConfig(
-        "rvse", "tal", "f8k", {"dim": 2048, "word_dropout": 0.2}, _TAL, train=replace(_STRONG, epochs=20, distil=0.3)
+        "rvse",
+        "tal",
+        "f8k",
+        {"dim": 2048, "word_dropout": 0.2},
+        _TAL,
+        train=replace(_STRONG, epochs=20, distil=0.3),
     ),
     "rvsepp_strong": RunConfig(
         "rvsepp",
@@ -170,20 +184,29 @@ STRONG: Mapping[str, RunConfig] = {
 }
 """Recipes of our own: averaged weights, a higher constant rate, more decay."""
 PIXELS: Mapping[str, RunConfig] = {
-    "clip_selhn": RunConfig("clip", "selhn", "f8k", {"dim": 256}, train=TrainConfig(epochs=30, lr_warmup=1.0)),
+    "clip_selhn": RunConfig(
+        "clip", "selhn", "f8k", {"dim": 256}, train=TrainConfig(epochs=30, lr_warmup=1.0)
+    ),
     # Official: rates, schedule and decay of LAPS, whose warm-up epoch on all negatives SelHN replaces.
     "vit_bert_selhn": RunConfig(
         "vit_bert",
         "selhn",
         "f30k",
         {"dim": 512},
-        train=TrainConfig(epochs=30, lr=2e-4, weight_decay=1e-4, decay_at=(9, 15, 20, 25), decay_by=0.3, lr_warmup=1.0),
+        train=TrainConfig(
+            epochs=30, lr=2e-4, weight_decay=1e-4, decay_at=(9, 15, 20, 25), decay_by=0.3, lr_warmup=1.0
+        ),
     ),
 }
 """From pixels, for data that was imported with the extractor pixels_SIDE_PATCH."""
 DEFAULT_RECIPE = "rvse_strong_world"
 """Where none is named; `data=` replaces its data set."""
-_NEGATIVES = {"triplet": "all negatives", "hn": "the hardest negative", "selhn": "SelHN", "bce_max": "cross-entropy"}
+_NEGATIVES = {
+    "triplet": "all negatives",
+    "hn": "the hardest negative",
+    "selhn": "SelHN",
+    "bce_max": "cross-entropy",
+}
 
 
 def list_recipes() -> list[str]:

@@ -197,7 +197,11 @@ def trained_on(run: Path) -> str | None:
     config = None if folder.config is None else read_config(run)
     named = folder.identity.get("data", None if config is None else config.data)
     settings = {} if config is None else config.data_settings
-    return None if named is None else ", ".join([str(named), *(f"{key}={settings[key]}" for key in sorted(settings))])
+    return (
+        None
+        if named is None
+        else ", ".join([str(named), *(f"{key}={settings[key]}" for key in sorted(settings))])
+    )
 
 
 def require_same_data(runs: Sequence[Path]) -> None:

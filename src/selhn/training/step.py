@@ -96,7 +96,9 @@ def make_stepper(protocol: Protocol, optimizer: torch.optim.Optimizer) -> Steppe
     record = config.capture == "always" or (
         config.capture == "auto"
         and batches.device.type == "cuda"
-        and isinstance(loss, AbstractLoss)  # any other function might look at its numbers, which a recording cannot
+        and isinstance(
+            loss, AbstractLoss
+        )  # any other function might look at its numbers, which a recording cannot
         and protocol.capturable
         and protocol.ranks is None  # an exchange through the host cannot be recorded,
         and not config.chunk  # nor a look at the generator before a chunk is encoded again
@@ -120,7 +122,9 @@ def training_step(
 
     def watch() -> dict[str, Tensor]:
         mean = loss.reduce(anchors, "mean") if ours and loss.reduction != "mean" else value
-        probed = probe_scores(match.scores, image_ids, epsilon_of(loss), None if anchors is None else anchors.raw)
+        probed = probe_scores(
+            match.scores, image_ids, epsilon_of(loss), None if anchors is None else anchors.raw
+        )
         return {"loss_per_anchor": mean.detach(), **probed}
 
     optimizer.zero_grad(set_to_none=True)

@@ -91,7 +91,9 @@ class WandB(Tracker):
 
     def table(self, name: str, rows: Rows, step: int) -> None:
         table = importlib.import_module(self.library).Table
-        self.run.log({name: table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}, step=step)
+        self.run.log(
+            {name: table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}, step=step
+        )
 
 
 class Trackio(WandB):
@@ -179,7 +181,9 @@ class Trackers:
         step = row["step"]
         numbers = {name: value for name, value in flat(row).items() if isinstance(value, (int, float))}
         for tracker in self.each:
-            tracker.log({name: value for name, value in numbers.items() if name not in ("step", "epoch")}, step)
+            tracker.log(
+                {name: value for name, value in numbers.items() if name not in ("step", "epoch")}, step
+            )
 
     def alert(self, said: str, step: int) -> None:
         for tracker in self.each:
@@ -195,17 +199,23 @@ def known_trackers(track: Any, folder: RunFolder) -> list[Any]:
     """What `track` names or holds; None is TensorBoard, if it is installed and the run has a folder."""
     if track is None:
         return ["tensorboard"] if folder.path and importlib.util.find_spec("tensorboard") else []
-    wanted = track.split(",") if isinstance(track, str) else track if isinstance(track, (list, tuple)) else [track]
+    wanted = (
+        track.split(",") if isinstance(track, str) else track if isinstance(track, (list, tuple)) else [track]
+    )
     for one in wanted:
         if isinstance(one, str) and one not in TRACKERS:
             raise SelhnError(f"track={one!r} is not a known tracker: {did_you_mean(one, TRACKERS)}")
         if not isinstance(one, str) and kind_of(one) is Tracker and not callable(getattr(one, "log", None)):
-            raise SelhnError(f"track={one!r} has no log(dict, step=): give an object that has, or one of {[*TRACKERS]}")
+            raise SelhnError(
+                f"track={one!r} has no log(dict, step=): give an object that has, or one of {[*TRACKERS]}"
+            )
     return list(wanted)
 
 
 @contextmanager
-def tracked(wanted: Sequence[Any], folder: RunFolder, model: str, settings: Mapping[str, Any]) -> Iterator[Trackers]:
+def tracked(
+    wanted: Sequence[Any], folder: RunFolder, model: str, settings: Mapping[str, Any]
+) -> Iterator[Trackers]:
     """The trackers of a run; those that are named are started here, and closed at the end."""
     name = model if folder.path is None else "-".join(folder.path.parts[-2:]).strip("-/")
     each: list[Tracker] = []

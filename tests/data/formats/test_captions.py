@@ -43,7 +43,11 @@ def test_splits_are_kept(tmp_path):
     (tmp_path / "c.csv").write_text("image,caption,split\na.jpg,x,val\nb.jpg,y,dev\nc.jpg,z,\n")
     assert [texts.split for texts in read_picture_texts(tmp_path / "c.csv").values()] == ["dev", "dev", None]
     (tmp_path / "d.csv").write_text("image,caption,split\na.jpg,x,Train\nb.jpg,y,validation\nc.jpg,z,TEST \n")
-    assert [texts.split for texts in read_picture_texts(tmp_path / "d.csv").values()] == ["train", "dev", "test"]
+    assert [texts.split for texts in read_picture_texts(tmp_path / "d.csv").values()] == [
+        "train",
+        "dev",
+        "test",
+    ]
 
 
 def test_the_example_pictures():
@@ -82,7 +86,10 @@ def test_what_is_wrong_and_where(tmp_path, name, content, reason):
 
 def test_names_are_matched_by_path_then_by_name_then_without_suffix():
     names = ["x/a.jpg", "x/b.jpg", "y/b.jpg", "000012.jpg"]
-    given = {name: PictureTexts((name,)) for name in ("./x/a.jpg", "a.jpg", "y/b.jpg", "b.jpg", "000012", "gone.jpg")}
+    given = {
+        name: PictureTexts((name,))
+        for name in ("./x/a.jpg", "a.jpg", "y/b.jpg", "b.jpg", "000012", "gone.jpg")
+    }
     matched, unmatched = match_texts(names, given)
     assert matched == {
         "x/a.jpg": PictureTexts(("./x/a.jpg", "a.jpg")),
@@ -97,8 +104,14 @@ def test_quotes_and_line_breaks_in_a_table(tmp_path):
         'image|caption\na.jpg|"a sign that is not closed\nb.jpg|a "big" dog\nc.jpg| "x" y\n'
     )
     found = read_picture_texts(tmp_path / "a.csv")
-    assert [texts.texts for texts in found.values()] == [('"a sign that is not closed',), ('a "big" dog',), ('"x" y',)]
-    (tmp_path / "b.csv").write_text('image,caption\na.jpg,"a dog\njumps, high"\nb.jpg,one\u2028mark\nc.jpg,"a ""b"""\n')
+    assert [texts.texts for texts in found.values()] == [
+        ('"a sign that is not closed',),
+        ('a "big" dog',),
+        ('"x" y',),
+    ]
+    (tmp_path / "b.csv").write_text(
+        'image,caption\na.jpg,"a dog\njumps, high"\nb.jpg,one\u2028mark\nc.jpg,"a ""b"""\n'
+    )
     found = read_picture_texts(tmp_path / "b.csv")
     assert [texts.texts for texts in found.values()] == [("a dog jumps, high",), ("one mark",), ('a "b"',)]
     (tmp_path / "c.csv").write_text('image,caption\na.jpg,"a dog\njumps"\nb.jpg\n')

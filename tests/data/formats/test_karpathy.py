@@ -50,7 +50,10 @@ def test_coco_is_cut_into_five_folds(karpathy, monkeypatch):
     ("change", "sentence"),
     [
         (lambda c: c.pop("images"), "has no list 'images'"),
-        (lambda c: c["images"][2].update(split="validation"), "image 2: needs a field 'split' that is one of train"),
+        (
+            lambda c: c["images"][2].update(split="validation"),
+            "image 2: needs a field 'split' that is one of train",
+        ),
         (lambda c: c["images"][2].update(split=["train"]), "image 2: needs a field 'split'"),
         (lambda c: c["images"][3].update(sentences=[]), "image 3: has no sentences"),
         (lambda c: c["images"][1]["sentences"].insert(1, {"raw": " "}), "image 1, sentence 1: has no text"),
@@ -69,5 +72,7 @@ def test_what_is_wrong_is_said(karpathy, change, sentence):
 
 def test_two_feature_files_are_one_too_many(karpathy):
     np.save(karpathy / "more.npy", np.zeros((7, 3, 4)))
-    with pytest.raises(ValueError, match=r"one \*.npy file with features, found features.npy, more.npy: give its path"):
+    with pytest.raises(
+        ValueError, match=r"one \*.npy file with features, found features.npy, more.npy: give its path"
+    ):
         load_data(karpathy)

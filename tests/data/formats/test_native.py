@@ -20,7 +20,9 @@ def make_data(ragged):
     for n, name in enumerate(("train", "dev", "test")):
         generator = torch.Generator().manual_seed(n)
         if ragged:
-            features = RaggedFeatures.of(torch.randn(9, 4, generator=generator), torch.tensor([0, 2, 3, 7, 9]))
+            features = RaggedFeatures.of(
+                torch.randn(9, 4, generator=generator), torch.tensor([0, 2, 3, 7, 9])
+            )
             boxes = torch.rand(4, 4, 4)
         else:
             features, boxes = DenseFeatures(torch.randn(5, 3, 4, generator=generator)), None
@@ -53,7 +55,9 @@ def test_what_is_written_is_read(tmp_path, ragged, dtype, monkeypatch):
 def test_nothing_is_left_when_writing_fails(tmp_path):
     data = make_data(False)
     data.test.features.store[3, 1, 2] = 1e6
-    with pytest.raises(ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or above 65504"):
+    with pytest.raises(
+        ValueError, match=r"test: image 3 \(test3.jpg\) has a feature that is NaN or above 65504"
+    ):
         write_native(data, tmp_path / "tiny", precision="float16")
     data.test.features.store[3, 1, 2] = torch.nan
     with pytest.raises(ValueError, match="image 3"):
@@ -96,7 +100,10 @@ def line(name, number, text):
         (edit(lambda c: c.update(folds=0)), "'folds', a whole number"),
         (edit(lambda c: c["splits"].pop("dev")), "has no dev split"),
         (edit(lambda c: c["splits"].update(dev=3)), "split 'dev' needs 'features'"),
-        (edit(lambda c: c["splits"]["dev"].update(texts="../secret")), "split 'dev' needs 'texts', a plain file name"),
+        (
+            edit(lambda c: c["splits"]["dev"].update(texts="../secret")),
+            "split 'dev' needs 'texts', a plain file name",
+        ),
         (edit(lambda c: c["splits"]["dev"].update(boxes="none.npy")), "none.npy is missing"),
         (
             line("dev_texts.jsonl", 2, '{"image": 4, "text": "a"}'),
@@ -104,7 +111,10 @@ def line(name, number, text):
         ),
         (line("dev_texts.jsonl", 3, '{"image": 1, "text": " "}'), "dev_texts.jsonl: empty texts in line 3"),
         (line("dev_texts.jsonl", 3, "{"), "dev_texts.jsonl, line 3 is not JSON"),
-        (line("dev_images.jsonl", 1, '{"name": "a"}\n{"name": "b"}'), "dev_images.jsonl has 5 lines for 4 images"),
+        (
+            line("dev_images.jsonl", 1, '{"name": "a"}\n{"name": "b"}'),
+            "dev_images.jsonl has 5 lines for 4 images",
+        ),
         (lambda f: np.save(f / "dev_boxes.npy", np.zeros((4, 3, 4))), "dev_boxes.npy has shape"),
         (lambda f: np.save(f / "dev_offsets.npy", np.array([0, 2, 8])), "end with the 9 rows"),
     ],

@@ -34,7 +34,11 @@ def save(pocket, **arrays):
         (lambda p: None, {"regions": 0}, "regions is 0"),
         (lambda p: save(p, scale=np.ones(4, np.float32)), {}, "do not fit"),
         (lambda p: save(p, mean=np.full(5, np.nan)), {}, "projection.npz: mean holds NaN"),
-        (lambda p: np.save(p / "dev_ims.npy", np.ones((2, 4, 9), np.int8)), {}, r"dev_ims.npy is int8 \(2, 4, 9\)"),
+        (
+            lambda p: np.save(p / "dev_ims.npy", np.ones((2, 4, 9), np.int8)),
+            {},
+            r"dev_ims.npy is int8 \(2, 4, 9\)",
+        ),
         (lambda p: np.save(p / "dev_ims.npy", np.ones((2, 4, 3), np.int16)), {}, "unpacks int8 codes"),
         (lambda p: (p / "projection.npz").write_bytes(b"x"), {}, "not a readable .npz"),
     ],

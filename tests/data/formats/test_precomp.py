@@ -128,10 +128,19 @@ def cut_rows(precomp):
     [
         (cut_rows, r"train_ims.npy has 4 rows and .*train_caps.txt 30 captions.*train_image_of_text.txt"),
         (lambda p: p.change("dev_ims.npy", 7, 0.0), "dev_ims.npy, row 7: differs from row 5"),
-        (lambda p: p.text("train_ids.txt", range(4)), "train_ids.txt has 4 lines for 6 images and 30 captions"),
-        (lambda p: p.text("train_image_of_text.txt", range(30)), "train_image_of_text.txt has 30 lines up to image 29"),
+        (
+            lambda p: p.text("train_ids.txt", range(4)),
+            "train_ids.txt has 4 lines for 6 images and 30 captions",
+        ),
+        (
+            lambda p: p.text("train_image_of_text.txt", range(30)),
+            "train_image_of_text.txt has 30 lines up to image 29",
+        ),
         (lambda p: (p.folder / "test_caps.txt").unlink(), "test_caps.txt is missing"),
-        (lambda p: p.text("dev_caps.txt", ["a", "b", "c"] + ["", "d", " "]), "empty captions in line 4, 6: write a"),
+        (
+            lambda p: p.text("dev_caps.txt", ["a", "b", "c"] + ["", "d", " "]),
+            "empty captions in line 4, 6: write a",
+        ),
         (lambda p: p.text("dev_caps.txt", []), "dev_caps.txt is empty"),
         (lambda p: np.save(p.folder / "dev_boxes.npy", np.zeros((2, 3, 4))), "dev_boxes.npy has shape"),
         (lambda p: np.save(p.folder / "test_ims.npy", np.ones((10, 3, 9))), "test features are 9 wide"),

@@ -30,7 +30,9 @@ def folder(tmp_path):
 def split(captions=2, names=None):
     texts = [f"caption {n} {k}" for n in range(4) for k in range(captions)]
     names = names or [f"COCO_val2014_{cocoid:012}.jpg" for cocoid in IDS]
-    return Split("test", DenseFeatures(torch.rand(4, 1, 3)), texts, torch.arange(4).repeat_interleave(captions), names)
+    return Split(
+        "test", DenseFeatures(torch.rand(4, 1, 3)), texts, torch.arange(4).repeat_interleave(captions), names
+    )
 
 
 def test_true_pairs_by_their_ids(folder):
@@ -50,7 +52,11 @@ def test_a_sixth_caption_that_the_split_left_out_is_no_item(folder):
 def test_only_queries_with_a_truth_are_measured(folder):
     truth = read_truth(folder, split(), folder / "dataset_coco.json")
     scores = torch.zeros(4, 8)
-    scores[0, 2], scores[2, 0], scores[3, 1] = 3.0, 2.0, 1.0  # image 2 finds a wrong text, text 0 a wrong image
+    scores[0, 2], scores[2, 0], scores[3, 1] = (
+        3.0,
+        2.0,
+        1.0,
+    )  # image 2 finds a wrong text, text 0 a wrong image
     found = measure_split(scores, split(), truth=truth, extended=True)
     assert (found.i2t.num_queries, found.i2t[1]) == (2, 50)
     assert (found.t2i.num_queries, found.t2i[1]) == (2, 50)

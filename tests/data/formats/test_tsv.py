@@ -24,7 +24,9 @@ def test_fields_past_the_limit_of_the_csv_module(tsv, tsv_line, tmp_path):
     folder, _ = tsv
     wide = np.random.default_rng(0).standard_normal((40, 1024)).astype(np.float32)
     lines = [tsv_line(str(100 + n), wide, np.zeros((40, 4))) for n in range(7)]
-    (folder / "boxes36.tsv").write_text("image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\n" + "\n".join(lines))
+    (folder / "boxes36.tsv").write_text(
+        "image_id\timage_w\timage_h\tnum_boxes\tboxes\tfeatures\n" + "\n".join(lines)
+    )
     data = load_data(import_data(folder, tmp_path / "native", precision="float16"))
     assert data.feature_dim == 1024
     np.testing.assert_array_equal(data.test.features.gather(torch.arange(1))[0][0], wide.astype(np.float16))
@@ -74,7 +76,10 @@ def cut_off(folder):
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (replace(2, num_boxes="two"), "boxes36.tsv, line 3: width, height or number of boxes is not a number"),
+        (
+            replace(2, num_boxes="two"),
+            "boxes36.tsv, line 3: width, height or number of boxes is not a number",
+        ),
         (replace(2, num_boxes="9"), "line 3: 8 box numbers for 9 boxes"),
         (replace(2, num_boxes="0", boxes=""), "line 3: 0 box numbers for 0 boxes"),
         (replace(2, image_w="0"), "line 3: .*a size"),
@@ -85,7 +90,10 @@ def cut_off(folder):
         (replace(2, image_id="77"), "lacks features for 1 of the 3 train images, the first '104.jpg'"),
         (cut_off, "boxes36.tsv, line 7"),
         (lambda folder: (folder / "boxes36.tsv").write_text(""), "no image in"),
-        (lambda folder: (folder / "boxes36.tsv").write_text("one\ttwo\n"), "line 1: has 2 fields between tabs"),
+        (
+            lambda folder: (folder / "boxes36.tsv").write_text("one\ttwo\n"),
+            "line 1: has 2 fields between tabs",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(tsv, tmp_path, harm, sentence):

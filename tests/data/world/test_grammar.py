@@ -57,7 +57,9 @@ def captions(source):
 def meant(match, scene):
     """The things that a noun phrase may speak of."""
     said = dict(MEANING[word] for word in match.groups() if word and word not in VAGUE)
-    return [thing for thing in scene.things if all(getattr(thing, kind) == value for kind, value in said.items())]
+    return [
+        thing for thing in scene.things if all(getattr(thing, kind) == value for kind, value in said.items())
+    ]
 
 
 def test_captions_are_true(source, captions):
@@ -72,7 +74,9 @@ def test_captions_are_true(source, captions):
         between = caption[phrases[0].end() : phrases[1].start()].strip().removeprefix("is ")
         if between not in ("and", "with"):
             holds = HOLDS[RELATION_OF[between]]
-            assert any(holds(a, b) for a in things[0] for b in things[1] if a is not b), f"{caption!r}: {scene}"
+            assert any(holds(a, b) for a in things[0] for b in things[1] if a is not b), (
+                f"{caption!r}: {scene}"
+            )
             related.add(RELATION_OF[between])
         rest = f"{caption[: phrases[0].start()]}|{caption[phrases[-1].end() :]}"
         said = {setting for phrase, setting in SETTING_OF.items() if re.search(rf"\b{phrase}\b", rest)}

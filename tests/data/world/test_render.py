@@ -29,7 +29,8 @@ def test_deterministic():
 
 
 @pytest.mark.parametrize(
-    ("kind", "values"), [("shape", SHAPES), ("colour", COLOURS), ("material", MATERIALS), ("setting", SETTINGS)]
+    ("kind", "values"),
+    [("shape", SHAPES), ("colour", COLOURS), ("material", MATERIALS), ("setting", SETTINGS)],
 )
 def test_every_word_has_its_own_look(kind, values):
     pictures = [pixels(lone(**{kind: value}), 128) for value in values]

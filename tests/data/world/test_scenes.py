@@ -8,7 +8,9 @@ def test_scene_in_words_agrees_with_the_tensors():
     for row in range(40):
         scene = scenes.scene(row, "somewhere")
         assert scene.setting == SETTINGS[scenes.setting[row]]
-        assert [thing.shape for thing in scene.things] == [SHAPES[s] for s in scenes.shape[row][scenes.present[row]]]
+        assert [thing.shape for thing in scene.things] == [
+            SHAPES[s] for s in scenes.shape[row][scenes.present[row]]
+        ]
         assert 3 <= len(scene.things) <= 5
 
 
@@ -30,7 +32,9 @@ def test_twins_differ_in_one_attribute():
     changes = sum((getattr(paired, k)[::2] != getattr(paired, k)[1::2]).sum(dim=1) for k in kinds)
     assert (changes == 1).all()
     assert torch.equal(paired.depth[::2], paired.depth[1::2])
-    seen = torch.stack([(getattr(paired, k)[::2] != getattr(paired, k)[1::2]).any(dim=1).sum() for k in kinds])
+    seen = torch.stack(
+        [(getattr(paired, k)[::2] != getattr(paired, k)[1::2]).any(dim=1).sum() for k in kinds]
+    )
     assert (seen > 20).all(), "every attribute changes somewhere"
     changed = [(getattr(paired, k)[::2] != getattr(paired, k)[1::2]) & ~paired.present[::2] for k in kinds]
     assert not torch.stack(changed).any(), "what changes can be seen"

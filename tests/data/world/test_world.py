@@ -51,7 +51,9 @@ def test_seeds_and_splits_are_different_samples_of_one_world(data):
     for i, first in enumerate(texts):
         for second in texts[:i]:
             assert sum(a == b for a, b in zip(first, second)) < 5
-    means = [features_of(split, range(100)).mean(dim=(0, 1)) for split in (data.train, other.train, data.test)]
+    means = [
+        features_of(split, range(100)).mean(dim=(0, 1)) for split in (data.train, other.train, data.test)
+    ]
     assert torch.corrcoef(torch.stack(means)).min() > 0.9
 
 
@@ -167,7 +169,9 @@ def test_wrong_rows(data):
     with pytest.raises(ValueError, match="no scene 600"):
         world_scene(data.train, 600)
     with pytest.raises(ValueError, match="not of the generated world"):
-        world_scene(Split("real", DenseFeatures(torch.zeros(0, 1, 1)), [], torch.zeros(0, dtype=torch.int64), []), 0)
+        world_scene(
+            Split("real", DenseFeatures(torch.zeros(0, 1, 1)), [], torch.zeros(0, dtype=torch.int64), []), 0
+        )
 
 
 @pytest.mark.usefixtures("as_a_user")

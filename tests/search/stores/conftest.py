@@ -65,7 +65,11 @@ def standalone(milvus_standalone):
 def place(request, tmp_path):
     """Where there is no index yet: a folder, a file of Milvus Lite, PostgreSQL, a Milvus server."""
     names = {"milvus_lite": "lite", "postgres": "database", "milvus": "standalone"}
-    return request.getfixturevalue(names[request.param]) if request.param in names else str(tmp_path / "photos.index")
+    return (
+        request.getfixturevalue(names[request.param])
+        if request.param in names
+        else str(tmp_path / "photos.index")
+    )
 
 
 @pytest.fixture

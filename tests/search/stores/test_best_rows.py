@@ -12,7 +12,9 @@ def brute_force(scores, rows, k):
     return [row for _, row in sorted(zip([-s for s in scores], rows))[:k]]
 
 
-@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 8))
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 8)
+)
 def test_ties_stand_in_the_order_of_their_columns(rows, k):
     scores = torch.tensor(rows).float()
     best = top(scores, k)
@@ -43,7 +45,9 @@ def test_blocks_and_masks_change_nothing(data):
 
 
 def test_nothing_to_find():
-    best = nearest(lambda block: block.T, [(0, Vectors(torch.ones(3, 1)), torch.zeros(3, dtype=torch.bool))], 2, 1)
+    best = nearest(
+        lambda block: block.T, [(0, Vectors(torch.ones(3, 1)), torch.zeros(3, dtype=torch.bool))], 2, 1
+    )
     assert best.rows.numel() == 0
 
 

@@ -16,7 +16,9 @@ def clustered(number, seed=0):
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(20, 16, generator=generator)
     chosen = torch.randint(20, (number,), generator=generator)
-    return torch.nn.functional.normalize(centres[chosen] + 0.3 * torch.randn(number, 16, generator=generator), dim=1)
+    return torch.nn.functional.normalize(
+        centres[chosen] + 0.3 * torch.randn(number, 16, generator=generator), dim=1
+    )
 
 
 def items(number, first=0):
@@ -100,7 +102,9 @@ def test_what_changes_later_is_seen_at_once(large, model, kind):
     exact = found(large_exact, names, **with_filter)
     assert recall_of(large, exact, names, **with_filter) > 0.9
     few = {"where": "n in (3, 4, 5, 900)"}
-    assert found(large, names, **few) == found(large_exact, names, **few), "where few are left all are looked at"
+    assert found(large, names, **few) == found(large_exact, names, **few), (
+        "where few are left all are looked at"
+    )
 
 
 @needs_faiss

@@ -30,12 +30,18 @@ META = 'record["metadata"]'
         ("tags contains 3", f'(json_contains({META}["tags"], 3) or json_contains({META}["tags"], 3.0))'),
         ("tags contains dog", f'(json_contains({META}["tags"], "dog") or {META}["tags"] like "%dog%")'),
         ("file like 'IMG*.jp?g'", f'{META}["file"] like "IMG%"'),
-        ("a = x and (b = y or c = z)", f'({META}["a"] == "x" and ({META}["b"] == "y" or {META}["c"] == "z"))'),
+        (
+            "a = x and (b = y or c = z)",
+            f'({META}["a"] == "x" and ({META}["b"] == "y" or {META}["c"] == "z"))',
+        ),
         ("not not a = x", f'{META}["a"] == "x"'),
         ("a = x and not b = 2", f'{META}["a"] == "x"'),
         ({"a": []}, 'key == ""'),
         ("a = 2019-06", f'({META}["a"] == "2019-06" or {META}["a"] like "2019-06%")'),
-        ("a <= 2019-6", f'({META}["a"] <= "2019-6" or {META}["a"] < "2019-06" or {META}["a"] like "2019-06%")'),
+        (
+            "a <= 2019-6",
+            f'({META}["a"] <= "2019-6" or {META}["a"] < "2019-06" or {META}["a"] like "2019-06%")',
+        ),
         (
             "a > 2019-06-14T15",
             f'({META}["a"] > "2019-06-14T15" or {META}["a"] > "2019-06-14" or {META}["a"] like "2019-06-14%")',

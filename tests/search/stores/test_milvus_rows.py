@@ -13,7 +13,13 @@ from selhn.search.stores.milvus_rows import MilvusRows, Row, is_server
 
 
 def row(number, **changes):
-    content = {"key": f"k{number}", "owner": "o", "content": "c", "added": number, "record": {"id": f"i{number}"}}
+    content = {
+        "key": f"k{number}",
+        "owner": "o",
+        "content": "c",
+        "added": number,
+        "record": {"id": f"i{number}"},
+    }
     return Row(**{**content, "vector": torch.tensor([float(number), 1.0, 0.0]), **changes})
 
 
@@ -78,7 +84,9 @@ def test_rows_go_in_batches(made, monkeypatch):
 
 
 def test_texts_go_with_their_images(made):
-    made.put("texts", [row(n, owner="a" if n < 3 else "b", content="new" if n == 1 else "old") for n in range(6)])
+    made.put(
+        "texts", [row(n, owner="a" if n < 3 else "b", content="new" if n == 1 else "old") for n in range(6)]
+    )
     made.remove_texts(["a"], but=["new"])
     assert sorted(one.key for one in made.scan("texts")) == ["k1", "k3", "k4", "k5"]
     made.remove_texts(["a", "b", "c"])
@@ -92,7 +100,9 @@ def test_nearest_by_products(made, searching):
     made.put("images", map(row, range(5)))
     made.search_by(searching)
     assert made.searching() == searching
-    (first, second) = made.nearest("images", torch.tensor([[1.0, 0, 0], [-1.0, 1, 0]]), 2, "added < 4", searching)
+    (first, second) = made.nearest(
+        "images", torch.tensor([[1.0, 0, 0], [-1.0, 1, 0]]), 2, "added < 4", searching
+    )
     assert [(one.key, one.score) for one in first] == [("k3", 3.0), ("k2", 2.0)]
     assert [(one.key, one.score) for one in second] == [("k0", 1.0), ("k1", 0.0)]
 
@@ -105,7 +115,9 @@ def test_what_is_there_is_used_if_it_has_the_width(made):
 
 
 def test_errors_are_one_sentence(made, lite):
-    with pytest.raises(ConnectionError, match=rf"{lite} \(.+\): Milvus is not responding\. No data was lost") as told:
+    with pytest.raises(
+        ConnectionError, match=rf"{lite} \(.+\): Milvus is not responding\. No data was lost"
+    ) as told:
         list(made.scan("images", "this is no expression ("))
     assert "\n" not in str(told.value)
 

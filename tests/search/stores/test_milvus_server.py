@@ -31,7 +31,9 @@ def test_a_wrong_token(model, monkeypatch):
     with milvus("--authorization-enabled", "true") as server:
         for token in ("", "root:wrong", "nobody:Milvus"):
             monkeypatch.setenv("MILVUS_TOKEN", token)
-            with pytest.raises(SelhnError, match=r": check the token in MILVUS_TOKEN, USER:PASSWORD$") as told:
+            with pytest.raises(
+                SelhnError, match=r": check the token in MILVUS_TOKEN, USER:PASSWORD$"
+            ) as told:
                 Index.create(model, server.uri)
             assert "\n" not in str(told.value)
             assert "wrong" not in str(told.value)
@@ -63,7 +65,11 @@ def test_a_server_that_goes_away_in_the_middle(model, exact, same_answers, monke
                     server.stop()
                 yield make_item(number)
 
-        for call in (lambda: index.add(items()), lambda: index.search("word3"), lambda: Index.load(server.uri, model)):
+        for call in (
+            lambda: index.add(items()),
+            lambda: index.search("word3"),
+            lambda: Index.load(server.uri, model),
+        ):
             with pytest.raises(ConnectionError, match=r"Milvus is not responding\. No data was lost") as told:
                 call()
             assert "\n" not in str(told.value)

@@ -71,7 +71,9 @@ def test_what_has_to_be_encoded(lite):
     assert names([other, items[0]], "replace") == []
     assert names([items[2], items[3], items[2]], "skip") == ["item2", "item3"]
     store.put(store.encoded(model, [make_item(1, captions=("word5",))], "replace"))
-    assert [one.record["caption"] for one in store.rows.scan("texts") if one.owner == key_of("item1")] == ["word5"]
+    assert [one.record["caption"] for one in store.rows.scan("texts") if one.owner == key_of("item1")] == [
+        "word5"
+    ]
     assert store.count("text") == 3
 
 
@@ -97,7 +99,10 @@ class Remembering(MilvusRows):
     def nearest(self, which, queries, limit, expression, searching):
         assert expression == ""
         self.limits.append((len(queries), limit))
-        scored = [[Row(*[*vars(row).values()][:5], None, float(q @ row.vector)) for row in self.all] for q in queries]
+        scored = [
+            [Row(*[*vars(row).values()][:5], None, float(q @ row.vector)) for row in self.all]
+            for q in queries
+        ]
         return [sorted(rows, key=lambda row: -row.score)[:limit] for rows in scored]
 
     def searching(self):
@@ -117,7 +122,9 @@ def store_of(rows):
 
 def found(rows, k, where=None, queries=((1.0,),)):
     filter = None if where is None else read_filter(where)
-    asked = QueryVectors(make_model("rvse"), {"text": torch.tensor(queries)}, {"text": torch.ones(len(queries))})
+    asked = QueryVectors(
+        make_model("rvse"), {"text": torch.tensor(queries)}, {"text": torch.ones(len(queries))}
+    )
     answers = store_of(rows).nearest(asked, "image", k, filter)
     return [[hit.metadata["n"] for hit in own] for own in answers]
 
@@ -274,7 +281,9 @@ def test_collections_of_somebody_else_are_refused(lite, model):
     client, name = MilvusRows(lite)._client, lite.partition("#")[2]
     for which in ("about", "images"):
         client.create_collection(f"{name}_{which}", dimension=16)
-        with pytest.raises(SelhnError, match=f"the collection {name}_{which} has something else in it, choose another"):
+        with pytest.raises(
+            SelhnError, match=f"the collection {name}_{which} has something else in it, choose another"
+        ):
             Index.create(model, lite)
         client.drop_collection(f"{name}_{which}")
 
@@ -297,7 +306,9 @@ def test_few_requests_that_wait_for_nobody(remote, asked):
     assert asked == [("search", "texts", "Session"), ("get", "images", "Session")]
     asked.clear()
     remote.update([Item(f"item{number}", metadata={"year": number}) for number in range(10)])
-    assert [(method, which) for method, which, _ in asked[:2]] == [("get", "images")] * 2, "vectors, and what is there"
+    assert [(method, which) for method, which, _ in asked[:2]] == [("get", "images")] * 2, (
+        "vectors, and what is there"
+    )
     assert [one[0] for one in asked[2:]] == ["upsert", "query", "query", "delete", "query"]
     asked.clear()
     remote.add([make_item(number) for number in range(30, 60)])

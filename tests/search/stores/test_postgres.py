@@ -42,7 +42,10 @@ def test_places(place):
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
-        ("postgresql://me:secret@host/photos", "others can see a password in an address: put it into PGPASSWORD"),
+        (
+            "postgresql://me:secret@host/photos",
+            "others can see a password in an address: put it into PGPASSWORD",
+        ),
         ("postgresql:///photos?password=secret", "others can see a password"),
         ("postgresql://host/photos?nonsense=1", "is not an address .*: use postgresql://USER@HOST/DATABASE"),
     ],
@@ -90,7 +93,9 @@ def test_what_sql_can_say(where, exact):
 
 def test_more_rows_are_asked_for_until_enough_pass(made, exact, same_answers):
     for find in ("image", "text"):
-        found = same_answers(made, exact, "word3 word8", 3, find, where='not id like "item[1]*" and year > 2001')
+        found = same_answers(
+            made, exact, "word3 word8", 3, find, where='not id like "item[1]*" and year > 2001'
+        )
         assert len(found) == 3
 
 
@@ -124,7 +129,9 @@ def test_a_batch_is_written_whole_or_not_at_all(made, make_item, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("selhn.search.stores.store.ENCODED_AT_ONCE", 4)
-    with pytest.raises(SelhnError, match=r"'x' has a NUL character, which PostgreSQL does not keep: remove it"):
+    with pytest.raises(
+        SelhnError, match=r"'x' has a NUL character, which PostgreSQL does not keep: remove it"
+    ):
         made.add([*map(make_item, range(30, 36)), make_item(40, "x", captions=("a\0b",)), make_item(41)])
     assert len(made) == 24, "the first batch is there"
     with pytest.raises(SelhnError, match="NUL"):
@@ -166,7 +173,9 @@ def test_a_server_that_can_only_be_read(made, server, model, make_item):
     execute(made, "ALTER ROLE reader SET default_transaction_read_only = on")
     index = Index.load(f"{server.uri('reader')}#{made.store.name}", model)
     assert index.search("word3")
-    with pytest.raises(SelhnError, match=r"read-only.*this server is only read, name the one that is written to"):
+    with pytest.raises(
+        SelhnError, match=r"read-only.*this server is only read, name the one that is written to"
+    ):
         index.add([make_item(60)])
 
 
@@ -187,7 +196,9 @@ def test_what_others_do_to_the_schema(made, database, server, model):
     with pytest.raises(SelhnError, match=r"permission denied.*the user may not do this"):
         Index.create(model, f"{server.uri('stranger')}#theirs")
     execute(made, "CREATE SCHEMA taken")
-    with pytest.raises(SelhnError, match="the schema of this name has something else in it, choose another #NAME"):
+    with pytest.raises(
+        SelhnError, match="the schema of this name has something else in it, choose another #NAME"
+    ):
         Index.create(model, f"{server.uri()}#taken")
     execute(made, "DROP SCHEMA {schema} CASCADE")
     with pytest.raises(NotFound, match="the index was removed, make it again"):
@@ -203,7 +214,9 @@ def own_server():
         yield server
 
 
-def test_a_server_that_goes_away_in_the_middle_and_comes_back(own_server, model, make_item, exact, same_answers):
+def test_a_server_that_goes_away_in_the_middle_and_comes_back(
+    own_server, model, make_item, exact, same_answers
+):
     index = Index.create(model, own_server.uri())
 
     def items():
@@ -222,7 +235,9 @@ def test_a_server_that_goes_away_in_the_middle_and_comes_back(own_server, model,
             lambda: list(index.records()),
             lambda: Index.load(own_server.uri(), model),
         ):
-            with pytest.raises(ConnectionError, match=r"PostgreSQL cannot be reached\. No data was lost") as told:
+            with pytest.raises(
+                ConnectionError, match=r"PostgreSQL cannot be reached\. No data was lost"
+            ) as told:
                 call()
             assert "\n" not in str(told.value)
         own_server.start()
@@ -242,7 +257,9 @@ def test_a_wrong_password_and_a_server_that_refuses(own_server, model, make_item
     for password in (None, "wrong"):
         if password:
             monkeypatch.setenv("PGPASSWORD", password)
-        with pytest.raises(SelhnError, match=r"check the user, and the password in PGPASSWORD or ~/\.pgpass$"):
+        with pytest.raises(
+            SelhnError, match=r"check the user, and the password in PGPASSWORD or ~/\.pgpass$"
+        ):
             Index.load(own_server.uri("guarded"), model)
     monkeypatch.setenv("PGPASSWORD", "right")
     assert Index.load(own_server.uri("guarded"), model).add([make_item(1)]) == 1
@@ -254,7 +271,10 @@ def test_a_full_disk(own_server, model, make_item):
     """The tables are on a small one; the log of PostgreSQL is not, for when that is full, the server ends."""
     import psycopg
 
-    with small_disk(own_server.user, "2m") as folder, psycopg.connect(own_server.uri(), autocommit=True) as connection:
+    with (
+        small_disk(own_server.user, "2m") as folder,
+        psycopg.connect(own_server.uri(), autocommit=True) as connection,
+    ):
         connection.execute(psycopg.sql.SQL("CREATE TABLESPACE small LOCATION {}").format(folder))
         connection.execute("ALTER ROLE postgres SET default_tablespace = small")
         index = Index.create(model, own_server.uri())

@@ -22,13 +22,20 @@ def halves(vectors, cut):
 def drawn(seed, near):
     """Rows in a cloud around one direction; the nearer, the more of them tie in float16."""
     generator = torch.Generator().manual_seed(seed)
-    cloud = near * torch.randn(1, WIDTH, generator=generator) + torch.randn(NUMBER, WIDTH, generator=generator)
+    cloud = near * torch.randn(1, WIDTH, generator=generator) + torch.randn(
+        NUMBER, WIDTH, generator=generator
+    )
     return normalize(cloud, dim=1), torch.randn(1, WIDTH, generator=generator)
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.integers(0, 99), st.floats(0, 3), st.integers(1, 12), st.integers(0, NUMBER), st.floats(0.1, 9), st.booleans()
+    st.integers(0, 99),
+    st.floats(0, 3),
+    st.integers(1, 12),
+    st.integers(0, NUMBER),
+    st.floats(0.1, 9),
+    st.booleans(),
 )
 def test_the_best_rows_are_among_those_to_score(seed, near, k, cut, length, masked):
     vectors, query = drawn(seed, near)
@@ -48,7 +55,9 @@ def test_few_rows_are_scored_again():
     assert rows_to_score(query, halves(vectors, 700), [None, None], 10).shape[1] < 0.02 * NUMBER
 
 
-@pytest.mark.parametrize("change", ["float32", "int8", "all alike", "zero query", "few allowed", "long", "not finite"])
+@pytest.mark.parametrize(
+    "change", ["float32", "int8", "all alike", "zero query", "few allowed", "long", "not finite"]
+)
 def test_all_rows_are_scored(change):
     """Where rough products would not be quicker, or could be wrong."""
     vectors, query = drawn(0, 0.0)
@@ -78,7 +87,9 @@ def test_a_processor_that_sums_in_float16(monkeypatch):
     monkeypatch.setattr(rough_products, "linear", summed_in_float16)
     rough_products._sums_in_float32.cache_clear()
     wide = normalize(torch.rand(64, 4096), dim=1).half()
-    assert (summed_in_float16(wide[:1], wide) - linear(wide[:1].float(), wide.float())).abs().max() > ERROR / 2
+    assert (
+        summed_in_float16(wide[:1], wide) - linear(wide[:1].float(), wide.float())
+    ).abs().max() > ERROR / 2
     assert not rough_products._sums_in_float32(4096)
     rough_products._sums_in_float32.cache_clear()
 
@@ -96,5 +107,7 @@ def test_an_index_answers_the_same(monkeypatch):
     for name, own in zip(asked, found, strict=True):
         expected = index.search(like=name, k=9)
         assert [one for one, _ in own] == [hit.id for hit in expected]
-        torch.testing.assert_close(torch.tensor([score for _, score in own]), torch.tensor([h.score for h in expected]))
+        torch.testing.assert_close(
+            torch.tensor([score for _, score in own]), torch.tensor([h.score for h in expected])
+        )
     assert len(used) == len(asked)

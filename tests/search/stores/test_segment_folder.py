@@ -116,13 +116,17 @@ def test_readers_keep_what_they_opened(index, make_item):
 
 def test_another_model_and_another_version(index, tmp_path):
     other = make_model("vse_fc")
-    with pytest.raises(SelhnError, match=r"written by another model \(rvse, .*\), not by this one \(vse_fc, "):
+    with pytest.raises(
+        SelhnError, match=r"written by another model \(rvse, .*\), not by this one \(vse_fc, "
+    ):
         Index.load(index.path, other)
     manifest = index.path / "manifest.json"
     content = json.loads(manifest.read_text())
     content.pop("checksum")
     write_checked_json(manifest, {**content, "version": 3, "selhn": "9.0"})
-    with pytest.raises(Damaged, match=r"has version 3 of selhn-index \(selhn 9.0\), this selhn reads version 2"):
+    with pytest.raises(
+        Damaged, match=r"has version 3 of selhn-index \(selhn 9.0\), this selhn reads version 2"
+    ):
         Index.load(index.path)
 
 
@@ -158,15 +162,23 @@ def test_an_index_that_cannot_be_opened_is_never_written_over(index, model, make
     for write in writers:
         with pytest.raises(ValueError, match=str(index.path)) as refused:
             write()
-        assert any(word in str(refused.value) for word in ("restore", "remove", "install", "give another name"))
-        now = {path: path.read_bytes() for path in index.path.rglob("*") if path.is_file() and path.name != "lock"}
+        assert any(
+            word in str(refused.value) for word in ("restore", "remove", "install", "give another name")
+        )
+        now = {
+            path: path.read_bytes()
+            for path in index.path.rglob("*")
+            if path.is_file() and path.name != "lock"
+        }
         assert now == before, "nothing is lost"
 
 
 def test_a_first_save_that_was_stopped_is_done_again(model, make_item, tmp_path, monkeypatch):
     whole = Index.build(model, [make_item(number) for number in range(5)])
     with monkeypatch.context() as patch:
-        patch.setattr("selhn.search.stores.segment_folder.IndexFolder.sweep", lambda *_: None)  # as after a kill
+        patch.setattr(
+            "selhn.search.stores.segment_folder.IndexFolder.sweep", lambda *_: None
+        )  # as after a kill
         patch.setattr("selhn.search.stores.segment_folder.Segment.open", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             whole.save(tmp_path / "i")
@@ -256,7 +268,9 @@ def test_mutated_files_are_one_sentence(model, make_item, tmp_path, number, prec
     index = Index.create(model, tmp_path / "i", precision=precision)
     index.add(make_item(n) for n in range(8))
     index.delete(["item2"])
-    paths = sorted(path for path in index.path.rglob("*") if path.is_file() and path.name not in ("lock", "README.md"))
+    paths = sorted(
+        path for path in index.path.rglob("*") if path.is_file() and path.name not in ("lock", "README.md")
+    )
     chance, refused = random.Random(0), 0
     for _ in range(number):
         path = chance.choice(paths)
@@ -307,7 +321,10 @@ def test_a_place_that_is_taken(index, model, tmp_path, make_item):
         Index.create(model, tmp_path / "file")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    for make in (lambda path: Index.create(model, path), lambda path: Index.build(model, [make_item(1)], path)):
+    for make in (
+        lambda path: Index.create(model, path),
+        lambda path: Index.build(model, [make_item(1)], path),
+    ):
         with pytest.raises(ValueError, match="is not an index .it has 'thesis.txt'"):
             make(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
@@ -336,11 +353,16 @@ def test_an_index_built_in_the_place_of_another_is_seen(index, model, make_item,
     first.check()
 
 
-@pytest.mark.parametrize("name", ["models/my_trained", "segments/cut.mp4", "approximate/notes.txt", "models/.hidden"])
+@pytest.mark.parametrize(
+    "name", ["models/my_trained", "segments/cut.mp4", "approximate/notes.txt", "models/.hidden"]
+)
 def test_folders_that_are_called_like_ours(model, make_item, tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text("years of work")
-    for make in (lambda path: Index.create(model, path), lambda path: Index.build(model, [make_item(1)], path)):
+    for make in (
+        lambda path: Index.create(model, path),
+        lambda path: Index.build(model, [make_item(1)], path),
+    ):
         with pytest.raises(ValueError, match=f"is not an index .it has '{name}'"):
             make(tmp_path)
     assert (tmp_path / name).read_text() == "years of work"

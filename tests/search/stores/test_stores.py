@@ -41,7 +41,9 @@ FILTERS = [
 def test_the_same_answers_as_the_exact_index(stored, exact, make_item, same_answers, find):
     regions = make_item(77).regions
     assert same_answers(stored, exact, "word3 word8", 7, find)
-    assert same_answers(stored, exact, text="word3 word8", like="item4", weights={"text": 2, "like": -1}, find=find)
+    assert same_answers(
+        stored, exact, text="word3 word8", like="item4", weights={"text": 2, "like": -1}, find=find
+    )
     assert same_answers(stored, exact, image=regions, text="word5", find=find)
     assert same_answers(stored, exact, image=regions, find=find)
     assert len(same_answers(stored, exact, like="item4", k=100, find=find)) == (19 if find == "image" else 40)
@@ -116,9 +118,12 @@ def test_changes_of_both_give_the_same(stored, exact, make_item, same_answers):
         index.delete(["item3", "item4", "item3"])
         index.update([Item("item5", metadata={"year": 1}), make_item(6, captions=("word1 word2 word9",))])
         index.add(
-            [make_item(30, captions=("word4 word9 word20",)), make_item(7, metadata={"year": 5})], existing="replace"
+            [make_item(30, captions=("word4 word9 word20",)), make_item(7, metadata={"year": 5})],
+            existing="replace",
         )
-        index.add([make_item(8, captions=("word7",)), make_item(31, captions=("word2 word1",))], existing="skip")
+        index.add(
+            [make_item(8, captions=("word7",)), make_item(31, captions=("word2 word1",))], existing="skip"
+        )
         with index.writing():
             index.add([make_item(32, captions=())])
     assert len(stored) == len(exact) == 21
@@ -301,7 +306,12 @@ def test_hostile_values_find_what_they_find_in_memory(place, same_answers):
     }
     stored, exact = both(place, metadata)
     for number, (own, value) in enumerate(zip(metadata, values)):
-        for where in ({"value": value}, {"tags": {"contains": value}}, {value or "empty": number}, {"id": own}):
+        for where in (
+            {"value": value},
+            {"tags": {"contains": value}},
+            {value or "empty": number},
+            {"id": own},
+        ):
             assert [hit.id for hit in same_answers(stored, exact, like="asked", k=50, where=where)] == [own]
         for where in ({"contains": value}, {">": value}, {"!=": value}):
             same_answers(stored, exact, like="asked", k=50, where={"value": where})
@@ -312,7 +322,25 @@ def test_hostile_values_find_what_they_find_in_memory(place, same_answers):
 
 
 def test_types_are_told_apart_as_in_memory(place, same_answers):
-    values = [1, 1.0, True, "1", [1], {"a": 1}, None, "true", 0, False, 2, "x", -1, 1.5, 10**12, [True], ["1", "x"]]
+    values = [
+        1,
+        1.0,
+        True,
+        "1",
+        [1],
+        {"a": 1},
+        None,
+        "true",
+        0,
+        False,
+        2,
+        "x",
+        -1,
+        1.5,
+        10**12,
+        [True],
+        ["1", "x"],
+    ]
     stored, exact = both(place, {f"i{n}": {"v": value} for n, value in enumerate(values)} | {"none": {}})
     for operator in ("=", "!=", "<", "<=", ">", ">=", "contains", "like"):
         for value in [1, 1.0, True, "1", None, 0, False, "x", 1.5, 10**12]:
@@ -330,7 +358,9 @@ def test_shards_of_embeddings(place, model, tmp_path, same_answers):
     shards = Shards.plan(tmp_path / "shards", Identity.of(model, "float32", {"features": "x"}), {}, entries)
     for shard, own in enumerate(names):
         vectors = torch.randn(5, 16, generator=torch.Generator().manual_seed(shard)).numpy()
-        facts = [{"year": 2000 + shard, "taken": None if place else "2019-06-14 15:03:22"} for place in range(5)]
+        facts = [
+            {"year": 2000 + shard, "taken": None if place else "2019-06-14 15:03:22"} for place in range(5)
+        ]
         captions = ["word3 word8", "word2", "", "word1 word9", "é"]
         rows = zip((Record(name, (), fact) for name, fact in zip(own, facts)), vectors, captions, vectors)
         shards.write(shard, [EmbeddedRow(*row) for row in rows], [])
@@ -349,7 +379,11 @@ def test_shards_of_embeddings(place, model, tmp_path, same_answers):
     for find in ("image", "text"):
         assert same_answers(stored, exact, "word3 word8", 15, find)
         assert len(same_answers(stored, exact, like="a/7.jpg", k=15, find=find, where="year = 2001")) == 4
-    assert [record.id for record in stored.records("taken = 2019-06", "oldest")] == ["a/0.jpg", "a/10.jpg", "a/5.jpg"]
+    assert [record.id for record in stored.records("taken = 2019-06", "oldest")] == [
+        "a/0.jpg",
+        "a/10.jpg",
+        "a/5.jpg",
+    ]
     with pytest.raises(SelhnError, match="was made with other features"):
         index_embeddings(replaced_features(shards), place, model, quiet=True)
 

@@ -6,7 +6,9 @@ from selhn.search.stores.vectors import Vectors
 
 @pytest.mark.parametrize(("precision", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 1 / 250)])
 def test_vectors_come_back_as_near_as_their_precision(precision, error):
-    vectors = torch.nn.functional.normalize(torch.randn(50, 32, generator=torch.Generator().manual_seed(0)), dim=1)
+    vectors = torch.nn.functional.normalize(
+        torch.randn(50, 32, generator=torch.Generator().manual_seed(0)), dim=1
+    )
     kept = Vectors.of(vectors, precision)
     assert kept.rows.dtype == getattr(torch, precision)
     largest = vectors.abs().amax(1, keepdim=True)

@@ -57,7 +57,9 @@ def test_the_meta_gradient_is_that_of_two_derivatives(protocol, tiny_data):
     step = torch.autograd.grad(
         (loss.weights(scores, batch.image_ids) * hinges).mean(), tuple(parameters.values()), create_graph=True
     )
-    moved = {name: value - 0.5 * change for (name, value), change in zip(parameters.items(), step, strict=True)}
+    moved = {
+        name: value - 0.5 * change for (name, value), change in zip(parameters.items(), step, strict=True)
+    }
     ahead = TripletHN()(functional_call(model, moved, (dev,)).scores, dev.image_ids)
     expected = torch.autograd.grad(ahead, tuple(loss.network.parameters()))
 

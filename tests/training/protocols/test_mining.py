@@ -14,7 +14,10 @@ def test_exact_for_models_with_one_vector(name, tile_bytes, tiny_model, tiny_dat
     texts, images = hardest_negatives(model, split, 7, 3, tile_bytes)
     scores = score_split(model, split)
     own = split.image_of_text == torch.arange(split.num_images)[:, None]
-    for found, rows in ((texts, scores.masked_fill(own, -torch.inf)), (images, scores.masked_fill(own, -torch.inf).T)):
+    for found, rows in (
+        (texts, scores.masked_fill(own, -torch.inf)),
+        (images, scores.masked_fill(own, -torch.inf).T),
+    ):
         assert found.dtype == torch.int32
         picked = rows.gather(1, found.long())
         torch.testing.assert_close(picked, rows.topk(found.shape[1]).values, rtol=0, atol=1e-6)

@@ -37,14 +37,18 @@ def test_a_known_mixture_is_found_again():
     high = 0.6 + 0.15 * torch.randn(3000, generator=generator)
     mixture = fit_two_gaussians(torch.cat([high, low]), max_steps=200, tolerance=1e-9, least_variance=0.0)
     torch.testing.assert_close(mixture.mean, torch.tensor([0.1, 0.6]).double(), rtol=0, atol=0.01)
-    torch.testing.assert_close(mixture.variance.sqrt(), torch.tensor([0.05, 0.15]).double(), rtol=0, atol=0.01)
+    torch.testing.assert_close(
+        mixture.variance.sqrt(), torch.tensor([0.05, 0.15]).double(), rtol=0, atol=0.01
+    )
     torch.testing.assert_close(mixture.weight, torch.tensor([0.7, 0.3]).double(), rtol=0, atol=0.01)
     assert (mixture.posterior(low)[0] > 0.5).double().mean() > 0.98
 
 
 def test_the_likelihood_never_falls():
     values = torch.rand(200, generator=torch.Generator().manual_seed(1)).square()
-    fits = [fit_two_gaussians(values, max_steps=steps, tolerance=0.0, least_variance=0.0) for steps in range(8)]
+    fits = [
+        fit_two_gaussians(values, max_steps=steps, tolerance=0.0, least_variance=0.0) for steps in range(8)
+    ]
     likelihood = [float(fit.log_joint(values).logsumexp(0).mean()) for fit in fits]
     assert all(later >= earlier - 1e-12 for earlier, later in zip(likelihood, likelihood[1:]))
     assert likelihood[-1] > likelihood[0]

@@ -28,7 +28,9 @@ def brute_force(teacher, scores, temperature):
 def test_the_divergence_is_its_definition(temperature):
     teacher, scores = torch.rand(2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ours = divergence(teacher, scores, temperature)
-    assert float(ours) == pytest.approx(brute_force(teacher.tolist(), scores.tolist(), temperature), rel=1e-10)
+    assert float(ours) == pytest.approx(
+        brute_force(teacher.tolist(), scores.tolist(), temperature), rel=1e-10
+    )
     assert float(divergence(scores, scores, temperature)) == 0
     of_two = divergence(torch.stack([teacher, scores]), torch.stack([scores, scores]), temperature)
     assert float(of_two) == pytest.approx(float(ours) / 2), "two networks: the mean over both"
@@ -78,7 +80,9 @@ def test_what_it_cannot_be_combined_with(tiny_model, tiny_data):
 
 def test_it_teaches_two_networks_too(tiny_data, tiny_model):
     model = tiny_model(networks=2)
-    assert type(model) is type(create_model("rvse", vocab_size=9, feature_dim=4, dim=4, word_dim=3, networks=2))
+    assert type(model) is type(
+        create_model("rvse", vocab_size=9, feature_dim=4, dim=4, word_dim=3, networks=2)
+    )
     protocol = make(model, tiny_data)
     step = next(protocol.batches.steps(0))
     match, _ = protocol.match(step.pairs, protocol.batches.assemble(step))

@@ -87,7 +87,9 @@ def test_two_passes_are_the_same_run_with_labels(tmp_path):
     ],
 )
 def test_what_does_not_go_together(name, settings, message):
-    config = override(get_recipe("bfan_equal_hn_world"), [f"loss={name}", *TINY, *SETTINGS.get(name, []), *settings])
+    config = override(
+        get_recipe("bfan_equal_hn_world"), [f"loss={name}", *TINY, *SETTINGS.get(name, []), *settings]
+    )
     with pytest.raises(ValueError, match=message):
         run_config(config, quiet=True)
 

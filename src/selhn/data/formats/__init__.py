@@ -114,7 +114,9 @@ def read_splits(path: Path, format_name: str, report: Report, **settings: Any) -
     name, splits = FORMATS[format_name].read(path, report, **settings)
     missing = [split for split in SPLITS if split not in splits]
     if missing and not report.problems:  # if its files were tried and failed, that is the problem to fix
-        report.problems.append(f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test")
+        report.problems.append(
+            f"{path} has no {' and no '.join(missing)} split: data needs train, dev and test"
+        )
     report.problems += [
         f"{path}: {other.name} features are {other.features.width} wide, those of {one.name} "
         f"{one.features.width}: take all splits from the same features"

@@ -50,7 +50,9 @@ def read_picture_texts(path: Path | str) -> dict[str, PictureTexts]:
     return found
 
 
-def match_texts(names: Iterable[str], texts: Mapping[str, PictureTexts]) -> tuple[dict[str, PictureTexts], list[str]]:
+def match_texts(
+    names: Iterable[str], texts: Mapping[str, PictureTexts]
+) -> tuple[dict[str, PictureTexts], list[str]]:
     """The texts of each picture, and names in the file that fit none.
 
     Names fit by path, else by file name, else without suffix. A short name of several pictures fits none.
@@ -152,7 +154,11 @@ def _cells(text: str, delimiter: str, path: Path) -> list[tuple[int, list[str]]]
     for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE):
         # Reading by lines would cut captions at line breaks inside quotes, or at rarer marks.
         reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True, quoting=quoting
+            io.StringIO(text, newline=""),
+            delimiter=delimiter,
+            skipinitialspace=True,
+            strict=True,
+            quoting=quoting,
         )
         try:
             rows = [(reader.line_num, row) for row in reader]

@@ -33,7 +33,9 @@ class Report:
 
     def __str__(self) -> str:
         verdict = "This data can be used." if self.ok else f"Problems to fix: {len(self.problems)}."
-        marked = [f"warning: {line}" for line in self.warnings] + [f"problem: {line}" for line in self.problems]
+        marked = [f"warning: {line}" for line in self.warnings] + [
+            f"problem: {line}" for line in self.problems
+        ]
         return "\n".join([*self.lines, *marked, verdict])
 
     @contextmanager
@@ -44,7 +46,9 @@ class Report:
         except SelhnError as problems:
             self.problems += str(problems).split("\n")
         except OSError as problem:
-            self.problems.append(f"cannot read {problem.filename} ({problem.strerror}): check its rights and disk")
+            self.problems.append(
+                f"cannot read {problem.filename} ({problem.strerror}): check its rights and disk"
+            )
 
     def raise_problems(self) -> None:
         """Raise all problems as one error, one per line."""

@@ -59,7 +59,9 @@ def read_karpathy(
         lambda: only_file(path, "*.json", "captions"),
         lambda: Path(features) if features is not None else only_file(beside, "*.npy", "features"),
     )
-    images, array = each(lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path))
+    images, array = each(
+        lambda: read_captioned_images(json_path, max_captions), lambda: open_array(array_path)
+    )
     if len(array) != len(images):
         raise SelhnError(
             f"{array_path} has {len(array)} rows and {json_path} {len(images)} images: "

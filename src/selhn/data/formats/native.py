@@ -178,7 +178,9 @@ def _open_native_split(folder: Path, name: str, entry: Any, report: Report) -> S
     captions, names = [text["text"] for text in texts], [image["name"] for image in images]
     side = {kind: partial(read_side_input, paths[kind], kind) for kind in SIDE_INPUTS if kind in paths}
     side.pop("boxes", None)
-    return Split(name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes, given_side=side)
+    return Split(
+        name, features, captions, torch.tensor(owners, dtype=torch.int64), names, boxes, given_side=side
+    )
 
 
 def _open_features(paths: dict[str, Path]) -> DenseFeatures | RaggedFeatures:

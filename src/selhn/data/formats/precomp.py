@@ -229,10 +229,14 @@ def _read_boxes(
         return torch.from_numpy(boxes)
     sizes_path = Path(f"{files}_img_sizes.npy")
     if not sizes_path.exists():
-        report.warnings.append(f"{path} is in pixels and {sizes_path.name} is missing: the boxes are left out")
+        report.warnings.append(
+            f"{path} is in pixels and {sizes_path.name} is missing: the boxes are left out"
+        )
         return None
     sizes = open_array(sizes_path, "fiu", (2,))
     if len(sizes) != len(array) or sizes.shape[1] < 2:
-        raise SelhnError(f"{sizes_path} has shape {sizes.shape}: give width and height per row of {path.name}")
+        raise SelhnError(
+            f"{sizes_path} has shape {sizes.shape}: give width and height per row of {path.name}"
+        )
     width_height = sizes[rows, :2].astype(np.float32)
     return torch.from_numpy(boxes / np.maximum(1, np.tile(width_height, 2))[:, None, :])

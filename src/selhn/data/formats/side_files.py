@@ -60,8 +60,12 @@ def _read_parses(path: Path) -> Int[Tensor, "T E 2"]:
         raise Damaged(f"{path} should hold a list with a parse for every caption: check the file")
     for number, pairs in enumerate(parses):
         fits = isinstance(pairs, list) and len(pairs) <= MOST_PAIRS
-        if not fits or not all(isinstance(pair, list) and list(map(type, pair)) == [int, int] for pair in pairs):
-            raise Damaged(f"{path}, caption {number}: give at most {MOST_PAIRS} pairs of words, [head, dependent]")
+        if not fits or not all(
+            isinstance(pair, list) and list(map(type, pair)) == [int, int] for pair in pairs
+        ):
+            raise Damaged(
+                f"{path}, caption {number}: give at most {MOST_PAIRS} pairs of words, [head, dependent]"
+            )
         if any(not 0 <= place < 2**31 for pair in pairs for place in pair):
             raise Damaged(f"{path}, caption {number}: a word is counted from 1, and 0 is the root")
     longest = max(map(len, parses), default=0)

@@ -60,7 +60,9 @@ def coco_ids(captions: Path | str, split: Split) -> tuple[Rows, Rows]:
         digits = re.search(r"(\d{1,18})(?:\.\w+)?$", name)
         image = known.get(str(int(digits[1]))) if digits else None
         if image is None:
-            raise SelhnError(f"{captions} has no image of COCO for {name!r}: load the data with COCO's file names")
+            raise SelhnError(
+                f"{captions} has no image of COCO for {name!r}: load the data with COCO's file names"
+            )
         chosen.append(image)
     texts: Rows = {one: None for image in chosen for one in image.sentids}
     place = [0] * len(chosen)

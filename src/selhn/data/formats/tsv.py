@@ -119,7 +119,9 @@ def _index_lines(paths: Sequence[Path]) -> dict[str, TsvRow]:
 
 def _split_line(content: bytes, path: Path, number: int) -> list[bytes]:
     if len(content) > MAX_LINE_BYTES:
-        raise SelhnError(f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: not such a TSV file")
+        raise SelhnError(
+            f"{path}, line {number}: is longer than {MAX_LINE_BYTES:,} bytes: not such a TSV file"
+        )
     fields = content.rstrip(b"\r\n").split(b"\t")
     if len(fields) != len(FIELDS):
         raise SelhnError(
@@ -163,7 +165,9 @@ def _read_features(row: TsvRow) -> npt.NDArray[np.float32]:
     place = f"{row.path}, line {row.line}: features"
     numbers = _decode_floats(fields[5], place)
     if numbers.size == 0 or numbers.size % len(row.boxes):
-        raise SelhnError(f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line is cut off")
+        raise SelhnError(
+            f"{place} are {numbers.size} numbers for {len(row.boxes)} boxes: the line is cut off"
+        )
     return numbers.reshape(len(row.boxes), -1)
 
 

@@ -27,7 +27,9 @@ def _table(meanings: str) -> Table:
 SHAPE_NAMES = _table(
     "ball|sphere, cube|box, cone, cylinder|can, pyramid, ring|hoop, star, heart, moon|crescent, gem|diamond"
 )
-COLOUR_NAMES = _table("red|scarlet, orange, yellow|golden, green, blue, purple|violet, pink, brown, white, black|dark")
+COLOUR_NAMES = _table(
+    "red|scarlet, orange, yellow|golden, green, blue, purple|violet, pink, brown, white, black|dark"
+)
 SIZE_NAMES = (("small", "little", "tiny"), ("",), ("large", "big", "huge"))
 MATERIAL_NAMES = _table("metal|shiny, wooden, glass|transparent, rubber|soft")
 SETTING_NAMES = _table(
@@ -161,7 +163,9 @@ class WorldCaptions(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: int | slice) -> str | list[str]:
         numbers = range(self._size)[index]
-        return [self._text(number) for number in numbers] if isinstance(numbers, range) else self._text(numbers)
+        return (
+            [self._text(number) for number in numbers] if isinstance(numbers, range) else self._text(numbers)
+        )
 
     def _text(self, number: int) -> str:
         block, row = divmod(number, _BLOCK)

@@ -77,7 +77,11 @@ SCENERY: dict[str, Figures] = {
         ("ellipse", (-20, 33, 70, 56), (120, 150, 130)),
         ("rectangle", (0, 45, 100, 57), (104, 160, 186)),
         *(
-            ("rectangle", (k * _GOLDEN % 100, 49 + 3.5 * k, k * _GOLDEN % 100 + 10, 49.7 + 3.5 * k), (150, 190, 208))
+            (
+                "rectangle",
+                (k * _GOLDEN % 100, 49 + 3.5 * k, k * _GOLDEN % 100 + 10, 49.7 + 3.5 * k),
+                (150, 190, 208),
+            )
             for k in range(14)
         ),
     ],
@@ -107,7 +111,9 @@ def _mix(first: Colour, second: Colour, share: float) -> Colour:
     return red, green, blue
 
 
-def _shade(picture: PILImage, kind: str, corners: Sequence[float] | Points, colour: Colour, strength: int) -> None:
+def _shade(
+    picture: PILImage, kind: str, corners: Sequence[float] | Points, colour: Colour, strength: int
+) -> None:
     """Lay a figure of a colour over a picture, up to 255 for opaque."""
     mask = Image.new("L", picture.size)
     getattr(ImageDraw.Draw(mask), kind)(corners, fill=strength)

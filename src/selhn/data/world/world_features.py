@@ -20,7 +20,17 @@ from selhn.data.features import Features, Regions
 from selhn.data.splits import Data, Split
 from selhn.data.world.counter import Draws
 from selhn.data.world.grammar import NUM_CAPTIONS, WorldCaptions
-from selhn.data.world.scenes import COLOURS, MATERIALS, MOST_THINGS, SETTINGS, SHAPES, SIZES, Scene, Scenes, SceneSource
+from selhn.data.world.scenes import (
+    COLOURS,
+    MATERIALS,
+    MOST_THINGS,
+    SETTINGS,
+    SHAPES,
+    SIZES,
+    Scene,
+    Scenes,
+    SceneSource,
+)
 
 LEAST_HELD_OUT = 100
 """Images that dev and test have at least."""
@@ -83,7 +93,11 @@ class WorldFeatures(Features):
 
     def read(self, rows: Int[Tensor, " B"]) -> Regions:
         # Looking at numbers on a device would wait for it; there the caller is trusted.
-        if rows.device.type == "cpu" and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images:
+        if (
+            rows.device.type == "cpu"
+            and len(rows)
+            and not 0 <= int(rows.min()) <= int(rows.max()) < self.num_images
+        ):
             raise IndexError(f"rows {int(rows.min())} to {int(rows.max())} of {self.num_images} images")
         rows = rows.to(self._tables["mean"].device)
         scenes = self.source.draw(rows)
@@ -109,7 +123,11 @@ class WorldFeatures(Features):
         return sum(table.nbytes for table in self._tables.values())
 
     def _codes(
-        self, rows: Int[Tensor, " B"], scenes: Scenes, boxes: Float[Tensor, "B M 4"], seen: Float[Tensor, "B M K"]
+        self,
+        rows: Int[Tensor, " B"],
+        scenes: Scenes,
+        boxes: Float[Tensor, "B M 4"],
+        seen: Float[Tensor, "B M K"],
     ) -> Float[Tensor, "B M d"]:
         """z: what every region shows, as one sum over things, setting, picture and place, and noise."""
         tables = self._tables
@@ -124,7 +142,9 @@ class WorldFeatures(Features):
         place = tables["place"].expand(len(rows), -1, -1)
         sources = [looks, tables["setting"][scenes.setting][:, None], picture, place]
         noise = self._draws.noise("noise", rows, self.num_regions, CODE)
-        return torch.baddbmm(noise, torch.cat(weights, dim=2), torch.cat(sources, dim=1), beta=self.noise * NOISE)
+        return torch.baddbmm(
+            noise, torch.cat(weights, dim=2), torch.cat(sources, dim=1), beta=self.noise * NOISE
+        )
 
     def _looks(self, scenes: Scenes) -> Float[Tensor, "B K d"]:
         """How every thing looks: the sum of the rows of its attributes."""
@@ -132,7 +152,9 @@ class WorldFeatures(Features):
         chosen = scenes.shape, scenes.colour, binding, scenes.material, scenes.size
         starts = [0, *accumulate(_LOOK_ROWS.values())]
         rows = torch.stack([which + start for which, start in zip(chosen, starts)], dim=-1)
-        return embedding_bag(rows.flatten(0, 1), self._tables["looks"], mode="sum").view(*rows.shape[:2], CODE)
+        return embedding_bag(rows.flatten(0, 1), self._tables["looks"], mode="sum").view(
+            *rows.shape[:2], CODE
+        )
 
     def boxes(self, rows: Int[Tensor, " B"], scenes: Scenes) -> Float[Tensor, "B M 4"]:
         """x1, y1, x2, y2 of every region of some images, whose scenes are given too."""
@@ -185,7 +207,12 @@ def make_world(
     for name, value, fits, wanted in (
         ("images", images, 1 <= images <= 10_000_000, "ask for 1 to 10,000,000"),
         ("objects", objects, 3 <= few <= many <= MOST_THINGS, f"give 3 <= fewest <= most <= {MOST_THINGS}"),
-        ("regions", regions, regions > many, f"{many} objects and the picture need at least {many + 1} regions"),
+        (
+            "regions",
+            regions,
+            regions > many,
+            f"{many} objects and the picture need at least {many + 1} regions",
+        ),
         ("width", width, width >= 1, "a feature needs at least one number"),
         ("noise", noise, noise >= 0, "give 0 for none, 1 for that of real features, or more"),
         ("twins", twins, 0 <= twins <= 1, "give a share between 0 and 1"),
@@ -197,12 +224,16 @@ def make_world(
     def make_split(name: str, size: int) -> Split:
         source = SceneSource(seed, name, (few, many), twins)
         features = WorldFeatures(source, size, regions, width, noise)
-        boxes = torch.cat([features.boxes(rows, source.draw(rows)) for rows in torch.arange(size).split(1 << 14)])
+        boxes = torch.cat(
+            [features.boxes(rows, source.draw(rows)) for rows in torch.arange(size).split(1 << 14)]
+        )
         image_of_text = torch.arange(size).repeat_interleave(NUM_CAPTIONS)
         names = [f"{name}-scene-{number:06d}" for number in range(size)]
         return Split(name, features, WorldCaptions(source, size), image_of_text, names, boxes)
 
-    return Data("world", make_split("train", images), make_split("dev", held_out), make_split("test", held_out))
+    return Data(
+        "world", make_split("train", images), make_split("dev", held_out), make_split("test", held_out)
+    )
 
 
 def world_scene(split: Split, index: int) -> Scene:

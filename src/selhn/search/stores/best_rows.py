@@ -66,7 +66,9 @@ def _all(number: int) -> Bool[Tensor, " n"]:
     return torch.ones(number, dtype=torch.bool)
 
 
-def _rescored(queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int) -> Best:
+def _rescored(
+    queries: QueryVectors, snapshot: Snapshot, kind: Kind, rows: Int[Tensor, "Q c"], k: int
+) -> Best:
     """Proposed rows in the order of their exact scores."""
     first_rows, rows = torch.tensor(snapshot.first_rows[kind]), rows.sort(dim=1).values
     every = rows[rows >= 0].unique()

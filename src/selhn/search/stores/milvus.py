@@ -96,7 +96,9 @@ class MilvusStore(ServerStore):
         self.rows.remove_texts(keys)
         self.generation += len(keys)
 
-    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+    def scan(
+        self, filter: Filter | None = None, order: Order | None = None, first: int = 0
+    ) -> Iterator[Record]:
         """Records in no order, or sorted here, for which all are read first; of very many this takes a while."""
         every = (row.item for row in self.rows.scan("images", self._expression(filter)))
         records = (record for record in every if filter is None or filter(record))
@@ -140,7 +142,9 @@ class MilvusStore(ServerStore):
         for best in found:
             yield (row.item.hit(row.score, row.record.get("caption")) for row in best)
 
-    def _best_of_all(self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None) -> list[Row]:
+    def _best_of_all(
+        self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None
+    ) -> list[Row]:
         """The same by reading every row: for a filter that none of the nearest passes."""
         best: list[Row] = []
         walk = self.rows.scan(PLURAL[kind], self._expression(filter), vectors=True)

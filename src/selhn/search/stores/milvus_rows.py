@@ -42,7 +42,10 @@ _SERVER = re.compile(r"(?:https?|tcp)://|unix:")
 _MISSING, _UNLOADED = 100, 101  # collections, in the codes of Milvus
 _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     "UNAUTHENTICATED": (SelhnError, "check the token in MILVUS_TOKEN, USER:PASSWORD"),
-    "PERMISSION_DENIED": (SelhnError, "the user in MILVUS_TOKEN may not do this, ask whoever runs the server"),
+    "PERMISSION_DENIED": (
+        SelhnError,
+        "the user in MILVUS_TOKEN may not do this, ask whoever runs the server",
+    ),
     rf"{_MISSING}\b": (NotFound, REMOVED),
     ".*([Nn]o space left|quota exceeded)": (
         ConnectionError,
@@ -153,7 +156,9 @@ class MilvusRows:
 
     def _width(self, which: Which) -> int:
         """Numbers of a vector, in a collection that has our fields."""
-        fields = {field["name"]: field["params"] for field in self._call("describe_collection", which)["fields"]}
+        fields = {
+            field["name"]: field["params"] for field in self._call("describe_collection", which)["fields"]
+        }
         if fields.keys() != {*_FIELDS, "vector"}:
             raise SelhnError(
                 f"{self.uri}: the collection {self.name}_{which} has something else in it, choose another #NAME"

@@ -21,7 +21,16 @@ from selhn.search.filters import Filter
 from selhn.search.items import PLURAL, Kind, Order, Record, date_of
 from selhn.search.query import QueryVectors
 from selhn.search.stores.postgres_filter import Condition
-from selhn.search.stores.server import REMOVED, REPEAT, TIMEOUT, Searching, ServerStore, key_of, reason, split_uri
+from selhn.search.stores.server import (
+    REMOVED,
+    REPEAT,
+    TIMEOUT,
+    Searching,
+    ServerStore,
+    key_of,
+    reason,
+    split_uri,
+)
 from selhn.search.stores.store import Answers, Batches, Stored
 
 WIDEST_INLINE, WIDEST_HNSW = 1900, 2000
@@ -59,7 +68,10 @@ _ORDERS: Mapping[Order | None, str] = {
     "newest": "date = '', date DESC, CASE WHEN date = '' THEN id END, id DESC",
 }
 _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
-    "UniqueViolation DeadlockDetected": (Locked, "another process is writing the same items, repeat the command"),
+    "UniqueViolation DeadlockDetected": (
+        Locked,
+        "another process is writing the same items, repeat the command",
+    ),
     "InsufficientPrivilege": (SelhnError, "the user may not do this, ask whoever runs the server"),
     "ReadOnlySqlTransaction": (
         SelhnError,
@@ -72,8 +84,14 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
         SelhnError,
         "the database cannot keep a text, use one in UTF8",
     ),
-    "DiskFull OutOfMemory": (ConnectionError, f"PostgreSQL has no space left. {REPEAT.format('check its disk')}"),
-    "OperationalError": (ConnectionError, f"PostgreSQL cannot be reached. {REPEAT.format('check that it is running')}"),
+    "DiskFull OutOfMemory": (
+        ConnectionError,
+        f"PostgreSQL has no space left. {REPEAT.format('check its disk')}",
+    ),
+    "OperationalError": (
+        ConnectionError,
+        f"PostgreSQL cannot be reached. {REPEAT.format('check that it is running')}",
+    ),
 }
 
 
@@ -104,7 +122,9 @@ class PostgresStore(ServerStore):
                 f"{uri} is not an address ({reason(wrong)}): use postgresql://USER@HOST/DATABASE"
             ) from None
         if "password" in named:
-            raise SelhnError("others can see a password in an address: put it into PGPASSWORD or ~/.pgpass instead")
+            raise SelhnError(
+                "others can see a password in an address: put it into PGPASSWORD or ~/.pgpass instead"
+            )
         weakref.finalize(self, _close, self._idle)
 
     def about(self) -> dict[str, Any] | None:
@@ -116,7 +136,9 @@ class PostgresStore(ServerStore):
         storage = "PLAIN" if width <= WIDEST_INLINE else "EXTERNAL"
         with self._connected() as connection:
             connection.execute(self._sql(_TABLES, width=str(int(width)), storage=storage))
-            connection.execute(self._sql("INSERT INTO {schema}.selhn_index VALUES (%s)"), (self._jsonb(dict(about)),))
+            connection.execute(
+                self._sql("INSERT INTO {schema}.selhn_index VALUES (%s)"), (self._jsonb(dict(about)),)
+            )
 
     def searching(self) -> Searching:
         there = "SELECT FROM pg_indexes WHERE schemaname = %(name)s AND indexname = 'images_hnsw'"
@@ -124,7 +146,9 @@ class PostgresStore(ServerStore):
 
     def search_by(self, searching: Searching) -> None:
         if searching == "hnsw" and self.identity.width > WIDEST_HNSW:
-            raise SelhnError(f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly")
+            raise SelhnError(
+                f"vectors of more than {WIDEST_HNSW:,} numbers are too wide for hnsw: search exactly"
+            )
         # A graph that does not fit into memory takes several times as long.
         memory = min(MOST_MEMORY, 64 + self.count() * (4 * self.identity.width + 512) // 2**20)
         with self._connected() as connection:
@@ -140,7 +164,9 @@ class PostgresStore(ServerStore):
             images, texts = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
             for item, record, image, own_texts, _ in batch:
                 if b"\\u0000" in record.to_line().replace(b"\\\\", b""):
-                    raise SelhnError(f"{record.id!r} has a NUL character, which PostgreSQL does not keep: remove it")
+                    raise SelhnError(
+                        f"{record.id!r} has a NUL character, which PostgreSQL does not keep: remove it"
+                    )
                 key, known = key_of(record.id), (item.content(record), date_of(record), list(record.captions))
                 images.append((key, record.id, *known, self._jsonb(dict(record.metadata)), _packed(image)))
                 texts += [(key, place, _packed(vector)) for place, vector in enumerate(own_texts)]
@@ -158,9 +184,14 @@ class PostgresStore(ServerStore):
 
     def get(self, ids: Iterable[str], vectors: bool = False) -> dict[str, Stored]:
         names, vector = list(ids), "vector_send(vector)" if vectors else "NULL"
-        sql = "SELECT id, captions, metadata, content, {vector} FROM {schema}.images WHERE key = ANY(%(keys)s)"
+        sql = (
+            "SELECT id, captions, metadata, content, {vector} FROM {schema}.images WHERE key = ANY(%(keys)s)"
+        )
         rows = self._ask(sql, {"keys": list(map(key_of, names))}, vector=vector)
-        found = {row[0]: Stored(_record(row), row[3], None if row[4] is None else _unpacked(row[4])) for row in rows}
+        found = {
+            row[0]: Stored(_record(row), row[3], None if row[4] is None else _unpacked(row[4]))
+            for row in rows
+        }
         return {name: found[name] for name in names if name in found}
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -168,7 +199,9 @@ class PostgresStore(ServerStore):
             connection.execute(self._sql(_DELETE), {"keys": list(map(key_of, ids))})
         self.generation += len(ids)
 
-    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+    def scan(
+        self, filter: Filter | None = None, order: Order | None = None, first: int = 0
+    ) -> Iterator[Record]:
         if order not in _ORDERS:
             raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
         condition = Condition(filter)
@@ -208,7 +241,10 @@ class PostgresStore(ServerStore):
             yield (record.hit(-distance, caption) for record, distance, caption in hits[:k])
 
     def _nearest(self, kind: Kind, vector: str, limit: int, condition: Condition, exactly: bool) -> list[Any]:
-        settings = {"hnsw.iterative_scan": "strict_order", "hnsw.ef_search": str(min(1000, max(64, 2 * limit)))}
+        settings = {
+            "hnsw.iterative_scan": "strict_order",
+            "hnsw.ef_search": str(min(1000, max(64, 2 * limit))),
+        }
         settings = {"enable_indexscan": "off"} if exactly else settings
         with self._connected() as connection:
             for setting in settings.items() if self.found_by == "hnsw" else ():
@@ -239,7 +275,9 @@ class PostgresStore(ServerStore):
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = self._psycopg.connect(self._address, autocommit=True, prepare_threshold=None, **alive)
+                connection = self._psycopg.connect(
+                    self._address, autocommit=True, prepare_threshold=None, **alive
+                )
             try:
                 with connection.transaction():
                     yield connection

@@ -22,7 +22,10 @@ LONGEST = 1000.0
 
 
 def rows_to_score(
-    query: Float[Tensor, "1 d"], vectors: Sequence[Vectors], masks: Sequence[Bool[Tensor, " _"] | None], k: int
+    query: Float[Tensor, "1 d"],
+    vectors: Sequence[Vectors],
+    masks: Sequence[Bool[Tensor, " _"] | None],
+    k: int,
 ) -> Int[Tensor, "1 c"] | None:
     """Rows, numbered through all vectors, that hold the k best of one query; None if it is quicker to score all."""
     if any(own.rows.dtype != torch.float16 or own.rows.device.type != "cpu" for own in vectors):
@@ -44,5 +47,8 @@ def rows_to_score(
 @lru_cache(maxsize=8)
 def _sums_in_float32(width: int) -> bool:
     """Whether this processor adds float16 products up in float32: sums of positive numbers show it."""
-    query, rows = normalize(torch.rand(1, width), dim=1).half(), normalize(torch.rand(64, width), dim=1).half()
+    query, rows = (
+        normalize(torch.rand(1, width), dim=1).half(),
+        normalize(torch.rand(64, width), dim=1).half(),
+    )
     return bool((linear(query, rows).float() - query.float() @ rows.float().T).abs().max() < ERROR / 2)

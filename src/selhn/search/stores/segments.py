@@ -121,7 +121,9 @@ class SegmentStore(Store):
             found[name] = Stored(segments[number].lines[row], vector=vector)
         return found
 
-    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+    def scan(
+        self, filter: Filter | None = None, order: Order | None = None, first: int = 0
+    ) -> Iterator[Record]:
         snapshot = self.snapshot
         places: Iterable[tuple[int, int]] = snapshot.places(order)
         if filter is not None:

@@ -43,7 +43,9 @@ class ServerStore(Store):
         if not model.is_embedding:
             raise SelhnError(f"{model.name} does not score by products: keep its index in a folder")
         if identity.precision != "float32":
-            raise SelhnError(f"vectors in {cls.product} are float32, not {identity.precision}: omit the precision")
+            raise SelhnError(
+                f"vectors in {cls.product} are float32, not {identity.precision}: omit the precision"
+            )
         store = cls(str(path))
         if store.about() is not None:
             raise SelhnError(f"{path} is an index already: open it, or choose another #NAME")
@@ -89,7 +91,9 @@ class ServerStore(Store):
 
     def approximate(self, kind: ApproximateKind) -> None:
         if kind not in ("auto", "exact", "hnsw"):
-            raise SelhnError(f"in {self.product} search is exact or hnsw, not {kind}: choose one of them, or auto")
+            raise SelhnError(
+                f"in {self.product} search is exact or hnsw, not {kind}: choose one of them, or auto"
+            )
         with self._changing:
             by_graph = kind == "hnsw" or (kind == "auto" and self.count() > SMALL)
             self.found_by = "hnsw" if by_graph else "exact"

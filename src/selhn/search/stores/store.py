@@ -44,7 +44,9 @@ class Identity:
     @classmethod
     def of(cls, model: AbstractMatcher, precision: StoredPrecision, about: Mapping[str, Any]) -> "Identity":
         if precision not in get_args(StoredPrecision):
-            raise SelhnError(f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}")
+            raise SelhnError(
+                f"precision is {precision!r}: choose one of {', '.join(get_args(StoredPrecision))}"
+            )
         name = model.name or type(model).__name__
         named = {} if model.source is None else {"model": model.source}
         return cls(digest_of(model), name, width_of(model), precision, {**named, **about})
@@ -66,7 +68,9 @@ class Identity:
                 f"({own.model_name}, {own.model}): build another index for it"
             )
         if own.width != self.width:
-            raise Damaged(f"{path} has vectors of {self.width} numbers, and its model gives others: build it again")
+            raise Damaged(
+                f"{path} has vectors of {self.width} numbers, and its model gives others: build it again"
+            )
 
 
 class Stored(NamedTuple):
@@ -156,7 +160,9 @@ class Store(ABC):
         """Remove items, all of which exist."""
 
     @abstractmethod
-    def scan(self, filter: Filter | None = None, order: Order | None = None, first: int = 0) -> Iterator[Record]:
+    def scan(
+        self, filter: Filter | None = None, order: Order | None = None, first: int = 0
+    ) -> Iterator[Record]:
         """The records of all items that match a filter, but so many of the first; see `Index.records`."""
 
     def ids(self) -> list[str]:

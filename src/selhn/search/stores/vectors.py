@@ -48,7 +48,9 @@ class Vectors:
     def __getitem__(self, which: slice | Int[Tensor, " m"]) -> "Vectors":
         return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
 
-    def take(self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None) -> Float[Tensor, "m d"]:
+    def take(
+        self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None
+    ) -> Float[Tensor, "m d"]:
         """Some vectors in float32; a slice of float32 vectors is not copied.
 
         Others are written into `room` if given: new memory for every block costs more than the conversion.

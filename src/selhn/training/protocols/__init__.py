@@ -10,7 +10,15 @@ from selhn.training.protocols.meta_step import MetaStep
 from selhn.training.protocols.offline import OfflineNegatives
 from selhn.training.protocols.self_distillation import SelfDistillation
 
-__all__ = ["PROTOCOLS", "CoDivide", "MetaStep", "OfflineNegatives", "Protocol", "SelfDistillation", "protocol_of"]
+__all__ = [
+    "PROTOCOLS",
+    "CoDivide",
+    "MetaStep",
+    "OfflineNegatives",
+    "Protocol",
+    "SelfDistillation",
+    "protocol_of",
+]
 
 PROTOCOLS: Mapping[type[AbstractLoss], type[Protocol]] = {
     NCR: CoDivide,

@@ -157,7 +157,9 @@ def require_shareable_model(model: AbstractMatcher, config: TrainConfig, ranks: 
         what = "has two networks" if isinstance(model, Twins) else "trains on more than its scores"
         raise SelhnError(f"{name} {what}, for which a batch must be whole: {_instead(ranks)}")
     if isinstance(model, CrossAttention) and not model.images_apart:
-        raise SelhnError(f"the scores of {name} depend on the other pairs of a whole batch: {_instead(ranks)}")
+        raise SelhnError(
+            f"the scores of {name} depend on the other pairs of a whole batch: {_instead(ranks)}"
+        )
     if config.chunk and not model.is_embedding:
         raise SelhnError(
             f"chunk={config.chunk} saves the memory of encoders, and {name} needs most of it to "

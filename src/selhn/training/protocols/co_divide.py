@@ -60,7 +60,9 @@ class CoDivide(Protocol):
         assert isinstance(match.scores, Tensor)
         labels, trained = (self.tables[name][:, pairs.texts] for name in ("labels", "trained"))
         # The scores of a network alone have no axis for networks.
-        return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(labels[0], trained[0])
+        return match, PairLabels(labels, trained) if match.scores.ndim == 3 else PairLabels(
+            labels[0], trained[0]
+        )
 
     def survey(self, epoch: int) -> tuple[Float[Tensor, "k T"], Float[Tensor, "k T"]]:
         """Of every training pair and each network, loss and prediction among the pairs of a random batch."""

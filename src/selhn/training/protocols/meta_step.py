@@ -67,7 +67,9 @@ class MetaStep(Protocol):
 
     def _draw_dev(self) -> Batch:
         """Other pairs of dev in every step, of one width and drawn on the device: it can be recorded."""
-        order = torch.rand(self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device)
+        order = torch.rand(
+            self.data.dev.num_texts, generator=self.batches.generator, device=self.batches.device
+        )
         rows = order.argsort()[: self._dev.batch_size]
         pairs = Pairs(rows, self._image_of_text[rows])
         return self._dev.assemble_seeded(pairs, int(self._dev.texts.lengths.max()))

@@ -56,7 +56,9 @@ class OfflineNegatives(Protocol):
         if epoch % self.loss.refresh:
             return
         depths = [table.shape[1] for table in self.tables.values()]
-        for table, found in zip(self.tables.values(), hardest_negatives(self.model, self.data.train, *depths)):
+        for table, found in zip(
+            self.tables.values(), hardest_negatives(self.model, self.data.train, *depths)
+        ):
             table.copy_(found)
 
     def match(self, pairs: Pairs, batch: Batch) -> tuple[Match, OfflineScores]:
@@ -84,7 +86,9 @@ class OfflineNegatives(Protocol):
         far_images = images[pairs.texts, self._image_place(place).clamp(max=images.shape[1] - 1)].long()
         share = torch.rand(size, device=device, generator=self.batches.generator)
         second_texts = self._by_image[self._first[far_images] + (share * self._number[far_images]).long()]
-        return Pairs(torch.cat([far_texts, second_texts]), torch.cat([far_images, self._image_of_text[far_texts]]))
+        return Pairs(
+            torch.cat([far_texts, second_texts]), torch.cat([far_images, self._image_of_text[far_texts]])
+        )
 
     def _image_place(self, place: Any) -> Any:
         """The place among images that is as hard as this one among texts."""
@@ -134,7 +138,9 @@ def hardest_negatives(
 
         every_text = torch.arange(split.num_texts, device=device)
         matching = Matching(split.num_images, split.num_texts, score, image_of_text, every_text)
-        return _hardest(matching, "i2t", num_texts, tile_bytes), _hardest(matching, "t2i", num_images, tile_bytes)
+        return _hardest(matching, "i2t", num_texts, tile_bytes), _hardest(
+            matching, "t2i", num_images, tile_bytes
+        )
 
 
 def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
@@ -144,7 +150,9 @@ def one_vector(encoded: Any) -> Float[Tensor, "n d"]:
     return unit(encoded.vectors.sum(dim=1) if encoded.whole is None else encoded.whole)
 
 
-def _hardest(matching: Matching, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int) -> Int32[Tensor, "Q k"]:
+def _hardest(
+    matching: Matching, direction: Literal["i2t", "t2i"], k: int, tile_bytes: int
+) -> Int32[Tensor, "Q k"]:
     """Places of the k largest scores of every query among its negatives."""
     found = []
     for _, (scores, query, item) in matching.tiles(direction, tile_bytes):

@@ -31,9 +31,13 @@ class SelfDistillation(Protocol):
 
     def __post_init__(self) -> None:
         if self.average is None:
-            raise SelhnError("distil learns from the average of the weights, and there is none: set ema=0.999 too")
+            raise SelhnError(
+                "distil learns from the average of the weights, and there is none: set ema=0.999 too"
+            )
         if self.config.two_pass:
-            raise SelhnError("distil has gradients for all pairs of a batch: leave two_pass=false, or distil=0")
+            raise SelhnError(
+                "distil has gradients for all pairs of a batch: leave two_pass=false, or distil=0"
+            )
         if not self.config.distil_temperature > 0:
             raise SelhnError("distil_temperature=0 divides scores by 0: give 0.05 or so")
 
@@ -46,7 +50,9 @@ class SelfDistillation(Protocol):
         assert isinstance(match.scores, Tensor)
         temperature = self.config.distil_temperature
         distance = divergence(teacher.detach(), match.scores, temperature)
-        return Match(match.scores, {**match.aux, "distillation": self.config.distil * temperature * distance}), None
+        return Match(
+            match.scores, {**match.aux, "distillation": self.config.distil * temperature * distance}
+        ), None
 
 
 def divergence(

@@ -86,13 +86,11 @@ class Index:
     def load(cls, path: str | Path, model: AbstractMatcher | None = None) -> "Index":
         """Open an index. `model` is needed if the index neither has nor names it."""
         store: Store = store_for(path).open(path)
-        identity = store.identity
-        model = model or store.kept_model() or load_model_named_in_file(identity.about.get("model"))
+        model = model or store.kept_model() or load_model_named_in_file(store.identity.about.get("model"))
         if model is None:
-            raise SelhnError(
-                f"{path} has no model ({identity.model_name} made it): give it with --model, or model="
-            )
-        identity.require(model, path)
+            name = store.identity.model_name
+            raise SelhnError(f"{path} has no model ({name} made it): give it with --model, or model=")
+        store.identity.require(model, path)
         return cls(model, store)
 
     @staticmethod
@@ -292,10 +290,8 @@ class Index:
         """Remove items, videos with their moments; returns how many. An unknown id is an error: nothing is removed."""
         names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
         with self.store.writing():
-            moments = {one for known in self._known(names) for one in moment_ids(known.record)}.difference(
-                names
-            )
-            self.store.delete([*names, *self.store.get(moments)])
+            moments = {one for known in self._known(names) for one in moment_ids(known.record)}
+            self.store.delete([*names, *self.store.get(moments.difference(names))])
         return len(names)
 
     def approximate(self, kind: ApproximateKind = "auto") -> None:
@@ -327,9 +323,7 @@ class Index:
 
     def _segments(self) -> SegmentStore:
         if not isinstance(self.store, SegmentStore):
-            raise SelhnError(
-                f"{self.path} is on a server, which compacts and checks itself: this needs a folder"
-            )
+            raise SelhnError(f"{self.path} is on a server, which compacts and checks itself: use a folder")
         return self.store
 
     def refresh(self) -> None:

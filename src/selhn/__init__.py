@@ -1,6 +1,6 @@
 """selhn: image-text matching with selectively hard negative mining.
 
-Names are loaded when first used, so that `import selhn` does not wait for torch.
+Names are loaded when first used, so `import selhn` does not wait for torch.
 """
 
 from importlib import import_module

@@ -22,13 +22,13 @@ from selhn.base.untrusted import read_json, read_lines
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 VOCABULARY_FILE, PIECES_FILE, PIECE_LIST_FILE = "vocabulary.json", "tokenizer.json", "vocab.txt"
 TOKENIZER_FILES = (VOCABULARY_FILE, PIECES_FILE)
-"""What a tokenizer may be saved as."""
+"""The files that a tokenizer may be saved as."""
 
 _STEPS = (
     "Sequence", "BertNormalizer", "Lowercase", "StripAccents", "Strip", "NFC", "NFD", "NFKC", "NFKD",
     "BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits",
 )  # fmt: skip
-"""What may happen to a text before it is cut into pieces, as `tokenizers` calls it; none has a pattern."""
+"""Allowed steps before a text is cut into pieces, by their `tokenizers` names; none takes a regex."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class TokenKinds:
     """Which of the V token ids may be changed, and which belong to the token before them."""
 
     special: Bool[Tensor, " V"]
-    """Padding, start, end and mask: never touched by an augmentation."""
+    """Padding, start, end and mask: never changed by augmentation."""
     inner: Bool[Tensor, " V"]
     """Pieces that continue a word."""
     ordinary: Int[Tensor, " W"]
-    """Ids that may stand in for a word."""
+    """Ids that may replace a word."""
     _copies: dict[torch.device, "TokenKinds"] = field(default_factory=dict, repr=False, compare=False)
 
     def on(self, device: torch.device) -> "TokenKinds":
-        """The same on a device; copied there once, so that a training step does not wait for the host."""
+        """A copy on a device, made once, so that a training step does not wait for the host."""
         if device not in self._copies:
             special, inner, ordinary = (kind.to(device) for kind in (self.special, self.inner, self.ordinary))
             self._copies[device] = TokenKinds(special, inner, ordinary)
@@ -59,14 +59,14 @@ class Tokenizer(Protocol):
     """V, the number of token ids."""
     pad_id: int
     mask_id: int | None
-    """The id that hides a word; None if the vocabulary has none."""
+    """The id of the mask token; None if the vocabulary has none."""
     kinds: TokenKinds
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         """Ids and mask (True = token), padded to the longest text."""
 
     def spell(self, ids: list[int]) -> list[str]:
-        """The token of each id, for people."""
+        """The token of each id, as readable text."""
 
     def save(self, folder: Path) -> None:
         """Write the files that `load_tokenizer` reads."""
@@ -96,11 +96,11 @@ FUNCTION_WORDS = frozenset(
     were which while who with
     """.split()  # noqa: SIM905
 )
-"""Words that say nothing of what is in a picture; others may, depending on what they are looked at for."""
+"""Words that say nothing about what is in a picture. Callers may add others for their own purpose."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a caption in lower case, punctuation and the tails of contractions on their own."""
+    """The words of a caption in lower case; punctuation and contraction endings are separate words."""
     text = text.lower()
     if not text.isascii():
         text = unicodedata.normalize("NFC", text).replace("’", "'").replace("”", '"')
@@ -110,11 +110,11 @@ def split_words(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Words and their ids, laid out as SCAN's: `<pad> <start> <end> <unk>`, words, perhaps `<mask>`.
+    """Words and their ids in SCAN's layout: `<pad> <start> <end> <unk>`, words, optionally `<mask>`.
 
     Args:
-        words: every word in the order of its id, the four special words first.
-        max_length: longest text in tokens, `<start>` and `<end>` included; None cuts nothing.
+        words: all words in the order of their ids, the four special words first.
+        max_length: longest text in tokens, including `<start>` and `<end>`; None means no limit.
     """
 
     def __init__(self, words: Sequence[str], max_length: int | None = None):
@@ -143,7 +143,7 @@ class Vocabulary:
     def build(
         cls, captions: Iterable[str], min_count: int = 4, max_length: int | None = None
     ) -> "Vocabulary":
-        """The words that occur at least `min_count` times, most frequent first, then by the alphabet."""
+        """The words that occur at least `min_count` times, most frequent first, then alphabetically."""
         counts = Counter(chain.from_iterable(() if isinstance(captions, str) else map(split_words, captions)))
         if not counts:
             raise SelhnError("there are no captions: give a list of texts, such as data.train.captions")
@@ -158,7 +158,7 @@ class Vocabulary:
     def from_json(
         cls, path: Path | str, add_mask: bool = False, max_length: int | None = None
     ) -> "Vocabulary":
-        """Read SCAN's `{word2idx, idx2word, idx}`; `add_mask` appends `<mask>` where the file has none."""
+        """Read SCAN's `{word2idx, idx2word, idx}`; `add_mask` appends `<mask>` if the file has none."""
         content = read_json(Path(path))
         ids = content.get("word2idx")
         if not isinstance(ids, dict) or sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
@@ -171,7 +171,7 @@ class Vocabulary:
         return cls(words, max_length or content.get("max_length"))
 
     def to_json(self, path: Path | str) -> None:
-        """Write SCAN's layout; its reader passes over `max_length`, which is there only when it is set."""
+        """Write SCAN's layout, plus `max_length` if it is set; SCAN's own reader ignores that."""
         content: dict[str, Any] = {
             "word2idx": self.ids,
             "idx2word": dict(enumerate(self.words)),
@@ -196,17 +196,17 @@ class Vocabulary:
 
 
 class WordPiece:
-    """The word pieces of a BERT, with [CLS] before and [SEP] after; needs the `tokenizers` library.
+    """The word pieces of a BERT, with [CLS] before and [SEP] after. Needs the `tokenizers` library.
 
     Args:
         tokenizer: a `tokenizers.Tokenizer` with BERT's special tokens.
-        max_length: longest text in tokens, what the encoder has positions for.
+        max_length: longest text in tokens: the number of positions the encoder has.
     """
 
     def __init__(self, tokenizer: Any, max_length: int = 512):
         if isinstance(max_length, bool) or not isinstance(max_length, int) or not 3 <= max_length < 2**31:
             raise SelhnError(
-                f"max_length must be a whole number from 3 ([CLS], a piece, [SEP]) up, got {max_length!r}"
+                f"max_length must be a whole number of at least 3 ([CLS], a piece, [SEP]), got {max_length!r}"
             )
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_length)
@@ -217,7 +217,7 @@ class WordPiece:
         self.size = _number_of_ids(vocabulary)
         from tokenizers.processors import BertProcessing
 
-        # Ours, since those of a file can add any ids, or stop the process.
+        # Our own post-processor: one from a file could add any ids, or abort the process.
         tokenizer.post_processor = BertProcessing(*((name, vocabulary[name]) for name in ("[SEP]", "[CLS]")))
         self.pad_id = vocabulary["[PAD]"]
         self.mask_id: int | None = vocabulary["[MASK]"]
@@ -260,13 +260,13 @@ class WordPiece:
             raise NotFound(
                 f"{folder} has neither {PIECES_FILE} nor {PIECE_LIST_FILE}: give the folder of a BERT"
             )
-        # A published tokenizer may cut earlier than its encoder must; our own folders have no such config.
+        # A published tokenizer may cut shorter than its encoder needs; our own folders have no such config.
         positions = read_json(folder / "config.json", optional=True).get("max_position_embeddings")
         return cls(tokenizer, max_length or positions or length or 512)
 
     def encode(self, texts: list[str]) -> tuple[Int[Tensor, "T N"], Bool[Tensor, "T N"]]:
         check_texts(texts)
-        # Half a character, which JSON files may contain, is none to the library.
+        # JSON files may contain half a character (a lone surrogate), which the library refuses.
         whole = [
             text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts
         ]
@@ -286,7 +286,7 @@ def _require_special(vocabulary: Mapping[str, int]) -> None:
 
 
 def _number_of_ids(vocabulary: Mapping[str, Any]) -> int:
-    """V, for pieces that each have an id of their own, with few gaps: tables of all ids are made."""
+    """V. Every piece must have its own id, with few gaps, because tables over all ids are built."""
     ids = list(vocabulary.values())
     if not all(type(i) is int and 0 <= i < 16 * len(ids) for i in ids) or len(set(ids)) < len(ids):
         raise SelhnError(
@@ -296,7 +296,7 @@ def _number_of_ids(vocabulary: Mapping[str, Any]) -> int:
 
 
 def _read_pieces(path: Path) -> tuple[str, Any]:
-    """What we use of a tokenizer.json, and where it cuts: its parts are a program, which may not end."""
+    """The parts of a tokenizer.json that we use, and its length limit. Other parts could run without end."""
     content = read_json(path)
     model, cut, decoder = (content.get(name) for name in ("model", "truncation", "decoder"))
     if (

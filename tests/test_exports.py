@@ -41,6 +41,8 @@ EXPORTS = {
     "selhn.reproduce": "FIGURES RUNS TABLES Figure PaperRow PaperRuns Wanted describe paper_rows reproduce",
     "selhn.report": "write_report",
     "selhn.serve": "serve",
+    "selhn.text": """FUNCTION_WORDS PIECES_FILE TOKENIZER_FILES VOCABULARY_FILE TokenKinds Tokenizer Vocabulary
+        WordPiece check_texts has_tokenizer load_tokenizer split_words""",
     "selhn.kernels": """MAXIMA STATISTICS AnchorStatistics AttentionSettings LayerSettings LayerWeights
         LinearWeights PerAnchor Statistic Terms attended_blocks attended_nodes attention_scores can_attend
         can_attend_in_blocks can_scan compared_nodes dense_statistics gru_scan half_precision in_half_precision

@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_said(index, model):
             index.albums.change(wrong, add=index.ids()[:1])
     with pytest.raises(NotFound, match="no item 'nobody'"):
         index.albums.change("Trip", add=["nobody"])
-    with pytest.raises(NotFound, match="there is none yet"):
+    with pytest.raises(NotFound, match="there are no albums yet"):
         index.albums.change("Trip", remove=index.ids()[:1])
     index.albums.change("Trip", add=index.ids()[:1])
     index.albums.change("Home", add=index.ids()[:1])

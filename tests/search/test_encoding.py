@@ -49,7 +49,7 @@ def test_items_without_captions(model, make_item):
             {"vector": torch.full((16,), torch.inf)},
             "the vector of the image 'item1' contains NaN or infinity",
         ),
-        ({"vector": torch.rand(15)}, r"has shape \(15,\), and those of the index \(16,\)"),
+        ({"vector": torch.rand(15)}, r"has shape \(15,\), but the index needs \(16,\)"),
     ],
 )
 def test_items_that_are_refused(model, make_item, changes, sentence):

@@ -14,19 +14,19 @@ from selhn.search.stores.store import Store
 
 ALBUMS = "albums"
 FAVOURITES = "Favourites"
-"""The album that the page has a heart for."""
+"""The album behind the heart button of the page."""
 LONGEST_NAME, MOST_ALBUMS, MOST_MEMBERS = 100, 1000, 100_000
 PATIENCE = 10.0
 """Seconds to wait for another process that changes albums."""
 Members = dict[str, str]
-"""Ids in the order of adding, each with its mark, see `mark_of`."""
+"""Ids in the order they were added, each with its mark; see `mark_of`."""
 
 
 class Albums:
-    """Named lists of items. Their file has a lock of its own, so that nobody waits while pictures are indexed.
+    """Named lists of items. Their file has its own lock, so changing an album never waits for indexing.
 
     An item stays in its albums when its picture is renamed, moved to another folder or removed and indexed again: if
-    no item has its id, the one of the same size and date counts.
+    no item has its id, the item with the same size and date is used.
     """
 
     def __init__(self, index: Path, store: Store):
@@ -44,11 +44,11 @@ class Albums:
         return f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
 
     def all(self) -> Mapping[str, list[str]]:
-        """The names of all albums, each with the ids of those of its items that are in the index."""
+        """The names of all albums, each with the ids of its items that are in the index."""
         return self._now()[1]
 
     def _now(self) -> tuple[str, Mapping[str, list[str]]]:
-        """All albums, with a name for this state of file and index."""
+        """All albums, and a string that identifies this state of file and index."""
         known, now = self._found, f"{self.stamp} {self.store.generation}"
         if known[0] != now:
             albums = self._located(self._read())
@@ -88,7 +88,7 @@ class Albums:
             self._write({own: members for own, members in albums.items() if own != name})
 
     def resolve(self, filter: Filter) -> Filter:
-        """A filter in which `album` stands for the items of albums, if there are any."""
+        """Replace `album` in a filter by the items of the albums that it names."""
         if isinstance(filter, Not):
             return Not(self.resolve(filter.inner))
         if isinstance(filter, Several):
@@ -112,7 +112,7 @@ class Albums:
         return writing(self.folder, wait=PATIENCE, name="albums.lock")
 
     def _located(self, albums: Mapping[str, Members]) -> dict[str, Members]:
-        """The same with the ids of today, as far as items that have another one now are found."""
+        """The albums with current ids, for items whose id has changed and that are found again."""
         marks = {one: mark for members in albums.values() for one, mark in members.items()}
         there = self.store.get(marks)
         lost = {mark for one, mark in marks.items() if mark and one not in there}
@@ -149,7 +149,7 @@ class Albums:
 
 
 def mark_of(record: Record) -> str:
-    """What a picture is recognised by under another name: its size and its date; nothing if it has none."""
+    """Size and date, which identify a picture under another name; "" if one of them is unknown."""
     size, date = record.metadata.get("bytes"), date_of(record)
     return f"{size} {date}" if isinstance(size, int) and date else ""
 
@@ -165,5 +165,6 @@ def _plain(name: str) -> str:
 def _no_album(name: object, albums: Iterable[str]) -> NotFound:
     there = ", ".join(list(albums)[:10])
     return NotFound(
-        f"there is no album {str(name)[:80]!r}: " + (f"there are {there}" if there else "there is none yet")
+        f"there is no album {str(name)[:80]!r}: "
+        + (f"there are {there}" if there else "there are no albums yet")
     )

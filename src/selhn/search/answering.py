@@ -1,4 +1,4 @@
-"""The answers to queries: those that find the same kind of thing by the same filter are looked for together."""
+"""Answers queries. Those with the same filter that look for the same kind of thing are searched together."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -14,7 +14,7 @@ from selhn.search.stores.store import Store
 from selhn.search.where import Where
 
 AT_ONCE, MOST_ROWS = 256, 4_000
-"""Queries encoded together; and answers asked for, beyond which moments of videos may leave fewer than k."""
+"""Queries encoded together; and most answers requested, even if moments of videos then leave fewer than k."""
 Reader = Callable[[Where | None], Filter | None]
 LookUp = Callable[[list[str]], Float[Tensor, "n d"]]
 
@@ -59,7 +59,7 @@ def _together(
 
 
 def _best_of_each(query: Query, found: Iterable[Hit]) -> tuple[list[Hit], int]:
-    """The best items in order, of each video the best moment only, and how many were looked at."""
+    """The best items in order, with only the best moment of each video, and how many hits were read."""
     hits: list[Hit] = []
     seen = {whole(query.like)} if query.like is not None and query.find != "text" else set()
     number = 0

@@ -1,4 +1,4 @@
-"""Learns what scores mean a match, from a model and a data set: `calibrate` makes a `Fit`."""
+"""Learns which scores mean a match, from a model and a data set: `calibrate` makes a `Fit`."""
 
 import random
 import re
@@ -19,16 +19,16 @@ from selhn.search.fit import FEATURES, LEAST_SLOPE, Fit, text_features, words_of
 from selhn.text import FUNCTION_WORDS
 
 PRECISION = 0.5
-"""By the words of captions, which name half of what a picture shows: by eye it is more, see docs/pictures.md."""
+"""By captions, which name half of what a picture shows; judged by eye it is higher, see docs/pictures.md."""
 ENOUGH = 0.75
-"""A picture matches if its captions have this share of the content words of a text: all of up to three."""
+"""A picture matches if its captions have this share of a text's content words; of up to three words, all."""
 NAMED_AGAIN, THING, PICTURES = 0.2, 0.25, 15
 QUESTIONS = 500
 RARE, FAMILIAR = 3, 100
-"""Words in fewer training texts count as unknown, and from the second number on as known, whatever they are: how
-frequent dogs are in a data set says little about a library."""
+"""Words in fewer than RARE training texts count as unknown. Counts are capped at FAMILIAR: how frequent dogs
+are in a data set says little about a library."""
 FAR = 11
-"""One in so many of the pairs with low scores is used, with that weight."""
+"""Of the pairs with low scores, one in this many is used, with this weight."""
 _PLAIN = FUNCTION_WORDS | {
     "background",
     "five",
@@ -52,11 +52,11 @@ _KINDS = {"child": ("boy", "girl", "baby"), "person": ("man", "woman", "boy", "g
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Texts that people could ask, in three kinds, and which pictures of a split match each."""
+    """Texts that people could search for, of three kinds, and which pictures of a split match each."""
 
     texts: Sequence[str]
     kinds: Sequence[str]
-    """Of each text: word, phrase or sentence."""
+    """The kind of each text: word, phrase or sentence."""
     matches: Bool[Tensor, "Q I"]
 
     def of(self, kind: str) -> Bool[Tensor, " Q"]:
@@ -133,7 +133,7 @@ def find_matches(texts: Sequence[str], split: Split) -> Bool[Tensor, "Q I"]:
 
 
 def _agreement(train: Split) -> tuple[dict[str, float], dict[str, str]]:
-    """Per content word how many other captions of a picture name it too, and its usual spelling."""
+    """For each content word, the share of a picture's other captions with it, and its usual spelling."""
     named: dict[int, list[set[str]]] = defaultdict(list)
     spellings: dict[str, Counter[str]] = defaultdict(Counter)
     for caption, image in zip(train.captions, train.image_of_text.tolist()):
@@ -166,7 +166,7 @@ def score_questions(model: AbstractMatcher, texts: Sequence[str], split: Split) 
     """The scores of texts with all pictures of a split, as an index gives them."""
     if not model.is_embedding:
         raise SelhnError(
-            "the model has no vectors whose products are scores: only such a model is calibrated"
+            "this model does not score by products of vectors: only models that do can be calibrated"
         )
     pictures = torch.cat([model.embed_images(*block).float().cpu() for block in image_blocks(split)])
     return model.embed_texts(list(texts)).float().cpu() @ pictures.T
@@ -175,8 +175,8 @@ def score_questions(model: AbstractMatcher, texts: Sequence[str], split: Split) 
 def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) -> Fit:
     """Learn the fit of a model's scores on the dev split of a data set.
 
-    The cut-off is the lowest for which the pictures that are called matches are right in a share of `precision`,
-    as a mean over the questions that have such pictures. Right is what `find_matches` says.
+    The cut-off is the lowest at which a share of `precision` of the pictures called matches are right,
+    averaged over the questions with such pictures. `find_matches` decides what is right.
     """
     questions = make_questions(data.dev, data.train)
     counts = Counter(word for caption in data.train.captions for word in set(words_of(caption)))
@@ -199,7 +199,7 @@ def calibrate(model: AbstractMatcher, data: Data, precision: float = PRECISION) 
 def judged(
     scores: Float[Tensor, "Q I"], features: Float[Tensor, "Q 4"], offset: Tensor, slope: Tensor
 ) -> Float[Tensor, "Q I"]:
-    """What `Fit` takes the sigmoid of."""
+    """The numbers that `Fit` takes the sigmoid of."""
     lines = features.double()
     return (lines @ offset)[:, None] + (lines @ slope).clamp_min(LEAST_SLOPE)[:, None] * scores.double()
 
@@ -225,7 +225,7 @@ def learn_line(
 def _logistic(
     x: Float[Tensor, "n p"], y: Float[Tensor, " n"], weight: Float[Tensor, " n"]
 ) -> Float[Tensor, " p"]:
-    """The weights of a logistic regression, by Newton's method with halved steps; a column of x is constant."""
+    """The weights of a logistic regression, by Newton's method with halved steps; x has a constant column."""
     scale = x.square().mean(0).sqrt().clamp_min(1e-9)
     x = x / scale
     found = torch.zeros(x.shape[1], dtype=torch.float64)
@@ -248,7 +248,7 @@ def _logistic(
 
 
 def cut_off(numbers: Float[Tensor, "Q I"], matches: Bool[Tensor, "Q I"], precision: float) -> float:
-    """The lowest number above which the called pictures are right so often, as a mean over questions that call some."""
+    """The lowest cut-off with this precision, averaged over the questions that have pictures above it."""
     for cut in numbers.max(1).values.sort().values.tolist():
         called = numbers >= cut
         some = called.any(1)
@@ -256,5 +256,5 @@ def cut_off(numbers: Float[Tensor, "Q I"], matches: Bool[Tensor, "Q I"], precisi
         if right.mean() >= precision:
             return cut
     raise SelhnError(
-        f"no cut-off is right in {precision:.0%} of what it calls a match: train the model longer, or ask for less"
+        f"no cut-off reaches a precision of {precision:.0%}: train the model longer, or ask for less"
     )

@@ -63,7 +63,7 @@ def shard_files(number: int, files: int) -> dict[str, str]:
 
 
 def write_rows(rows: Sequence[EmbeddedRow], folder: Path, names: dict[str, str]) -> list[str]:
-    """Write the files of a shard; returns the names of those that there are."""
+    """Write the files of a shard; returns the names of those that were written."""
     pyarrow = import_pyarrow()
     records, images, captions, texts = zip(*rows)
     vectors = {IMAGES: images, TEXTS: texts} if all(text is not None for text in texts) else {IMAGES: images}
@@ -98,7 +98,9 @@ def read_rows(folder: Path, names: dict[str, str]) -> Iterator[Item]:
     vectors, read = open_array(folder / names[IMAGES], dims=(2,)), 0
     for table in read_table(folder / names[METADATA]):
         if PATH not in table[0]:
-            raise NotFound(f"{folder / names[METADATA]} has no column {PATH}: it names the pictures")
+            raise NotFound(
+                f"{folder / names[METADATA]} has no column {PATH}: add it, with the names of the pictures"
+            )
         some = vectors[read : read + len(table)]
         if len(some) != len(table):
             break
@@ -110,14 +112,15 @@ def read_rows(folder: Path, names: dict[str, str]) -> Iterator[Item]:
         read += len(table)
     if read != len(vectors):
         raise Damaged(
-            f"{folder / names[METADATA]} has not as many rows as {names[IMAGES]}, {len(vectors):,}: copy both again"
+            f"{folder / names[METADATA]} does not have the {len(vectors):,} rows of {names[IMAGES]}: "
+            "copy both again"
         )
 
 
 def read_table(
     path: Path, columns: Sequence[str] | None = None, first: int = 0, at_once: int = READ_AT_ONCE
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a Parquet file from the first on, some at a time."""
+    """The rows of a Parquet file from row `first` on, some at a time."""
     with parquet_file(path) as file:
         before = 0
         for group in range(file.num_row_groups):
@@ -133,7 +136,7 @@ def read_table(
 
 @contextmanager
 def parquet_file(path: Path) -> Iterator[Any]:
-    """A Parquet file, open; whatever is wrong with it is a `Damaged`."""
+    """An open Parquet file; any error in it is raised as `Damaged`."""
     pyarrow = import_pyarrow()
     require_file(path)
     try:

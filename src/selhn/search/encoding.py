@@ -1,4 +1,4 @@
-"""Items and queries to vectors, by the model of an index."""
+"""Turns items and queries into vectors, with the model of an index."""
 
 import hashlib
 import json
@@ -23,18 +23,18 @@ from selhn.text import Tokenizer
 LONGEST_QUERY = 10_000
 """Characters: three pages of text; longer queries are refused, so that memory stays bounded."""
 FEWEST, SHARE = 1000, 0.02
-"""So many words of a tokenizer, or such a share of all, make a script one that it knows."""
+"""A tokenizer knows a script if it has this many words in it, or this share of all its words."""
 _LATIN = frozenset({"LATIN"})
 _KNOWN_SCRIPTS: "WeakKeyDictionary[Tokenizer, frozenset[str]]" = WeakKeyDictionary()
 
 
 def width_of(model: AbstractMatcher) -> int:
-    """Width of the vectors that a model gives; one that has no vectors to search by is refused."""
+    """Width of a model's vectors; a model without vectors to search by is refused."""
     return model.embed_texts(["a"]).shape[1]
 
 
 def digest_of(model: AbstractMatcher) -> str:
-    """Identifies a model among all whose vectors differ."""
+    """Identifies a model: models with different vectors have different digests."""
     return hashlib.blake2b(json.dumps(identity_of_model(model)).encode(), digest_size=12).hexdigest()
 
 
@@ -47,7 +47,7 @@ def encode_items(
         if item.vector is not None:
             if item.vector.shape != (width,):
                 raise SelhnError(
-                    f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, and those of the index "
+                    f"the vector of {item.id!r} has shape {tuple(item.vector.shape)}, but the index needs "
                     f"({width},): use the model of the index"
                 )
             images[row] = item.vector
@@ -68,7 +68,7 @@ def encode_items(
 def padded(
     model: AbstractMatcher, images: Sequence[Float[Tensor, "_ F"]], names: Sequence[str]
 ) -> tuple[Float[Tensor, "n M F"], Bool[Tensor, "n M"]]:
-    """Images with different numbers of regions as one tensor; widths that the model does not take are refused."""
+    """Images with different numbers of regions as one tensor; a wrong width is refused."""
     width = model.settings.get("feature_dim", images[0].shape[-1])
     for own, name in zip(images, names):
         if own.ndim != 2 or own.shape[0] == 0 or own.shape[1] != width:
@@ -81,7 +81,7 @@ def padded(
 
 
 def encode_queries_of_text(model: AbstractMatcher, texts: list[str]) -> Float[Tensor, "Q d"]:
-    """The vectors of sentences, by a model in evaluation mode; one without a known word is refused."""
+    """The vectors of sentences, by a model in evaluation mode; a sentence without a known word is refused."""
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise SelhnError("the query is empty: write a few words")
@@ -129,7 +129,7 @@ def scripts_of(text: str) -> frozenset[str]:
 
 
 def known_scripts(words: Iterable[str]) -> frozenset[str]:
-    """The scripts of enough words: a BERT for English has the single letters of many others too."""
+    """The scripts of enough words: an English BERT also has single letters of many other scripts."""
     counts = Counter(script for word in words for script in scripts_of(word))
     enough = min(FEWEST, SHARE * counts.total())
     return frozenset(script for script, number in counts.items() if number >= enough)
@@ -138,7 +138,7 @@ def known_scripts(words: Iterable[str]) -> frozenset[str]:
 def can_read(tokenizer: Tokenizer, text: str) -> bool:
     """Whether a text has a letter of a script that the tokenizer has words in, or no letters at all.
 
-    A tokenizer without word pieces spells nothing: a word is known to it, or it is not.
+    Always true for a tokenizer without word pieces: it knows a word, or it does not.
     """
     kinds = tokenizer.kinds
     if not bool(kinds.inner.any()):

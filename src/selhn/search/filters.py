@@ -1,4 +1,4 @@
-"""Filters on metadata: what each is, and which records it matches. `where.py` reads them from words."""
+"""Filters on metadata: their kinds, and which records they match. `where.py` reads them from text."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from selhn.search.dates import as_time, read_date
 from selhn.search.items import Record, date_of, whole
 
 LOOKED_AT = 20_000
-"""Items in which a field is looked for before it is called unknown."""
+"""A field is looked for in this many items before it is called unknown."""
 MISSING = object()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A field against a value."""
+    """Compares a field with a value."""
 
     field: str
     operator: str
@@ -30,14 +30,15 @@ class Comparison:
         return OPERATORS[self.operator](found, self.value)
 
     def _of_time(self, found: str) -> bool:
-        """Compare a time with dates, each to its own precision."""
+        """Compare a time with dates, each at the date's own precision."""
         values = self.value if self.operator == "in" else (self.value,)
         tests = []
         for value in values:
             known = read_date(value)
             if known is None and self.operator in ("<", "<=", ">", ">="):
                 raise SelhnError(
-                    f"{self.field} has dates, and {value!r} is not one: write 2019, 2019-06, 2019-06-14 or "
+                    f"{self.field} holds dates, but {value!r} is not a date: "
+                    "write 2019, 2019-06, 2019-06-14 or "
                     '"2019-06-14 15:03"'
                 )
             operator = "=" if self.operator == "in" else self.operator
@@ -57,7 +58,7 @@ class Not:
 
 @dataclass(frozen=True)
 class Several:
-    """All of some filters, or any of them."""
+    """Several filters: all of them must match, or any of them."""
 
     filters: tuple["Filter", ...]
     every: bool = True
@@ -68,7 +69,7 @@ class Several:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Items by their ids, videos with their moments; those of the same name are the same."""
+    """Items by their ids, videos with their moments. Two of these are equal if their names are."""
 
     name: str
     ids: frozenset[str] = field(repr=False)
@@ -83,12 +84,12 @@ IS_MOMENT = Comparison("moment", ">=", 0)
 
 
 def without_moments(filter: Filter | None) -> Filter:
-    """The same for all items but moments of videos."""
+    """The filter, and no moments of videos."""
     return Not(IS_MOMENT) if filter is None else Several((filter, Not(IS_MOMENT)))
 
 
 def _same(found: Any, value: Any) -> bool:
-    # In Python true equals 1, which is not meant here.
+    # In Python True equals 1; here they differ.
     same_kind = isinstance(found, bool) == isinstance(value, bool)
     return found is not MISSING and same_kind and bool(found == value)
 
@@ -124,7 +125,7 @@ _OF_DATES = {"=", "!=", "<", "<=", ">", ">=", "in"}
 
 
 def look_up(record: Record, field: str) -> Any:
-    """The value of a field, `MISSING` if it has none."""
+    """The value of a field; `MISSING` if the record does not have it."""
     if field in record.metadata:
         return record.metadata[field]
     if field == "id":
@@ -142,7 +143,7 @@ def look_up(record: Record, field: str) -> Any:
 def found_or_explained(
     found: Iterator[Record], filter: Filter | None, every: Callable[[], Iterable[Record]]
 ) -> Iterator[Record]:
-    """What a filter found; if that is nothing, a field that none of all items has is an error."""
+    """What a filter found. If it found nothing, a field that no item has is an error."""
     some = next(found, None)
     if some is not None:
         yield some
@@ -152,7 +153,7 @@ def found_or_explained(
 
 
 def require_fields(filter: Filter, records: Iterable[Record]) -> None:
-    """Refuse a filter on a field that no item has; of a large index only the first items are looked at."""
+    """Refuse a filter on a field that no item has; in a large index only the first items are checked."""
     known: dict[str, None] = {}
     unknown = dict.fromkeys(_fields(filter))
     for number, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""Whether a picture matches a text: its score, judged by what is known of the words of the text."""
+"""Whether a picture matches a text: judges its score by what is known about the words of the text."""
 
 import json
 import math
@@ -27,12 +27,13 @@ LEAST_SLOPE = 1e-3
 
 @dataclass(frozen=True)
 class Fit:
-    """Turns the scores of a text with pictures into numbers from 0 to 1, of which 0.5 and more mean a match.
+    """Turns the scores of a text with pictures into numbers from 0 to 1; 0.5 and more mean a match.
 
-    One score is not enough: 0.3 is a dog for "dog", and 0.5 no invoice for "tax invoice". So each text has a cut-off
-    of its own, which depends on the number of its words and on how often the model has met them in training. The
-    fit is a logistic function of the score whose offset and slope are linear in these `text_features`. It does not
-    depend on the other pictures of the library, nor on how many there are. `calibrate` learns it.
+    The score is not enough: 0.3 may be a dog for "dog", 0.5 not an invoice for "tax invoice". So each text
+    has its own cut-off, which depends on the number of its words and on how often the model has met them in
+    training. The fit is a logistic function of the score; its offset and slope are linear in these
+    `text_features`. It does not depend on the other pictures of the library, nor on how many there are.
+    `calibrate` learns it.
     """
 
     model: str
@@ -42,7 +43,7 @@ class Fit:
     offset: tuple[float, ...]
     slope: tuple[float, ...]
     learnt: Mapping[str, Any] = field(default_factory=dict)
-    """On what the numbers were learnt, and the precision that the cut-off was chosen for."""
+    """The data that the numbers were learnt on, and the precision that the cut-off was chosen for."""
 
     def __call__(self, text: str, scores: Sequence[float]) -> list[float]:
         """The fit of pictures with these scores."""
@@ -58,7 +59,7 @@ class Fit:
         return list(dict.fromkeys(word for word in words_of(text) if word not in self.counts))
 
     def judge(self, query: Query, hits: list[Hit]) -> list[Hit]:
-        """The answers with their fit, if the query is a text alone that asks for images."""
+        """The answers with their fit, if the query is only a text and asks for images."""
         if query.text is None or query.find != "image" or query.shares != {"text": 1.0}:
             return hits
         return [
@@ -66,7 +67,7 @@ class Fit:
         ]
 
     def write(self, path: Path) -> None:
-        """Store it, as `fit.json` in the folder of an index for example."""
+        """Write it to a file, for example to `fit.json` in the folder of an index."""
         write_whole(path, json.dumps(asdict(self), ensure_ascii=False) + "\n")
 
     @classmethod
@@ -99,7 +100,7 @@ def words_of(text: str) -> list[str]:
 
 
 def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[Tensor, "Q 4"]:
-    """Per text 1, how often its rarest word and its words on average were met (logarithms), and its length."""
+    """Per text: 1, log counts in training (of its rarest word; the mean of all), and its log length."""
     rows = []
     for text in texts:
         met = [math.log1p(counts.get(word, 0)) for word in words_of(text)] or [0.0]
@@ -108,7 +109,7 @@ def text_features(counts: Mapping[str, int], texts: Sequence[str]) -> Float[Tens
 
 
 def find_fit(path: Path | str | None, model: str) -> Fit | None:
-    """What judges the scores of an index: `fit.json` in its folder, or what is shipped with its model."""
+    """The fit for the scores of an index: `fit.json` in its folder, or the one shipped with its model."""
     if isinstance(path, Path) and (path / FIT_FILE).is_file():
         own = Fit.read(path / FIT_FILE)
         if own.model != model:

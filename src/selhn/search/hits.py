@@ -8,7 +8,7 @@ from typing import Any
 from selhn.search.items import Hit
 
 SHOWN, SIDE, LONGEST = 24, 160, 120
-"""Answers that a notebook shows, pixels of a picture's longer side, and letters of its caption."""
+"""Number of answers shown in a notebook, pixels of a picture's longer side, and letters of its caption."""
 CARD = f"margin:0;width:{SIDE}px;font:12px sans-serif;overflow-wrap:anywhere"
 
 

@@ -1,4 +1,4 @@
-"""Search: a collection encoded once, changed piece by piece, and the best of it for a query."""
+"""The index: a collection that is encoded once, changed item by item, and searched."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -72,9 +72,9 @@ class Index:
     ) -> "Index":
         """Encode a split, or items.
 
-        In a folder, an existing index is replaced in one step when the new one is complete; one that cannot be opened
-        (damaged, of another version) is an error and left alone. A killed build resumes, if it is of the same split
-        and model. On a server an existing index is an error.
+        In a folder, an existing index is replaced in one step when the new one is complete. An index that
+        cannot be opened (damaged, of another version) is an error and is left alone. A killed build resumes
+        if split and model are the same. On a server an existing index is an error.
         """
         if path is None or is_uri(path):
             index = cls.create(model, path, precision=precision)
@@ -144,7 +144,7 @@ class Index:
         return isinstance(name, str) and name in self.store.get([name])
 
     def ids(self) -> list[str]:
-        """The ids of all items in the order in which they were added; in Milvus in no order."""
+        """The ids of all items in the order in which they were added; Milvus has no order."""
         return self.store.ids()
 
     def get(self, name: str) -> Record:
@@ -159,7 +159,7 @@ class Index:
             order: "newest" or "oldest" first, by the metadata `taken`, or `modified` if there is none; items
                 without either come last. By default, the order of `ids`. Milvus reads all records to sort them.
             first: number of items to skip.
-            moments: whether those of videos are items too; otherwise a video is one.
+            moments: whether to list each moment of a video; otherwise a video is one item.
         """
         found = self.store.scan(self._filter(where, moments), order, first)
         return found_or_explained(found, self._filter(where), self.store.scan)
@@ -200,7 +200,7 @@ class Index:
         """The k best images for a text, an image, an item (`like`), or several of these at once.
 
         By position, a string that is the path of a file, "dog.jpg", is a picture; `text=` is always a text.
-        With find="text" the best captions instead, whatever is asked. The fields of `Query` explain the
+        With find="text", the best captions instead. The fields of `Query` explain the
         arguments; k is 5 unless given here or in the query. A list of queries is what `search_many` takes.
         """
         given: dict[str, Any] = {"text": text, "image": image, "like": like, "weights": weights}
@@ -263,11 +263,12 @@ class Index:
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.
 
-        Items are encoded a few hundred at a time, in a folder written some thousand at a time; what is written stays.
+        Items are encoded a few hundred at a time, and written to a folder a few thousand at a time.
+        What is written stays.
 
         Args:
             existing: what to do with an id that exists: "refuse", "skip" (the same call then resumes), or
-                "replace". On a server an item that is replaced by the same is not encoded again.
+                "replace". On a server, an unchanged item is not encoded again.
         """
         if existing not in get_args(OnExisting):
             raise SelhnError(f'existing is {existing!r}: choose "refuse", "skip" or "replace"')
@@ -330,7 +331,11 @@ class Index:
         self.store.refresh()
 
     def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
-        """Hold the lock over several changes: no other process writes between them. `wait` so many seconds for it."""
+        """Hold the lock over several changes, so that no other process writes between them.
+
+        Args:
+            wait: seconds to wait for it.
+        """
         return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":

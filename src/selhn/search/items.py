@@ -33,12 +33,12 @@ class Item:
     """One image to be indexed, by its regions or by a vector that the model gave it, with its texts."""
 
     id: str
-    """What it is called; no two items of an index have the same."""
+    """Unique in an index."""
     regions: Float[Tensor, "M F"] | None = None
     vector: Float[Tensor, " d"] | None = None
     captions: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Anything JSON can say; `where` searches by it."""
+    """Any JSON values; filters (`where`) use them."""
 
     def content(self, record: "Record") -> str:
         """Digest of what the item is made from: its regions or its vector, and its record."""
@@ -61,12 +61,12 @@ class Hit:
     captions: tuple[str, ...] = ()
     """Known texts of an image."""
     id: str = ""
-    """The item; that of a text is its image."""
+    """The id of the item; for a text, of its image."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     fit: float | None = None
-    """How well an image matches a text, from 0 to 1; a match from 0.5 on. It is absolute: it depends on the text and
-    the image, not on other images. None if it is unknown: the query is not a text alone, the answers are captions, or
-    nothing is known about the scores of the model (see `fit.py`)."""
+    """How well an image matches a text, from 0 to 1; 0.5 or more is a match. It depends on the text and the
+    image only, not on other images. None if unknown: the query is not only a text, the answers are captions,
+    or nothing is known about the scores of the model (see `fit.py`)."""
 
     @property
     def fits(self) -> bool:
@@ -76,7 +76,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of an item beside its vectors: one line of JSON."""
+    """What is stored of an item besides its vectors: one line of JSON."""
 
     id: str
     captions: tuple[str, ...]
@@ -137,7 +137,7 @@ def seconds_of(name: str) -> float | None:
 
 
 def moment_ids(record: "Record") -> list[str]:
-    """The ids of the moments of a video, but the one that stands for it."""
+    """The ids of the moments of a video, except the one that stands for the video."""
     times = record.metadata.get("moments")
     return [moment_id(record.id, at) for at in times] if isinstance(times, list) else []
 
@@ -153,7 +153,7 @@ def date_of(found: Hit | Record) -> str:
 
 
 def by_date(dated: Iterable[tuple[str, str, T]], order: Order) -> list[T]:
-    """Things with their dates and ids, sorted by these; those without a date come last."""
+    """Things sorted by their dates, then ids; those without a date come last."""
     if order not in get_args(Order):
         raise SelhnError(f'order is {order!r}: choose "newest" or "oldest"')
     every = sorted(dated, key=itemgetter(0, 1))
@@ -170,9 +170,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def split_items(split: Split, skip: frozenset[str] = frozenset()) -> Iterator[Item]:
-    """The images of a split in their order with their texts, but those whose ids are in `skip`.
+    """The images of a split in their order with their texts, except those with ids in `skip`.
 
-    Image names are the ids; where a split has a name twice, the row is added to it.
+    Image names are the ids; if a split has a name twice, the row number is added to it.
     """
     ids = split_ids(split)
     captions: list[list[str]] = [[] for _ in ids]

@@ -14,10 +14,11 @@ from selhn.search.index import Index
 from selhn.search.items import Record, date_of, whole
 
 SAME, ALIKE, BURST_SECONDS = 0.94, 0.8, 10.0
-"""Least cosine of copies, whenever they were taken, and of pictures that were taken within so many seconds.
+"""Lowest cosine of copies, whenever they were taken, and of pictures taken within this many seconds.
 
-Chosen on 630 photographs of Flickr8k with the ready model: no pair of different ones is above 0.92; all copies
-that were darkened by a fifth or cropped by a twentieth are linked with their originals, directly or by each other."""
+Chosen on 630 photographs of Flickr8k with the ready model: no pair of different ones is above 0.92; all
+copies that were darkened by a fifth or cropped by a twentieth are linked with their originals, directly or
+through each other."""
 DIRECTIONS, BLOCK, CANDIDATES = 64, 2048, 4
 """Principal directions by which vectors are compared first, vectors per block, and pairs per vector and block."""
 
@@ -27,7 +28,7 @@ class Alike:
     """Pictures that are almost the same, the largest first."""
 
     kind: Literal["copies", "burst"]
-    """A burst was taken one after the other within seconds."""
+    """The pictures of a burst were taken within seconds of each other."""
     ids: tuple[str, ...]
 
 
@@ -38,7 +39,7 @@ def near_duplicates(index: Index, told: Callable[[float], object] = lambda share
     Pairs that pass are compared in full. That takes O(n) memory, and n * n / 2 products of 65 numbers.
 
     Args:
-        told: called with the share of the work that is done; it may raise an exception to end it.
+        told: called with the share of the work that is done; it may raise an exception to stop.
     """
     records, vectors = _read(index)
     groups = list(range(len(records)))
@@ -58,7 +59,7 @@ def near_duplicates(index: Index, told: Callable[[float], object] = lambda share
 class _Picture:
     id: str
     taken: float | None
-    """Seconds, if the camera says so."""
+    """Time in seconds; None if the camera did not record it."""
     pixels: int
     bytes: int
 
@@ -128,7 +129,7 @@ def _cosines(
 
 
 def _shortened(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
-    """Vectors in the principal directions, and the length of what these leave out: products are upper bounds."""
+    """Vectors in the principal directions, and the length of the rest: their products are upper bounds."""
     sample = vectors[:: max(1, len(vectors) // 8192)].float()
     directions = torch.linalg.eigh(sample.T @ sample).eigenvectors[:, -DIRECTIONS:]
     short = torch.cat([block.float() @ directions for block in vectors.split(BLOCK)])

@@ -22,11 +22,11 @@ from selhn.search.items import Kind
 from selhn.search.where import Where
 
 Picture: TypeAlias = Float[Tensor, "M F"] | str | Path | Image
-"""The regions of an image, or a picture by its file or as PIL opens it, if the index knows its extractor."""
+"""The regions of an image; or a picture file or PIL image, if the index knows its extractor."""
 _PICTURE_NAME = re.compile(r"\S+\.(?:jpe?g|png|gif|webp|tiff?|bmp|heic|avif)", re.IGNORECASE)
 MODALITY: Mapping[str, Kind] = {"text": "text", "image": "image", "like": "image", "without": "text"}
 WEIGHTS = {"without": -0.5}
-"""Default weights of parts that do not count 1."""
+"""Default weights of the parts for which it is not 1."""
 _MINUS = re.compile(r"(?:^|(?<=\s))-(?=[^\W\d_])(\S+)")
 
 
@@ -37,7 +37,7 @@ class Query:
     text: str | None = None
     image: Picture | None = None
     like: str | None = None
-    """The id of an item, whose image is meant."""
+    """The id of an item, to search with its image."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """How much each part counts: {"text": 2, "like": -0.5}. By default 1, `without` -0.5. Only their ratios matter."""
     where: Where | None = None
@@ -47,7 +47,7 @@ class Query:
     k: int = 5
     """Number of answers."""
     without: str | None = None
-    """A text that answers should not be about; it counts -0.5."""
+    """A text that answers should not be about; its weight is -0.5."""
 
     def __post_init__(self) -> None:
         require_kind("k", self.k, int)
@@ -76,9 +76,9 @@ class Query:
         find: Kind | None = None,
         where: Where | None = None,
     ) -> "Query":
-        """A query from a text, from an image, or from another, with `k`, `find` and `where` if given.
+        """A query from a text, an image, or another query, with `k`, `find` and `where` if given.
 
-        A string is a picture if it is the path of a file; give texts of strangers as `Query(text=...)`.
+        A string is a picture if it is the path of a file; pass untrusted texts as `Query(text=...)`.
         """
         if not isinstance(query, Query):
             query = cls(text=query) if isinstance(query, str) and not names_file(query) else cls(image=query)
@@ -87,7 +87,7 @@ class Query:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The weights of the parts that the query has; their sizes add up to 1."""
+        """The weights of the parts that the query has; their absolute values add up to 1."""
         parts = [part for part in MODALITY if getattr(self, part) is not None]
         if not parts or parts == ["without"]:
             raise SelhnError("the query is empty: give a text, an image, or the id of an item")
@@ -108,12 +108,14 @@ Asked: TypeAlias = Picture | Query
 
 
 def names_file(words: str) -> bool:
-    """Whether a string is the path of a picture; one word that could only be that and is not there is an error."""
+    """Whether a string is the path of a picture. A word that can only be a missing path is an error."""
     path = Path(words).expanduser() if words.startswith("~") else Path(words)
     if path.suffix and os.path.isfile(path):
         return True
     if _PICTURE_NAME.fullmatch(words):
-        raise NotFound(f"there is no file {words}: check the path, or say text={words!r} if it is a sentence")
+        raise NotFound(
+            f"there is no file {words}: check the path, or write text={words!r} if it is a sentence"
+        )
     return False
 
 
@@ -136,7 +138,7 @@ class QueryVectors:
         return torch.stack([self.weights[part][:, None] * own for part, own in self.vectors.items()]).sum(0)
 
     def score(self, block: Float[Tensor, "n d"], kind: Kind) -> Float[Tensor, "Q n"]:
-        """The model's score across modalities, the product of vectors within one; parts add up."""
+        """The model's score across modalities, the product of vectors within one; parts are added up."""
         if self.products is not None:
             return self.products @ block.T
         scores = []

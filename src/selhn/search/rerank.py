@@ -22,7 +22,7 @@ from selhn.search.where import Where
 
 PAIRS_AT_ONCE = 1024
 FIRST_SHARE = 0.5
-"""How much the first stage still counts: two models of one strength err in different places."""
+"""Weight of the first stage: two equally good models make different mistakes."""
 
 
 class Reranker:
@@ -31,7 +31,7 @@ class Reranker:
     Args:
         model: usually a cross-attention model; any matcher will do.
         features: the regions of the images.
-        ids: what the images are called in the index, in the order of `features`.
+        ids: the ids of the images in the index, in the order of `features`.
         side: side inputs of the images, if the model takes any.
     """
 
@@ -42,7 +42,7 @@ class Reranker:
         ids: Sequence[str],
         side: Mapping[str, Tensor] | None = None,
     ):
-        taken_side(model, {}, "texts")  # a sentence that is typed has none
+        taken_side(model, {}, "texts")  # a typed sentence has no side inputs
         self.side = taken_side(model, side or {}, "images")
         if len(ids) != features.num_images:
             raise SelhnError(f"there are {features.num_images} images and {len(ids)} ids: give one each")
@@ -91,7 +91,7 @@ def blend(
 ) -> Float[Tensor, "*Q k"]:
     """The scores of two stages for the k best of a query, on the scale of the second.
 
-    Those of the first are given the mean and the deviation that the second has over the same k, and weigh
+    Those of the first are rescaled to the mean and deviation of the second over the same k, and weighted by
     `first_share`: 0 is the second stage alone, 1 the first.
     """
     if not 0 <= first_share <= 1:
@@ -123,7 +123,7 @@ def rerank_split(
         image, text = (first, query) if by_text else (query, first)
         numbers = score_chosen(reranker, images, texts, image.flatten(), text.flatten()).reshape(first.shape)
         numbers = blend(table.gather(1, first).to(numbers), numbers, first_share)
-        # Above everything that was not looked at, in the order of both; ties stay ties.
+        # Above everything that was not scored again, in the order of both; ties stay ties.
         above = table.max() + 1 + (numbers - numbers.min()).double()
         combined = table.double().scatter(1, first, above)
         measured.append(recall(combined.T if by_text else combined, split.image_of_text))
@@ -133,7 +133,7 @@ def rerank_split(
 def score_chosen(
     model: AbstractMatcher, images: Any, texts: Any, image: Int[Tensor, " P"], text: Int[Tensor, " P"]
 ) -> Float[Tensor, " P"]:
-    """The scores of some pairs alone, by `logits`; on the CPU."""
+    """The scores of only some pairs, by `logits`; on the CPU."""
     device = device_of(model)
     # Texts of similar length together: little padding is computed.
     order = torch.arange(len(text))

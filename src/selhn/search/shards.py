@@ -1,10 +1,10 @@
-"""A folder of embeddings in shards: what each is made from, which are written, and that each is what was written.
+"""A folder of embeddings in shards: what each is made from, which are written, and their checksums.
 
 manifest.json                what makes the vectors, and the checksum of the list of each shard; written once, at first
 inputs/inputs_0.jsonl        what a shard is made from, one JSON object per line
 done/done_0.json             size and checksum of every file of a shard; written last
-left_out/left_out_0.jsonl    what of it could not be read, and why
-img_emb, text_emb, metadata  see `selhn.search.embedded`; a shard of which nothing could be read has no such files
+left_out/left_out_0.jsonl    what could not be read, and why
+img_emb, text_emb, metadata  see `selhn.search.embedded`; a shard without a readable picture has no such files
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from selhn.search.items import Item
 from selhn.search.stores.store import Identity
 
 MANIFEST_FILE, PARTIAL = "manifest.json", ".partial"
-AGAIN = "give the `selhn embed` command again, and only what is missing or damaged is made again"
+AGAIN = "run the `selhn embed` command again; only what is missing or damaged is made again"
 _NEW = "remove the folder and embed again"
 
 
@@ -49,7 +49,7 @@ class Shards:
     folder: Path
     identity: Identity
     about: Mapping[str, Any]
-    """The settings of whoever planned the shards."""
+    """The settings with which the shards were planned."""
     pictures: int
     inputs: Sequence[str]
     """Checksum of the list of each shard."""
@@ -69,7 +69,7 @@ class Shards:
         about: Mapping[str, Any],
         shards: Iterable[Sequence[Mapping[str, Any]]],
     ) -> "Shards":
-        """Write the inputs of all shards, then the manifest: before that, the folder is not one of shards.
+        """Write the inputs of all shards, then the manifest. Until then, it is not a folder of shards.
 
         An entry is for one picture, or for as many as its "rows".
         """
@@ -93,7 +93,7 @@ class Shards:
 
     @classmethod
     def open(cls, folder: Path) -> "Shards":
-        """What `plan` has written."""
+        """Open what `plan` has written."""
         if not cls.exist(folder):
             raise NotFound(
                 f"{folder} holds no embeddings of `selhn embed`: name a folder with a {MANIFEST_FILE}"
@@ -123,7 +123,7 @@ class Shards:
     def write(
         self, number: int, rows: Sequence[EmbeddedRow], left_out: Sequence[tuple[str, str]]
     ) -> ShardDone:
-        """Write a shard: its files get their names when all are on the disk, and the record of them comes last."""
+        """Write a shard. Files get their names when all are on the disk; their record is written last."""
         workshop = self.folder / PARTIAL
         workshop.mkdir(exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{number}-", dir=workshop))
@@ -153,14 +153,14 @@ class Shards:
         except OSError as error:
             raise OSError(
                 f"shard {number} of {self.folder} could not be written ({error.strerror or error}): what is done is "
-                "kept; free some space, and give the same command again"
+                "kept; free some space, and run the same command again"
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         return ShardDone(len(rows), len(left_out))
 
     def done(self, number: int) -> ShardDone:
-        """What was written of a shard, once all its files are found to be what was written."""
+        """What was written of a shard, after checking all its files."""
         path = self._record(number)
         if not path.exists():
             raise NotFound(f"shard {number} of {self.folder} is not written yet: {AGAIN}")
@@ -169,7 +169,7 @@ class Shards:
         if type(rows) is not int or type(left_out) is not int or not isinstance(files, dict):
             raise Damaged(f"{path} is not a record of a shard: {AGAIN}")
         if content.get("inputs") != self.inputs[number]:
-            raise Damaged(f"{path} is of other inputs: {AGAIN}")
+            raise Damaged(f"{path} belongs to other inputs: {AGAIN}")
         names = shard_files(number, len(self))
         known, needed = (
             {*names.values(), _left_out(number)},
@@ -213,7 +213,7 @@ class Shards:
             if value != before.get(name):
                 raise SelhnError(
                     f"{self.folder} was begun with another {name} ({before.get(name)}, not {value}): "
-                    "give the same command as then, or another folder"
+                    "use the same command as before, or another folder"
                 )
 
     def _record(self, number: int) -> Path:
@@ -236,9 +236,9 @@ def index_embeddings(
     What is in the index already is left alone, so the same call continues after it was stopped.
 
     Args:
-        folder: of `selhn embed`, or of clip-retrieval, whose model is not known and has to be given.
+        folder: written by `selhn embed`, or by clip-retrieval, for which the model must be given.
         path: of the index, a folder or a URI.
-        model: that made the vectors; may be left out if the folder names it.
+        model: the one that made the vectors; may be left out if the folder names it.
         precision: of a new index.
     """
     folder = Path(folder)
@@ -271,7 +271,7 @@ def index_embeddings(
 
 
 def holds_embeddings(folder: Path) -> bool:
-    """Whether `index_embeddings` takes a folder."""
+    """Whether `index_embeddings` accepts a folder."""
     return Shards.exist(folder) or (folder / IMAGES).is_dir()
 
 

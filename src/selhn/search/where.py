@@ -66,7 +66,7 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 class _Reader:
-    """Reads a filter from left to right, one look ahead."""
+    """Reads a filter from left to right, one token ahead."""
 
     def __init__(self, words: str):
         if len(words) > LONGEST:
@@ -84,7 +84,7 @@ class _Reader:
     def _choice(self) -> Filter:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise SelhnError(f"the filter goes more than {DEEPEST} brackets deep: write it flatter")
+            raise SelhnError(f"the filter nests brackets more than {DEEPEST} deep: use fewer")
         found = self._several("or", lambda: self._several("and", self._one))
         self.depth -= 1
         return found

@@ -33,7 +33,7 @@ def test_files_that_are_not_what_was_written(tmp_path):
     path = tmp_path / "a.npy"
     entry = write_rows(path, torch.float32, (4, 2), [torch.ones(4, 2)])
     for shape, dtype in (((2, 4), torch.float32), ((4, 2), torch.float16)):
-        with pytest.raises(Damaged, match="and not"):
+        with pytest.raises(Damaged, match=", not "):
             open_rows(path, dtype, shape)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -42,7 +42,7 @@ def test_files_that_are_not_what_was_written(tmp_path):
     with pytest.raises(Damaged, match="its checksum differs"):
         check_content(path, entry)
     path.write_bytes(content[:-1])
-    with pytest.raises(Damaged, match="has 159 bytes and not 160"):
+    with pytest.raises(Damaged, match="has 159 bytes, not 160"):
         check_length(path, entry)
     with pytest.raises(Damaged, match="no size and checksum"):
         check_length(path, ["x"])

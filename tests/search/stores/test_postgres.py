@@ -130,7 +130,7 @@ def test_a_batch_is_written_whole_or_not_at_all(made, make_item, monkeypatch):
 
     monkeypatch.setattr("selhn.search.stores.store.ENCODED_AT_ONCE", 4)
     with pytest.raises(
-        SelhnError, match=r"'x' has a NUL character, which PostgreSQL does not keep: remove it"
+        SelhnError, match=r"'x' has a NUL character, which PostgreSQL cannot store: remove it"
     ):
         made.add([*map(make_item, range(30, 36)), make_item(40, "x", captions=("a\0b",)), make_item(41)])
     assert len(made) == 24, "the first batch is there"
@@ -174,7 +174,7 @@ def test_a_server_that_can_only_be_read(made, server, model, make_item):
     index = Index.load(f"{server.uri('reader')}#{made.store.name}", model)
     assert index.search("word3")
     with pytest.raises(
-        SelhnError, match=r"read-only.*this server is only read, name the one that is written to"
+        SelhnError, match=r"read-only.*this server is read-only, name the one that takes writes"
     ):
         index.add([make_item(60)])
 

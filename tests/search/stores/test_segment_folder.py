@@ -44,7 +44,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(index, make_item, model, monkeyp
         "build": lambda: Index.build(model, [make_item(70)], index.path),
     }
     with pytest.raises(
-        OSError, match="could not be written .No space left on device.: its content before is untouched"
+        OSError, match="could not be written .No space left on device.: its earlier content is untouched"
     ):
         actions[action]()
     monkeypatch.undo()

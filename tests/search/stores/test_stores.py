@@ -101,7 +101,7 @@ def test_dates_and_order(place, same_answers, monkeypatch):
             same_answers(stored, exact, like="item9", where=f"{field} in (2018, {value})")
     for index in (stored, exact):
         for ask in (partial(index.search, like="item9"), index.records, index.count):
-            with pytest.raises(SelhnError, match="taken has dates, and 'june' is not one"):
+            with pytest.raises(SelhnError, match="taken holds dates, but 'june' is not a date"):
                 list(ask(where="not taken < june"))
     for order, ids in (("newest", "4310256"), ("oldest", "2013456")):
         for index in (stored, exact):

@@ -35,9 +35,9 @@ def test_joined_and_cut():
 def test_room_for_blocks_changes_nothing(precision, monkeypatch):
     monkeypatch.setattr("selhn.search.stores.vectors.CONVERTED_BYTES", 4 * 5 * 3)
     vectors = Vectors.of(torch.randn(10, 5, generator=torch.Generator().manual_seed(0)), precision)
-    room = vectors.room()
-    assert (room is None) == (precision == "float32")
-    some = [vectors.take(block, room).clone() for block in vectors.blocks()]
+    buffer = vectors.buffer()
+    assert (buffer is None) == (precision == "float32")
+    some = [vectors.take(block, buffer).clone() for block in vectors.blocks()]
     assert len(some) == (1 if precision == "float32" else 4)
     torch.testing.assert_close(torch.cat(some), vectors.take(slice(None)), rtol=0, atol=0)
-    torch.testing.assert_close(vectors.take(slice(None), room), vectors.take(slice(None)), rtol=0, atol=0)
+    torch.testing.assert_close(vectors.take(slice(None), buffer), vectors.take(slice(None)), rtol=0, atol=0)

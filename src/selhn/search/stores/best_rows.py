@@ -16,11 +16,11 @@ from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.vectors import Vectors
 
 Score: TypeAlias = Callable[[Float[Tensor, "n d"]], Float[Tensor, "Q n"]]
-"""The scores of all queries with some vectors, which are gone when the next are scored."""
+"""The scores of all queries with some vectors; they are overwritten when the next are scored."""
 # For at least this share of a block, it is quicker to score all and mask than to copy the rows together.
 DENSE = 0.5
 SCORES_AT_ONCE = 2**23
-"""So many scores are kept before the best of them are picked."""
+"""Number of scores that are collected before the best of them are picked."""
 
 
 class Best(NamedTuple):
@@ -41,7 +41,7 @@ class Best(NamedTuple):
 
 
 def best_rows(queries: QueryVectors, snapshot: Snapshot, kind: Kind, k: int, filter: Filter | None) -> Best:
-    """The best rows of a snapshot: among what FAISS proposes of its first segments, and all of the others."""
+    """The best rows of a snapshot: of what FAISS proposes in its first segments, and of all other rows."""
     best, first_rows, done = Best.nothing(len(queries)), snapshot.first_rows[kind], 0
     masks = [segment.mask(kind, filter) for segment in snapshot.segments]
     candidates = snapshot.candidates.get(kind)
@@ -91,14 +91,14 @@ def nearest(
 ) -> Best:
     """The k best rows of several places: number of the first row, vectors, and a mask unless all rows count.
 
-    Scores of several places are sorted together: picking the best of a few thousand takes as long as of many.
+    Scores of several places are sorted together: picking from a few thousand takes as long as from many.
     """
     best, waiting, number = Best.nothing(num_queries), [], 0
-    room: Float[Tensor, "r d"] | None = None
+    buffer: Float[Tensor, "r d"] | None = None
     for first, vectors, mask in places:
-        room = vectors.room() if room is None else room
+        buffer = vectors.buffer() if buffer is None else buffer
         for block, rows, allowed in _chosen_blocks(vectors, mask, first):
-            waiting.append(_Looked(score(vectors.take(block, room)), rows, allowed))
+            waiting.append(_Looked(score(vectors.take(block, buffer)), rows, allowed))
             number += waiting[-1].scores.numel()
             if number > SCORES_AT_ONCE:
                 best, waiting, number = best.joined(_best_of(waiting, k), k), [], 0
@@ -108,7 +108,7 @@ def nearest(
 
 
 class _Looked(NamedTuple):
-    """Scores of some rows, and which of them are allowed where not all are."""
+    """Scores of some rows, and which of them are allowed, unless all are."""
 
     scores: Float[Tensor, "Q n"]
     rows: range | Int[Tensor, " n"]
@@ -117,7 +117,7 @@ class _Looked(NamedTuple):
 
 def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     scores = looked[0].scores if len(looked) == 1 else torch.cat([one.scores for one in looked], 1)
-    # A sum is finite if all are; only if it is not, each is looked at.
+    # A finite sum means that all are finite; otherwise each is checked.
     if not bool(scores.sum().isfinite()) and not bool(scores.isfinite().all()):
         raise Damaged("vectors of the index contain NaN or infinity: restore a copy, or build it again")
     if any(one.allowed is not None for one in looked):
@@ -127,7 +127,7 @@ def _best_of(looked: Sequence[_Looked], k: int) -> Best:
     columns = found.rows.cpu()
     spans = [one.rows for one in looked if isinstance(one.rows, range)]
     if len(spans) == len(looked) and all(a.stop == b.start for a, b in zip(spans, spans[1:])):
-        return Best(found.scores.cpu(), columns + spans[0].start)  # nothing was left out, as is usual
+        return Best(found.scores.cpu(), columns + spans[0].start)  # the usual case: nothing was left out
     return Best(found.scores.cpu(), torch.cat([torch.as_tensor(one.rows) for one in looked])[columns])
 
 
@@ -137,7 +137,7 @@ def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
     found = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     last, columns = found.values[:, k - 1], found.indices[:, :k].clone()
     if found.values.shape[1] > k:
-        # Which of several that tie at the last place are found is chance; take the first of them.
+        # Among ties for the last place, topk picks arbitrary ones; take the first of them.
         for query in (last == found.values[:, k]).nonzero()[:, 0].tolist():
             better = (scores[query] > last[query]).nonzero()[:, 0]
             equal = (scores[query] == last[query]).nonzero()[: k - len(better), 0]
@@ -151,7 +151,7 @@ def top(scores: Float[Tensor, "Q n"], k: int) -> Best:
 def _chosen_blocks(
     vectors: Vectors, mask: Bool[Tensor, " n"] | None, first: int
 ) -> Iterator[tuple[slice | Int[Tensor, " m"], range | Int[Tensor, " m"], Bool[Tensor, " m"] | None]]:
-    """What to take of the vectors, the numbers of its rows from `first` on, and which of them are allowed."""
+    """What to take from the vectors, its row numbers counted from `first`, and which of them are allowed."""
     for block in vectors.blocks():
         rows, allowed = range(first + block.start, first + block.stop), None if mask is None else mask[block]
         chosen = None if allowed is None else allowed.nonzero()[:, 0] + block.start

@@ -22,7 +22,7 @@ CHECKSUM = "checksum"
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[int]:
-    """Write chunks one after the other until they are on the disk; gives length and checksum."""
+    """Write chunks one after the other and sync them to the disk; returns length and checksum."""
     size = checksum = 0
     with path.open("wb") as file:
         for chunk in chunks:
@@ -35,7 +35,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[int]:
 
 
 def write_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...], parts: Iterable[Tensor]) -> list[int]:
-    """Write a .npy file whose rows come in parts; gives length and checksum."""
+    """Write a .npy file whose rows come in parts; returns length and checksum."""
     header = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=dtype).numpy().dtype.newbyteorder("<"))
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
@@ -56,9 +56,9 @@ def open_rows(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> Shaped[
         raise Damaged(str(wrong)) from None
     wanted = torch.empty(0, dtype=dtype).numpy().dtype
     if found.dtype != wanted or found.shape != shape or found.flags.f_contiguous > found.flags.c_contiguous:
-        raise Damaged(f"{path} holds {found.dtype} {found.shape} and not {wanted} {shape}")
+        raise Damaged(f"{path} holds {found.dtype} {found.shape}, not {wanted} {shape}")
     offset: int = found.offset  # type: ignore[attr-defined]
-    # A copy on write is what torch takes for memory it may write to.
+    # Copy-on-write, because torch wants memory that it may write to.
     return torch.from_numpy(np.memmap(path, wanted, "c", offset, shape))
 
 
@@ -71,7 +71,7 @@ def check_length(path: Path, entry: Any) -> None:
         raise Damaged(f"{path.name} is missing")
     found = path.stat().st_size
     if found != size:
-        raise Damaged(f"{path.name} has {found:,} bytes and not {size:,}")
+        raise Damaged(f"{path.name} has {found:,} bytes, not {size:,}")
 
 
 def check_content(path: Path, entry: Any) -> None:

@@ -27,10 +27,10 @@ from selhn.search.stores.vectors import Vectors
 HNSW_FROM, IVF_FROM = 50_000, 500_000
 NEIGHBOURS, BREADTH_AT_BUILD, BREADTH_AT_SEARCH = 16, 100, 128
 PROBED_SHARE = 32
-"""One in so many lists is searched, but at least 8."""
+"""One in this many lists is searched, but at least 8."""
 TRAINING_PER_LIST = 64
 OVERSAMPLE = 4
-"""So many times k rows are proposed."""
+"""This many times k rows are proposed."""
 SCARCE = 0.1
 """If a filter leaves a smaller share of the rows, comparing all of them is quicker, and exact."""
 
@@ -42,7 +42,7 @@ class FaissCandidates:
     kind: str
     side: Kind
     parts: int
-    """So many of the first segments."""
+    """Number of segments that it covers, from the first on."""
     file: str = ""
     written: Sequence[int] = ()
     """Length and checksum of the file."""
@@ -51,7 +51,7 @@ class FaissCandidates:
 
     @classmethod
     def of(cls, segments: Sequence[Segment], kind: ApproximateKind) -> dict[Kind, "FaissCandidates"]:
-        """Over the images of some segments, and over their texts if there are any."""
+        """Build them over the images of some segments, and over their texts if there are any."""
         if kind not in get_args(ApproximateKind):
             raise SelhnError(f"approximate is {kind!r}: choose one of {', '.join(get_args(ApproximateKind))}")
         found: dict[Kind, FaissCandidates] = {}
@@ -66,7 +66,7 @@ class FaissCandidates:
     def propose(
         self, queries: Float[Tensor, "Q d"], k: int, mask: Bool[Tensor, " n"] | None
     ) -> Int[Tensor, "Q c"] | None:
-        """Rows, -1 if there are fewer; None if comparing all is better (few rows are left, or k is large)."""
+        """Proposed rows, -1 if there are fewer. None if comparing all is better: few rows or a large k."""
         if self.faiss_index is None:
             return None
         faiss = require_faiss()
@@ -88,7 +88,7 @@ class FaissCandidates:
         return torch.from_numpy(rows)
 
     def write(self, folder: Path, name: str) -> "FaissCandidates":
-        """The same, written into a file."""
+        """Write it to a file; returns it with the entry of that file."""
         folder.mkdir(exist_ok=True)
         file = f"{name}_{self.side}.faiss"
         written = write_file(folder / file, [require_faiss().serialize_index(self.faiss_index).data])
@@ -103,10 +103,10 @@ class FaissCandidates:
             content = faiss.deserialize_index(np.fromfile(path, np.uint8))
             rows = sum(len(segment.vectors[self.side]) for segment in segments[: self.parts])
             if not 0 < self.parts <= len(segments) or content.ntotal != rows:
-                raise Damaged("it is not of this index")
+                raise Damaged("it belongs to another index")
         except MissingExtra:
             return self
-        except (OSError, Damaged, RuntimeError) as wrong:  # candidates only save time
+        except (OSError, Damaged, RuntimeError) as wrong:  # search works without candidates too
             reason = f"{path} cannot be used ({str(wrong)[:200]})"
             warnings.warn(f"{reason}, so search is exact: call index.approximate() again", stacklevel=4)
             return self
@@ -114,7 +114,7 @@ class FaissCandidates:
 
 
 def chosen_kind(rows: int) -> ApproximateKind:
-    """The kind that suits so many vectors."""
+    """The kind that suits this many vectors."""
     return "exact" if rows < HNSW_FROM else "hnsw" if rows < IVF_FROM else "ivf_int8"
 
 
@@ -138,7 +138,7 @@ def _built(kind: str, parts: Sequence[Vectors], rows: int) -> Any:
 
 
 def _sample(parts: Sequence[Vectors], number: int, rows: int) -> Float[Tensor, "s d"]:
-    """Evenly many rows of all parts, the same at every call."""
+    """Rows spread evenly over all parts, the same at every call."""
     taken: list[Tensor] = []
     for vectors in parts:
         share = min(len(vectors), -(-number * len(vectors) // rows))

@@ -1,4 +1,4 @@
-"""An index in Milvus, for more than one machine holds: the same searches, and by default the same answers.
+"""An index in Milvus, for more than fits on one machine: the same searches, and by default the same answers.
 
 Vectors, captions and metadata are in Milvus (see `milvus_rows.py`), the model is not. Milvus gets the part of
 a filter that it understands (`milvus_expression.py`), and what comes back is filtered again.
@@ -42,7 +42,7 @@ class MilvusStore(ServerStore):
 
     @classmethod
     def exists(cls, path: Path | str) -> bool:
-        """Whether there is an index at a URI; a file is not created by asking."""
+        """Whether there is an index at a URI; this does not create a file."""
         address = split_uri(str(path))[0]
         return (is_server(address) or Path(address).expanduser().exists()) and super().exists(path)
 
@@ -99,7 +99,7 @@ class MilvusStore(ServerStore):
     def scan(
         self, filter: Filter | None = None, order: Order | None = None, first: int = 0
     ) -> Iterator[Record]:
-        """Records in no order, or sorted here, for which all are read first; of very many this takes a while."""
+        """Records in no order, or sorted here after reading all of them, which can take a while."""
         every = (row.item for row in self.rows.scan("images", self._expression(filter)))
         records = (record for record in every if filter is None or filter(record))
         if order is None:
@@ -111,7 +111,7 @@ class MilvusStore(ServerStore):
     def count(self, kind: Kind = "image", filter: Filter | None = None) -> int:
         """Number of images or captions; a filter reads the records, because Milvus filters only roughly.
 
-        Captions are counted at their images: texts may be there whose writer was stopped.
+        Captions are counted by their images: a writer that was stopped may have left other texts.
         """
         if filter is None and kind == "image":
             return self.rows.count("images")
@@ -121,7 +121,7 @@ class MilvusStore(ServerStore):
         return sum(1 if kind == "image" else len(record.captions) for record in self.scan(filter))
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
-        """More rows are requested until k pass the filter, and no other can be equal to the last of them."""
+        """More rows are requested until k pass the filter, and no other row can tie with the last of them."""
         assert queries.products is not None
         vectors, found = queries.products.cpu(), [list[Row]() for _ in range(len(queries))]
         waiting, limit = list(range(len(queries))), min(k + 16, MOST_HITS)
@@ -145,7 +145,7 @@ class MilvusStore(ServerStore):
     def _best_of_all(
         self, query: Float[Tensor, " d"], kind: Kind, k: int, filter: Filter | None
     ) -> list[Row]:
-        """The same by reading every row: for a filter that none of the nearest passes."""
+        """The nearest by reading every row, for a filter that none of the first rows pass."""
         best: list[Row] = []
         walk = self.rows.scan(PLURAL[kind], self._expression(filter), vectors=True)
         while some := list(islice(walk, 1000)):

@@ -1,9 +1,9 @@
 """Filters as Milvus reads them. What comes back is filtered again with the filter itself.
 
 Milvus compares missing fields and other types in its own way, and its versions differ. So an
-expression is true at least wherever the filter is, and only uses what all versions agree on: anything else,
-and whatever is under a `not`, is left out. Values are escaped, and those that would need more than that are
-left out too, so that no value can become part of the expression.
+expression is true at least wherever the filter is true, and only uses what all versions agree on. Anything
+else, and whatever is under a `not`, is left out. Values are escaped, and those that would need more than that
+are left out too, so that no value can become part of the expression.
 """
 
 import math
@@ -17,7 +17,7 @@ from selhn.search.filters import Comparison, Filter, Not, OneOf
 
 NOTHING = 'key == ""'
 MOST_VALUES = 500
-"""Of an `in`: longer lists are looked at here."""
+"""Longest list of an `in` that is sent; longer ones are filtered here."""
 LARGEST = 2**53
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z", re.ASCII)
 _PATTERN_SIGN = re.compile(r"[*?\[]")
@@ -31,7 +31,7 @@ def milvus_expression(filter: Filter | None, finds_within: bool = True) -> str:
 
 
 def _wider(filter: Filter, finds_within: bool) -> str | None:
-    """None where it would be all there is; so is what would need a pattern that the server does not know."""
+    """The expression; None if it would match everything, or need a pattern that the server does not know."""
     if isinstance(filter, Not):
         return _wider(filter.inner.inner, finds_within) if isinstance(filter.inner, Not) else None
     if isinstance(filter, Comparison):
@@ -84,7 +84,7 @@ def _contains(path: str, value: Any) -> str | None:
 
 
 def _begins(path: str, pattern: Any) -> str | None:
-    """By the beginning of a pattern, up to its first sign."""
+    """Compare the beginning of a pattern, up to its first wildcard."""
     beginning = _PATTERN_SIGN.split(str(pattern))[0]
     literals = _literals("==", beginning)
     if not beginning or not literals or _SIGN_OF_LIKE.search(beginning):
@@ -93,7 +93,7 @@ def _begins(path: str, pattern: Any) -> str | None:
 
 
 def _literals(sign: str, value: Any) -> list[str]:
-    """The ways to write a value, none if not all would read the same.
+    """The ways to write a value; none if it cannot be written safely.
 
     A number has two, because Milvus compares whole numbers only with whole numbers.
     """

@@ -26,15 +26,15 @@ from selhn.search.stores.store import ENCODED_AT_ONCE
 
 IDENTITY = "identity"
 BATCH_BYTES, BATCH_ROWS = 8 * 2**20, 2000
-"""Of rows that are written together; a server takes 64 MiB in one request."""
+"""Most bytes and rows that are written together; a server takes 64 MiB per request."""
 MOST_HITS = 16_384
-"""Rows that Milvus gives for one query."""
+"""Most rows that Milvus returns for one query."""
 SCANNED_AT_ONCE = 1000
 KEY_LENGTH = 80
 OWN = "Session"
 """A read sees what this process has written; waiting for what others write at the moment takes 200 ms each time."""
 UNTIL_DONE = None
-"""The timeout of what takes as long as there are rows; a server that has gone is given up after four minutes."""
+"""Timeout of calls that take longer for more rows; a dead server is given up after four minutes."""
 HNSW = {"M": 16, "efConstruction": 200}
 Which = Literal["images", "texts", "about"]
 _FIELDS = ["key", "owner", "content", "added", "record"]
@@ -53,7 +53,7 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     ),
     "": (ConnectionError, f"Milvus is not responding. {REPEAT.format('check that it is running')}"),
 }
-"""By the code and what Milvus says, the first that fits."""
+"""Our errors, by the code and message of Milvus; the first that matches is raised."""
 
 
 def is_milvus(path: object) -> bool:
@@ -68,7 +68,7 @@ def is_server(uri: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """One vector with what is known of it."""
+    """One vector with what is known about it."""
 
     key: str
     owner: str
@@ -76,7 +76,7 @@ class Row:
     content: str
     """Digest of what the item was made from."""
     added: int
-    """When, in microseconds; no two rows of a writer have the same."""
+    """When it was added, in microseconds; unique per writer."""
     record: dict[str, Any]
     vector: Float[Tensor, " d"] | None = None
     score: float = 0.0
@@ -88,7 +88,7 @@ class Row:
 
 
 class MilvusRows:
-    """The collections at a URI; #NAME behind it chooses their name. MILVUS_TOKEN is the token of a server."""
+    """The collections at a URI; #NAME after it chooses their name. MILVUS_TOKEN is the token of a server."""
 
     def __init__(self, uri: str):
         self.uri, (address, self.name) = uri, split_uri(uri)
@@ -97,7 +97,7 @@ class MilvusRows:
             import pymilvus
         except ImportError:
             raise MissingExtra(f"Milvus needs pymilvus: {pip_install('milvus')}") from None
-        for logger in ("pymilvus", "milvus_lite"):  # what goes wrong is said once, in one sentence
+        for logger in ("pymilvus", "milvus_lite"):  # our own errors say what went wrong
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         self._errors = (pymilvus.MilvusException, grpc.RpcError)
         self._types = pymilvus.DataType
@@ -128,7 +128,7 @@ class MilvusRows:
         return found is None or (int(found[1]), int(found[2])) >= (2, 4)
 
     def about(self) -> dict[str, Any] | None:
-        """What an index says of itself, which is written last; None if there is no index."""
+        """What an index says about itself, which is written last; None if there is no index."""
         is_there = self._call("has_collection", "about") and self._width("about")
         found = self.get("about", [IDENTITY]) if is_there else {}
         return found[IDENTITY].record if found else None
@@ -178,7 +178,7 @@ class MilvusRows:
             self._call("load_collection", which, timeout=UNTIL_DONE)
 
     def put(self, which: Which, rows: Iterable[Row]) -> None:
-        """Write rows, over those of the same keys."""
+        """Write rows, replacing those with the same keys."""
         batch: list[dict[str, Any]] = []
         size = 0
         for row in rows:
@@ -205,17 +205,17 @@ class MilvusRows:
         some: list[str] = []
         for some in _chunks(keys):
             self._call("delete", which, ids=some)
-        if some:  # of deletions a server gives no time, so that reads could miss them
+        if some:  # a server returns no time for deletions, so reads could miss them
             self.count(which, others=True)
 
     def remove_texts(self, owners: Iterable[str], but: Sequence[str] = ()) -> None:
-        """Remove the texts of some images, but those of some contents."""
+        """Remove the texts of some images, except those with a content in `but`."""
         kept = f" and content not in {_list(but)}" if but else ""
         for some in _chunks(owners):
             self.remove("texts", [row.key for row in self.scan("texts", f"owner in {_list(some)}{kept}")])
 
     def scan(self, which: Which, expression: str = "", vectors: bool = False) -> Iterator[Row]:
-        """All rows by their keys, without the client's iterator, whose every step waits for what others write."""
+        """All rows, sorted by key. The client's iterator would wait for other writers at every step."""
         asked = {"output_fields": [*_FIELDS, "vector"] if vectors else _FIELDS, "limit": SCANNED_AT_ONCE}
         asked |= {"consistency_level": OWN, "reduce_stop_for_best": True, **self._by_key}
         last, behind = "", f" and ({expression})" if expression else ""
@@ -224,7 +224,7 @@ class MilvusRows:
             last = max(row["key"] for row in batch)
 
     def count(self, which: Which, expression: str = "", others: bool = False) -> int:
-        """Number of rows; with all that `others` have written by now, if asked."""
+        """Number of rows; with `others`, including what other processes have written by now."""
         asked = {"output_fields": ["count(*)"], "consistency_level": "Strong" if others else OWN}
         return int(self._call("query", which, filter=expression, **asked)[0]["count(*)"])
 
@@ -262,7 +262,7 @@ class MilvusRows:
             except self._errors as wrong:
                 if getattr(wrong, "code", None) != _UNLOADED:
                     raise
-            for one in get_args(Which):  # a server that was started again
+            for one in get_args(Which):  # after a restart of the server
                 self._client.load_collection(f"{self.name}_{one}", timeout=UNTIL_DONE)
             return ask()
 
@@ -296,6 +296,6 @@ def _chunks(keys: Iterable[str], size: int = ENCODED_AT_ONCE) -> Iterator[list[s
 
 
 def _list(digests: Sequence[str]) -> str:
-    """Digests between brackets; they have letters and digits only."""
+    """Digests in brackets; they have letters and digits only."""
     assert all(digest.isalnum() for digest in digests)
     return "[" + ", ".join(f'"{digest}"' for digest in digests) + "]"

@@ -34,7 +34,7 @@ from selhn.search.stores.server import (
 from selhn.search.stores.store import Answers, Batches, Stored
 
 WIDEST_INLINE, WIDEST_HNSW = 1900, 2000
-"""Numbers of a vector that fit into a page beside its record, and into a graph of pgvector."""
+"""Widest vectors that fit into a page beside their record, and into a graph of pgvector."""
 MOST_MEMORY = 2048
 """MB that the server may use while it makes a graph."""
 _TABLES = """
@@ -75,14 +75,14 @@ _ERRORS: Mapping[str, tuple[type[Exception], str]] = {
     "InsufficientPrivilege": (SelhnError, "the user may not do this, ask whoever runs the server"),
     "ReadOnlySqlTransaction": (
         SelhnError,
-        "this server is only read, name the one that is written to, or check its disk",
+        "this server is read-only, name the one that takes writes, or check its disk",
     ),
     "FeatureNotSupported UndefinedFile": (SelhnError, "the server has no pgvector, ask whoever runs it"),
     "DuplicateSchema": (SelhnError, "the schema of this name has something else in it, choose another #NAME"),
     "UndefinedTable InvalidSchemaName": (NotFound, REMOVED),
     "UntranslatableCharacter CharacterNotInRepertoire": (
         SelhnError,
-        "the database cannot keep a text, use one in UTF8",
+        "the database cannot store a text, use one with UTF8 encoding",
     ),
     "DiskFull OutOfMemory": (
         ConnectionError,
@@ -101,7 +101,7 @@ def is_postgres(path: object) -> bool:
 
 
 class PostgresStore(ServerStore):
-    """Images and their texts in a schema of PostgreSQL: #NAME behind the address, or `selhn`."""
+    """Images and their texts in a schema of PostgreSQL: #NAME after the address, or `selhn`."""
 
     product = "PostgreSQL"
     longest_record = 2**20
@@ -165,7 +165,7 @@ class PostgresStore(ServerStore):
             for item, record, image, own_texts, _ in batch:
                 if b"\\u0000" in record.to_line().replace(b"\\\\", b""):
                     raise SelhnError(
-                        f"{record.id!r} has a NUL character, which PostgreSQL does not keep: remove it"
+                        f"{record.id!r} has a NUL character, which PostgreSQL cannot store: remove it"
                     )
                 key, known = key_of(record.id), (item.content(record), date_of(record), list(record.captions))
                 images.append((key, record.id, *known, self._jsonb(dict(record.metadata)), _packed(image)))
@@ -225,7 +225,7 @@ class PostgresStore(ServerStore):
         return self._ask("SELECT count(*), max(number) FROM {schema}.images")[0]
 
     def nearest(self, queries: QueryVectors, kind: Kind, k: int, filter: Filter | None) -> Answers:
-        """More rows are requested until k pass the filter; where SQL can say all of it, the first k do."""
+        """More rows are requested until k pass the filter; if SQL can express all of it, the first k do."""
         assert queries.products is not None
         condition = Condition(filter)
         for vector in map(str, queries.products.tolist()):
@@ -253,7 +253,7 @@ class PostgresStore(ServerStore):
             return connection.execute(sql, {**condition.values, "vector": vector, "limit": limit}).fetchall()
 
     def _sql(self, text: str, **parts: str) -> Any:
-        """SQL with the name of the schema, and other parts that are written in this file and `postgres_filter.py`."""
+        """SQL with the name of the schema, and other parts from this file and `postgres_filter.py`."""
         sql = self._psycopg.sql
         return sql.SQL(text).format(
             schema=sql.Identifier(self.name), **{name: sql.SQL(part) for name, part in parts.items()}
@@ -283,7 +283,7 @@ class PostgresStore(ServerStore):
                     yield connection
             finally:
                 if connection.closed:
-                    _close(self._idle)  # of a server that was stopped, the others are of no use either
+                    _close(self._idle)  # the server was stopped: the others are useless too
                 else:
                     self._idle.append(connection)
         except self._psycopg.Error as wrong:
@@ -302,7 +302,7 @@ def _close(connections: list[Any]) -> None:
 
 
 def _packed(vector: Float[Tensor, " d"]) -> bytes:
-    """As pgvector sends and receives it."""
+    """A vector in the binary format of pgvector."""
     return struct.pack(">HH", len(vector), 0) + vector.detach().cpu().numpy().astype(">f4").tobytes()
 
 

@@ -1,7 +1,8 @@
 """Filters in the SQL of PostgreSQL: every value and every field is a parameter, never a part of the text.
 
-What SQL cannot say as we do is TRUE there, or FALSE below a `not`, so that more rows are read, never fewer: what
-comes back is filtered again with the filter itself. Metadata are `jsonb`, which distinguishes types as we do.
+What SQL cannot express exactly is TRUE there, or FALSE below a `not`, so that more rows are read, never
+fewer: what comes back is filtered again with the filter itself. Metadata are `jsonb`, which distinguishes
+types as we do.
 """
 
 import json
@@ -13,7 +14,7 @@ from selhn.search.dates import as_time, read_date
 from selhn.search.filters import Comparison, Filter, Not, OneOf
 
 MOST_VALUES = 500
-"""Of an `in`: longer lists are looked at here."""
+"""Longest list of an `in` that is sent; longer ones are filtered here."""
 _TIME = "'^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}'"
 _OWN = {"id": "to_jsonb(id)", "date": "to_jsonb(nullif(date, ''))"}
 _LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
@@ -21,20 +22,20 @@ _LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 @dataclass
 class Condition:
-    """SQL that is true at least wherever a filter is, with its parameters."""
+    """SQL that is true at least wherever a filter is true, with its parameters."""
 
     filter: Filter | None
     sql: str = "TRUE"
     values: dict[str, Any] = field(default_factory=dict)
     exact: bool = True
-    """Whether it is true nowhere else."""
+    """Whether it is true only there."""
 
     def __post_init__(self) -> None:
         if self.filter is not None:
             self.sql = self._of(self.filter, unknown=True)
 
     def _of(self, filter: Filter, unknown: bool) -> str:
-        """SQL for a part of the filter; `unknown` is what it says where SQL cannot say it."""
+        """SQL for a part of the filter; `unknown` is its value if SQL cannot express it."""
         if isinstance(filter, Comparison):
             return self._comparison(filter, unknown) or self._not_exact(unknown)
         if isinstance(filter, OneOf):
@@ -75,13 +76,13 @@ class Condition:
         return f"({'NOT ' * (one.operator == '!=')}({' OR '.join(tests) or 'FALSE'}))"
 
     def _tests(self, operator: str, found: str, text: str, value: Any, unknown: bool) -> dict[str, str]:
-        """For each type of JSON that a field may have, whether it passes; other types do not."""
+        """A test for each JSON type that a field may have; values of other types do not pass."""
         if operator == "like":
             return {"string": f"{text} LIKE {self._value(str(value).translate(_LIKE))}"}
         if operator == "contains":
             within = {"string": f"strpos({text}, {self._value(value)}) > 0"} if isinstance(value, str) else {}
             return {"array": f"{found} @> {self._json(value)}", **within}
-        sign = "=" if operator in ("=", "!=", "in") else operator  # which are ours, and SQL's
+        sign = "=" if operator in ("=", "!=", "in") else operator  # the others are the same in SQL
         date, tests = read_date(value), {"string": "FALSE"}
         if isinstance(value, str):
             tests["string"] = f"{text} {sign} {self._value(value)}"
@@ -91,7 +92,7 @@ class Condition:
             tests["null" if value is None else "boolean"] = f"{found} = {self._json(value)}"
         if date is not None:
             time = f"left(regexp_replace({text}, 'T', ' '), {len(date)}) {sign} {self._value(date)}"
-        elif sign != "=":  # a time is compared with no date, which is an error that the filter tells
+        elif sign != "=":  # a time against something that is not a date: the filter itself raises the error
             time = self._not_exact(unknown)
         elif as_time(value) is not None:
             time = f"regexp_replace({text}, 'T', ' ') = {self._value(value)}"
@@ -101,7 +102,7 @@ class Condition:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a text, number or constant that PostgreSQL can keep."""
+    """Whether it is a text, number or constant that PostgreSQL can store."""
     if isinstance(value, str):
         return "\0" not in value and not any("\ud800" <= sign <= "\udfff" for sign in value)
     return value is None or (isinstance(value, int | float) and math.isfinite(value))

@@ -17,7 +17,7 @@ from selhn.search.stores.vectors import Vectors
 
 ERROR = 2.0**-9
 MOST_AGAIN = 0.02
-"""Share of all rows that is scored again at most; of more, converting all in order is quicker."""
+"""Largest share of rows that is scored again; beyond it, converting all rows in order is quicker."""
 LONGEST = 1000.0
 
 

@@ -28,7 +28,7 @@ from selhn.search.stores.vectors import Vectors
 
 LINES_FILE = "items.jsonl"
 CHECKED_AT_ONCE = 16 * 2**20
-"""Bytes of a file whose checksum is compared whenever it is opened, which takes some milliseconds."""
+"""Files up to this many bytes have their checksum compared at every opening, which takes milliseconds."""
 FILTERS_KEPT = 32
 
 
@@ -65,7 +65,7 @@ class Lines:
 
     @property
     def dates(self) -> list[str]:
-        """Of each record, see `date_of`."""
+        """The date of each record; see `date_of`."""
         return self._heads[1]
 
     def find(self, names: Sequence[str], digests: Int[np.ndarray, " n"]) -> Iterator[tuple[str, int]]:
@@ -78,7 +78,7 @@ class Lines:
 
     @cached_property
     def _by_digest(self) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Hashes of all ids in order, and the row of each: of many items less memory than the ids take."""
+        """Hashes of all ids in order, and the row of each: takes less memory than the ids."""
         digests = np.fromiter((hash(self[row].id) for row in range(len(self))), np.int64, len(self))
         order = digests.argsort().astype(np.int32)
         return digests[order], order
@@ -91,14 +91,14 @@ class Lines:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """n items with t captions, and which of the items no longer count; its length is without those."""
+    """n items with t captions, and which items are deleted; its length does not count those."""
 
     vectors: Mapping[Kind, Vectors]
     item_of_text: Int[Tensor, " t"]
     lines: Lines
     deleted: Int[Tensor, " r"] = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     entry: Mapping[str, Any] = field(default_factory=dict)
-    """What the manifest says of it; nothing if it is in memory."""
+    """What the manifest says about it; empty if it is in memory."""
     _chosen: dict[str, Bool[Tensor, " n"]] = field(default_factory=dict)
 
     @classmethod
@@ -111,9 +111,9 @@ class Segment:
 
     @classmethod
     def open(cls, index: Path, entry: Mapping[str, Any], identity: Identity) -> "Segment":
-        """One that `write_segment` wrote, with its vectors mapped.
+        """Open what `write_segment` wrote, with the vectors memory-mapped.
 
-        All checksums are compared, but of vectors in files above `CHECKED_AT_ONCE` bytes only the lengths, so
+        All checksums are compared; of vector files above `CHECKED_AT_ONCE` bytes only the lengths, so
         that opening a large index does not read it.
         """
         folder, items, files = index / "segments" / entry["name"], entry["items"], entry["files"]
@@ -126,7 +126,7 @@ class Segment:
             raise Damaged(f"{LINES_FILE} is empty")
         lines = Lines(np.memmap(folder / LINES_FILE, np.uint8, "r"))
         if len(lines) != items:
-            raise Damaged(f"{LINES_FILE} has {len(lines)} lines and not {items}")
+            raise Damaged(f"{LINES_FILE} has {len(lines)} lines, not {items}")
         arrays = layout(identity, items, entry["texts"])
         opened = {name: open_rows(folder / f"{name}.npy", *array) for name, array in arrays.items()}
         vectors = {kind: Vectors(opened[name], opened.get(f"{name}_scale")) for kind, name in PLURAL.items()}
@@ -163,18 +163,18 @@ class Segment:
         return self._chosen[name]
 
     def mask(self, kind: Kind, filter: Filter | None = None) -> Bool[Tensor, " rows"] | None:
-        """Which images or captions are there and match a filter; None for all."""
+        """Which images or captions are not deleted and match a filter; None for all."""
         if filter is None and len(self.deleted) == 0:
             return None
         chosen = self.alive if filter is None else self.alive & self.chosen(filter)
         return chosen if kind == "image" else chosen[self.item_of_text]
 
     def ids(self) -> list[str]:
-        """Of the items that are there."""
+        """The ids of the items that are not deleted."""
         return [self.lines.ids[row] for row in self.rows()]
 
     def rows(self, filter: Filter | None = None) -> list[int]:
-        """The items that are there and match a filter."""
+        """The rows of the items that are not deleted and match a filter."""
         mask = self.mask("image", filter)
         return list(range(len(self))) if mask is None else mask.nonzero()[:, 0].tolist()
 
@@ -183,7 +183,7 @@ class Segment:
 
 
 def merged(segments: Sequence[Segment]) -> Segment:
-    """What is left of some segments as one, in memory."""
+    """What is left of some segments, as one segment in memory."""
     vectors: dict[Kind, Vectors] = {}
     for kind in PLURAL:
         vectors[kind] = Vectors.joined([segments[0].vectors[kind][:0], *_left(segments, kind)])
@@ -191,7 +191,7 @@ def merged(segments: Sequence[Segment]) -> Segment:
 
 
 def write_segment(folder: Path, segments: Sequence[Segment], identity: Identity) -> dict[str, Any]:
-    """The same into a new folder, block by block: a large one is never in memory. Returns its `entry`."""
+    """Merge segments into a new folder, block by block, never all in memory. Returns its `entry`."""
     folder.mkdir(parents=True)
     owners, items = _item_of_text(segments), sum(map(len, segments))
     files = {LINES_FILE: write_file(folder / LINES_FILE, _left_lines(segments))}
@@ -220,7 +220,7 @@ def _left_lines(segments: Sequence[Segment]) -> Iterator[bytes]:
 
 
 def _item_of_text(segments: Sequence[Segment]) -> Int[Tensor, " t"]:
-    """The item of each caption, counted among those that are left."""
+    """The item of each caption, numbered among the items that are left."""
     owners, first = [torch.empty(0, dtype=torch.int64)], 0
     for segment in segments:
         new_row = segment.alive.cumsum(0) - 1 + first

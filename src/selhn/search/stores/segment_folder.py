@@ -2,7 +2,7 @@
 
 manifest.json       what the index is and which segments it has; replaced in one step
 segments/000007/    items that were written together, see `segment.py`
-deleted/000009.npy  rows of a segment that no longer count
+deleted/000009.npy  rows of a segment that are deleted
 models/DIGEST/      the model, as `model.save` writes it
 approximate/        FAISS indices, see `faiss_candidates.py`
 lock                held by the one process that writes
@@ -38,7 +38,7 @@ _BEGUN = re.compile(
     rf"{'|'.join(FOLDERS)}|{LOCK_FILE}|{re.escape(f'.{MANIFEST}.partial')}"
     r"|models/\.?[0-9a-f]{24}(\.\w{8})?(\.previous|\.partial)?"
 )
-"""What a process may leave that was killed before it wrote the first manifest."""
+"""What a process may leave behind if it is killed before it has written the first manifest."""
 
 
 def is_index(path: str | Path) -> bool:
@@ -77,7 +77,7 @@ class IndexFolder:
 
     @contextmanager
     def writing(self, wait: float = 0.0) -> Iterator[None]:
-        """Hold the lock of the folder, which is created if needed; one with other things in it is refused."""
+        """Hold the lock of the folder, creating it if needed. A folder with other things in it is refused."""
         if self.path.exists() and not self.path.is_dir():
             raise SelhnError(f"{self.path} is a file: an index is a folder, choose another name")
         if self.path.exists() and not is_index(self.path):
@@ -102,7 +102,7 @@ class IndexFolder:
         except OSError as error:
             raise OSError(
                 f"the index {self.path} could not be written ({error.strerror or error}): "
-                "its content before is untouched; free some space and try again"
+                "its earlier content is untouched; free some space and try again"
             ) from error
 
     def commit(
@@ -114,7 +114,7 @@ class IndexFolder:
     ) -> Snapshot:
         """Write `after` with new segments: first the files, then the manifest. Call it while `writing`.
 
-        `before` is what the folder has now: its numbering continues. Of each draft, what is left of its
+        `before` is what the folder has now: its numbering continues. For each draft, what is left of its
         segments is written as one. `model` is saved too if given, unless the index names it.
         """
         model = None if model is None or model.source is not None else model
@@ -123,7 +123,7 @@ class IndexFolder:
         try:
             with self._errors_explained():
                 segments = [self._with_deleted(segment, numbers) for segment in after.segments]
-            for draft in drafts:  # items may be encoded only now, and those errors are not about this folder
+            for draft in drafts:  # this may encode items, and errors there are not about this folder
                 with self._errors_explained():
                     folder = self.path / "segments" / f"{next(numbers):06}"
                     entry = write_segment(folder, draft, after.identity)
@@ -154,7 +154,7 @@ class IndexFolder:
         return now
 
     def _with_deleted(self, segment: Segment, numbers: Iterator[int]) -> Segment:
-        """An existing segment; its deleted rows are written if there are more of them."""
+        """An existing segment; its deleted rows are written if there are new ones."""
         rows, known = segment.deleted.int(), segment.entry["deleted"]
         if len(rows) == (known[1] if known else 0):
             return segment
@@ -181,7 +181,7 @@ class IndexFolder:
                         path.unlink(missing_ok=True)
 
     def check(self, segments: Iterable[Segment], candidates: Iterable[FaissCandidates] = ()) -> None:
-        """Read every byte of some segments and FAISS indices, and refuse what is not as it was written."""
+        """Read every byte of some segments and FAISS indices, and refuse what is not what was written."""
         try:
             for entry in (segment.entry for segment in segments):
                 for name, written in entry["files"].items():

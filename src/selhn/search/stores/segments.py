@@ -24,14 +24,14 @@ from selhn.search.stores.snapshot import Snapshot
 from selhn.search.stores.store import Answers, ApproximateKind, Batches, Encoded, Identity, Store, Stored
 
 SEGMENT_ITEMS = 4096
-"""Items that are written together: what a kill can cost."""
+"""Items that are written together: the most that a kill can lose."""
 SMALL_SEGMENTS = 16
-"""So many small segments are merged into one when the next is written."""
+"""This many small segments are merged into one when the next is written."""
 READ_AT_ONCE = 16_384
 
 
 class SegmentStore(Store):
-    """Segments and which of their items still count.
+    """Segments, and which of their items are not deleted.
 
     With a folder every change is on the disk when its call returns. Readers keep the snapshot they have.
     """
@@ -62,7 +62,7 @@ class SegmentStore(Store):
     def build(
         cls, path: Path | str, identity: Identity, model: AbstractMatcher, items: Split | Iterable[Item]
     ) -> "SegmentStore":
-        """A complete index in a folder; see `Index.build`."""
+        """Write a complete index into a folder; see `Index.build`."""
         folder, empty = IndexFolder(path), Snapshot(identity)
         source = digest_of_split(items) if isinstance(items, Split) else None
         with folder.writing():
@@ -75,7 +75,7 @@ class SegmentStore(Store):
             store = cls(empty) if replaces else cls(before, folder)
             new = split_items(items, frozenset(store.ids())) if isinstance(items, Split) else items
             batches = store.encoded(model, new, "refuse")
-            if replaces:  # write everything beside the old segments, then name it in one step
+            if replaces:  # write everything beside the old segments, then switch in one step
                 drafts = ([Segment.of(some, identity.precision)] for _, some in _by_segment(batches))
                 return cls(folder.commit(before, empty, drafts, model), folder)
             store.put(batches)
@@ -172,7 +172,7 @@ class SegmentStore(Store):
             self._write(replace(self.snapshot, segments=(), candidates={}), self.snapshot.segments)
 
     def approximate(self, kind: ApproximateKind) -> None:
-        """Build FAISS indices over all that is there; items added later are compared one by one."""
+        """Build FAISS indices over all items; items added later are compared one by one."""
         with self.writing():
             found = FaissCandidates.of(self.snapshot.segments, kind)
             if self.folder is not None:
@@ -226,7 +226,7 @@ class SegmentStore(Store):
             folder.commit(before, empty, drafts, model)
 
     def _commit(self, segments: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Continue with these, small ones merged with what is new. Those that FAISS knows stay in place."""
+        """Continue with these, small ones merged with new ones. Those that FAISS covers stay in place."""
         covered = max((one.parts for one in self.snapshot.candidates.values()), default=0)
         segments = [*segments[:covered], *filter(len, segments[covered:])]
         small = list(takewhile(lambda one: len(one) < SEGMENT_ITEMS, reversed(segments[covered:])))[::-1]
@@ -246,12 +246,12 @@ class SegmentStore(Store):
         self.snapshot = self._moved(after)
 
     def _moved(self, snapshot: Snapshot) -> Snapshot:
-        """With the vectors on the device of the store."""
+        """The snapshot with its vectors on the device of the store."""
         return replace(snapshot, segments=[segment.to(self.device) for segment in snapshot.segments])
 
 
 def _by_segment(batches: Batches) -> Iterator[tuple[list[str], list[Encoded]]]:
-    """The ids and the items of each segment to be; the last of those with the same id counts."""
+    """The ids and items of each new segment; of several items with the same id, the last counts."""
     pending: dict[str, Encoded] = {}
     for batch in batches:
         pending.update({one.record.id: one for one in batch})

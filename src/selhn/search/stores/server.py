@@ -16,7 +16,7 @@ VERSION = 1
 IDENTITY_FIELDS = ("model", "model_name", "width", "about")
 DEFAULT_NAME = "selhn"
 SMALL = 50_000
-"""Up to so many images `approximate("auto")` leaves search exact."""
+"""Up to this many images, `approximate("auto")` keeps search exact."""
 TIMEOUT = 30
 """Seconds until a server that does not answer is given up."""
 REPEAT = "No data was lost: {}, and repeat the command"
@@ -75,7 +75,7 @@ class ServerStore(Store):
 
     @abstractmethod
     def about(self) -> dict[str, Any] | None:
-        """What an index says of itself; None if there is no index."""
+        """What an index says about itself; None if there is no index."""
 
     @abstractmethod
     def make(self, width: int, about: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""An index at one moment: its segments, and which items of them are there. Never changed, only replaced.
+"""An index at one moment: its segments, and which of their items exist. Never changed, only replaced.
 
 In a folder the manifest says the same: what the index is, and which files count.
 """
@@ -48,15 +48,15 @@ class Snapshot:
     """Digest of what `Index.build` was indexing when it was stopped."""
     candidates: Mapping[Kind, FaissCandidates] = field(default_factory=dict)
     next_name: int = 1
-    """A number that no file of the folder has had."""
+    """A number that no file of the folder has used yet."""
     model_kept: bool = False
     born: str = ""
-    """Distinguishes the index from another that was built in its place, whose generations begin again."""
+    """Distinguishes the index from a later one in its place, whose generations begin again."""
     _sorted: dict[Order, list[tuple[int, int]]] = field(default_factory=dict, init=False)
 
     @classmethod
     def read(cls, folder: Path) -> "Snapshot":
-        """What the manifest of a folder names, with the FAISS indices not read."""
+        """Read what the manifest of a folder names, except the FAISS indices."""
         content = read_manifest(folder)
         model, of_vectors = content["model"], (content["width"], content["precision"], content["about"])
         identity = Identity(model["digest"], model["name"], *of_vectors)
@@ -93,7 +93,7 @@ class Snapshot:
         write_checked_json(folder / MANIFEST, content)
 
     def is_in(self, folder: Path) -> bool:
-        """Whether a folder has this snapshot; not if it cannot be read."""
+        """Whether a folder has this snapshot; False if it cannot be read."""
         try:
             content = read_manifest(folder)
         except (SelhnError, OSError):
@@ -105,7 +105,7 @@ class Snapshot:
         return sum(map(len, self.segments))
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Number of the segment, and row in it, of the items that are there."""
+        """Number of the segment, and row in it, of the items that exist."""
         asked = list(names)
         digests = np.fromiter(map(hash, asked), np.int64, len(asked))
         found = {}
@@ -120,7 +120,7 @@ class Snapshot:
         return any(whole(name) != name for segment in self.segments for name in segment.ids())
 
     def places(self, order: Order | None = None) -> list[tuple[int, int]]:
-        """Number of the segment, and row in it, of every item that is there, in an order or in that of adding."""
+        """Number of the segment, and row in it, of every item, by date or in the order of adding."""
         places = ((number, row) for number, segment in enumerate(self.segments) for row in segment.rows())
         if order is None:
             return list(places)
@@ -132,11 +132,11 @@ class Snapshot:
 
     @cached_property
     def first_rows(self) -> dict[Kind, list[int]]:
-        """For images and texts the first row of each segment, and after the last the number of rows."""
+        """For images and texts the first row of each segment, followed by the number of rows."""
         return {kind: [0, *accumulate(len(one.vectors[kind]) for one in self.segments)] for kind in PLURAL}
 
     def without(self, ids: Iterable[str]) -> list[Segment]:
-        """The segments without the items of these ids, as far as there are such."""
+        """The segments without the items of these ids; unknown ids are ignored."""
         segments = list(self.segments)
         gone: dict[int, list[int]] = {}
         for number, row in self.find(ids).values():
@@ -199,10 +199,10 @@ def _require(content: Any, fields: _Fields) -> None:
         value = content.get(name) if isinstance(content, dict) else None
         is_number = kind is not int or (type(value) is int and 0 <= value < 2**40)
         if not isinstance(content, dict) or not isinstance(value, kind) or not is_number:
-            raise Damaged(f"{MANIFEST} has no {name!r} that could have been written")
+            raise Damaged(f"{name!r} in {MANIFEST} is missing or wrong")
 
 
 def _require_plain(name: Any) -> None:
     """Refuse the name of a file that could lead out of its folder."""
     if not isinstance(name, str) or not name or Path(name).name != name or name.startswith("."):
-        raise Damaged(f"it names the file {name!r}")
+        raise Damaged(f"it names the file {name!r}, which is not allowed")

@@ -1,4 +1,4 @@
-"""What an index needs of the place that keeps its vectors: a few verbs, and items encoded for it."""
+"""What an index needs from the place that stores its vectors: a few methods, and items encoded for it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,11 +56,11 @@ class Identity:
         own = Identity.of(model, self.precision, {})
         if own.model != self.model and str(self.about.get("model")) in NAMED_MODELS:
             raise Outdated(
-                f"{path} was made with another version of the model {self.about['model']!r}, whose vectors have "
-                "nothing to do with those of this one: `selhn photos` makes it again by itself; or rename that folder "
-                "and make it again with `selhn index`; "
-                "features of pictures that are in the cache are not computed again, and albums stay if you then copy "
-                "albums.json from the old folder into the new one"
+                f"{path} was made with another version of the model {self.about['model']!r}, "
+                "and their vectors cannot be compared: `selhn photos` makes it again by itself; "
+                "or rename that folder and make it again with `selhn index`; features of pictures that are "
+                "in the cache are not computed again, and albums stay if you then copy albums.json "
+                "from the old folder into the new one"
             )
         if own.model != self.model:
             raise SelhnError(
@@ -90,7 +90,7 @@ class Encoded(NamedTuple):
     image: Float[Tensor, " d"]
     texts: Float[Tensor, "t d"]
     replaces: bool = False
-    """Whether there is an item of this id."""
+    """Whether there already is an item with this id."""
 
 
 Batches: TypeAlias = Iterable[Sequence[Encoded]]
@@ -163,7 +163,7 @@ class Store(ABC):
     def scan(
         self, filter: Filter | None = None, order: Order | None = None, first: int = 0
     ) -> Iterator[Record]:
-        """The records of all items that match a filter, but so many of the first; see `Index.records`."""
+        """The records of all items that match a filter, after skipping `first`; see `Index.records`."""
 
     def ids(self) -> list[str]:
         """The ids of all items."""
@@ -191,16 +191,16 @@ class Store(ABC):
         """See what others have written."""
 
     def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
-        """Hold off other writers over several changes: other threads, and of a folder other processes.
+        """Keep other writers out during several changes: other threads and, for a folder, other processes.
 
-        If another process is writing, `wait` so many seconds for it.
+        If another process is writing, wait up to `wait` seconds for it.
         """
         return self._changing
 
     def kept_model(self) -> AbstractMatcher | None:
-        """The model that is kept with the vectors, if there is one."""
+        """The model that is stored with the vectors, if there is one."""
         return None
 
     def to(self, device: torch.device) -> None:
-        """Compare on a device; vectors that are in this process move there."""
+        """Compare on a device; vectors in this process move there."""
         self.device = device

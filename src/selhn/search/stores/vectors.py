@@ -39,9 +39,9 @@ class Vectors:
     @cached_property
     def longest(self) -> float:
         """Length of the longest vector; infinite if a number is not finite. All are read once."""
-        room, longest = self.room(), 0.0
+        buffer, longest = self.buffer(), 0.0
         for block in self.blocks():
-            length = float(self.take(block, room).norm(dim=1).max())
+            length = float(self.take(block, buffer).norm(dim=1).max())
             longest = max(longest, length if math.isfinite(length) else math.inf)
         return longest
 
@@ -49,17 +49,17 @@ class Vectors:
         return Vectors(self.rows[which], None if self.scale is None else self.scale[which])
 
     def take(
-        self, which: slice | Int[Tensor, " m"], room: Float[Tensor, "r d"] | None = None
+        self, which: slice | Int[Tensor, " m"], buffer: Float[Tensor, "r d"] | None = None
     ) -> Float[Tensor, "m d"]:
         """Some vectors in float32; a slice of float32 vectors is not copied.
 
-        Others are written into `room` if given: new memory for every block costs more than the conversion.
+        Others are written into `buffer` if given: new memory for every block costs more than the conversion.
         """
         some = self[which]
-        if room is None or some.rows.dtype == torch.float32 or len(some) > len(room):
+        if buffer is None or some.rows.dtype == torch.float32 or len(some) > len(buffer):
             vectors = some.rows.float()
         else:
-            vectors = room[: len(some)].copy_(some.rows)
+            vectors = buffer[: len(some)].copy_(some.rows)
         return vectors if some.scale is None else vectors.mul_(some.scale[:, None])
 
     def blocks(self) -> Iterator[slice]:
@@ -67,7 +67,7 @@ class Vectors:
         budget = BLOCK_BYTES if self.rows.dtype == torch.float32 else min(BLOCK_BYTES, CONVERTED_BYTES)
         return blocks(len(self), 4 * self.rows.shape[1], budget)
 
-    def room(self) -> Float[Tensor, "r d"] | None:
+    def buffer(self) -> Float[Tensor, "r d"] | None:
         """Memory for a block, where blocks are converted."""
         if self.rows.dtype == torch.float32:
             return None

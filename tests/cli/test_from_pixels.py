@@ -59,6 +59,6 @@ def test_from_pictures_to_a_search(kind, tmp_path, monkeypatch):
     run("index", folder, "--model", "run", "--extractor", "pixels_32_8", "--index", "found.index")
     assert len(run("search", "a red ball", "--index", "found.index").splitlines()) >= 5
     said = run("export", "onnx", "run", "towers")
-    assert "from the model" in said
+    assert "from the model's" in said
     assert (tmp_path / "towers" / "image_tower.onnx").is_file()
     assert "delta_s" in run("diagnose", "run")

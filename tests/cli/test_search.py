@@ -77,7 +77,7 @@ def test_filling_asking_changing(saved, world, tmp_path, monkeypatch):
     assert ask(["a red ball"], DEFAULT_INDEX, where="split = test") == []
     said = change_index(DEFAULT_INDEX, [hits[0].id], compact=True, check=True, approximate="exact")
     assert said.startswith(f"{DEFAULT_INDEX}: {number - 1:,} images")
-    assert said.endswith("; every file is what was written")
+    assert said.endswith("; every file matches its checksum")
 
 
 def test_indexing_that_was_stopped_continues(saved, world, tmp_path):

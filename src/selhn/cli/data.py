@@ -43,7 +43,7 @@ def data_import(
     ] = "ready",
     device: Annotated[str, typer.Option(help="Device for pictures: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Convert data or pictures to the simple format of selhn."""
+    """Convert data or pictures to selhn's own format."""
     from selhn.base.device import choose_device
     from selhn.data import check, import_data
     from selhn.pictures.indexing import pictures_in
@@ -73,7 +73,7 @@ def data_import(
 def data_concepts(
     source: Annotated[str, typer.Argument(help="A data set.")],
     out: Annotated[
-        Path | None, typer.Argument(help="Folder for concepts.json; default: that of the data set.")
+        Path | None, typer.Argument(help="Folder for concepts.json; default is the data set's.")
     ] = None,
     number: Annotated[int, typer.Option(help="How many concepts.")] = 300,
 ) -> None:

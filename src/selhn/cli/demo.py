@@ -36,7 +36,7 @@ PICTURE_QUERIES: tuple[tuple[str | None, str | None], ...] = (
     (None, "000000129648.jpg"),
     ("two people on the beach", "000000078499.jpg"),
 )
-"""Sentences and example pictures that are asked with; the third is what the ready model is not good for."""
+"""Queries: a sentence, an example picture, or both. The ready model is not good at the third."""
 
 
 def run_demo(out: Path, images: int, epochs: int) -> None:
@@ -55,13 +55,13 @@ def run_demo(out: Path, images: int, epochs: int) -> None:
     print(f"""
 What to type next:
     {selhn} search {out / "SelHN"} "a red ball"    ask for something else
-    {selhn} train rvse_selhn_world epochs=3    train by a recipe
+    {selhn} train rvse_selhn_world epochs=3    train with a recipe
     {selhn} train --list    every recipe, with the paper's numbers
     {selhn} data check FOLDER    look at your own features and captions""")
 
 
 def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
-    """Both runs at once, each on one core; their lines are printed at once."""
+    """Both runs at the same time, each on one core; their lines are printed as they come."""
     small = [f"data.images={images}", f"batch_size={min(128, 5 * images)}", f"epochs={epochs}"]
     small += ["model.dim=128", "model.word_dim=128", "drop_regions=0", "corrupt_words=0"]
     small += ["decay_at=[]", "device=cpu"]
@@ -77,9 +77,9 @@ def _train_side_by_side(images: int, epochs: int, out: Path) -> None:
 
 
 def _train(name: str, config: RunConfig, folder: Path) -> None:
-    """One run in a process of its own."""
+    """One run, in its own process."""
     torch.set_num_threads(1)
-    if (folder / "config.yaml").exists():  # of an earlier demo
+    if (folder / "config.yaml").exists():  # from an earlier demo
         shutil.rmtree(folder)
     try:
         run_config(config, folder, label=f"{name:6} ")
@@ -125,7 +125,7 @@ def _search(data: Data, out: Path) -> None:
 
 def run_picture_demo(out: Path) -> None:
     """Index the example pictures with the ready model, search them, and draw the answers."""
-    print("The example pictures, none of which the model in the package has seen, go into an index:")
+    print("Indexing the example pictures. The shipped model has never seen them:")
     done = index_pictures(PICTURES, out / "pictures.index", captions=ANNOTATIONS, cache=out / "features")
     print(f"{done.index}\n\nOnly pictures are searched; captions are printed to check the answers.")
     rows = []
@@ -146,8 +146,8 @@ def run_picture_demo(out: Path) -> None:
     first = sum(own == best[0] for best, (_, own) in zip(ids, asked_with)) / len(ids)
     among_five = sum(own in best for best, (_, own) in zip(ids, asked_with)) / len(ids)
     print(f"""
-Asked with each of their captions, the picture it belongs to is the first answer
-in {first:.0%}, and among five in {among_five:.0%}.
+Searching for each of their captions, the right picture is the first answer
+in {first:.0%} of the searches, and among the first five in {among_five:.0%}.
 Pictures: {out / "pictures.png"}
 What to type next:
     {_command()} search "food on a plate" --index {out / "pictures.index"}

@@ -14,14 +14,15 @@ def embed(
         Path,
         Argument(help="A folder of pictures; a list of files, one per line; or Parquet, a file or a folder."),
     ],
-    out: Annotated[Path, Argument(help="Folder of the embeddings; if it was begun before, it is completed.")],
+    out: Annotated[Path, Argument(help="Folder for the embeddings; an unfinished one is completed.")],
     model: Annotated[
         str, Option(help="A run, a saved model or transformers:FOLDER; default is the shipped one.")
     ] = "ready",
     extractor: Annotated[str, Option(help="Vision model for the pictures; see selhn data import.")] = "ready",
     rows: Annotated[int, Option(help="Pictures per shard.")] = 10_000,
     column: Annotated[
-        str | None, Option(help="Parquet column with paths or pictures; default is the first usual name.")
+        str | None,
+        Option(help="Parquet column with paths or pictures; default is the first with a usual name."),
     ] = None,
     caption: Annotated[str | None, Option(help="Parquet column with captions.")] = None,
     device: Annotated[str, Option(help="Device: cpu or cuda.")] = "cpu",
@@ -35,7 +36,7 @@ def embed(
     processes: Annotated[
         int | None, Option(help="Number of Ray workers; default is all cores but one, or all GPUs.")
     ] = None,
-    retry: Annotated[bool, Option("--retry", help="Make shards with left-out pictures again.")] = False,
+    retry: Annotated[bool, Option("--retry", help="Make shards that lack pictures again.")] = False,
 ) -> None:
     """Embed a large collection into shards of .npy and Parquet. If it was stopped, the same command continues."""
     from selhn.pictures import embed_pictures

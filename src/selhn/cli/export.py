@@ -1,4 +1,4 @@
-"""`selhn export`: vectors and towers for programs that know nothing of selhn."""
+"""`selhn export`: vectors and towers for programs that do not use selhn."""
 
 from pathlib import Path
 from typing import Annotated, get_args
@@ -54,7 +54,7 @@ def onnx(
     source: Annotated[str, typer.Argument(help="A run, a saved model, or ready: the model in the package.")],
     out: Annotated[Path, typer.Argument(help="A new folder.")],
 ) -> None:
-    """Write both towers of a model as ONNX files. onnxruntime checks that they equal the model."""
+    """Write both towers of a model as ONNX files. Checks with onnxruntime that they equal the model."""
     from selhn.export import export_towers
     from selhn.models import load_model
     from selhn.pictures import load_extractor
@@ -66,4 +66,4 @@ def onnx(
     largest = max(written["largest_difference"].values())
     names = ", ".join(sorted(path.name for path in out.iterdir()))
     head = f"{written['model']['name']}, d = {written['d']}: {names} in {out}"
-    typer.echo(f"{head}; at most {largest:.0e} from the model")
+    typer.echo(f"{head}; outputs differ from the model's by at most {largest:.0e}")

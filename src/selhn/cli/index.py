@@ -14,7 +14,7 @@ URI_HELP = (
     "Address of a server instead of a folder: Milvus (http://host:19530, or a Milvus Lite file such as pictures.db) "
     "or PostgreSQL (postgresql://host/database). Append #NAME to choose one of several indices there."
 )
-EXTRACTOR_HELP = "Name of the index's extractor, if that may be downloaded."
+EXTRACTOR_HELP = "The extractor that the index names, to allow its download."
 INDEX_HELP = "Folder of the index; default selhn.index here or, for pictures, in ~/.local/share/selhn."
 
 
@@ -22,10 +22,10 @@ _UNWANTED = re.compile(r"-[^\W\d_]{2}\S*")
 
 
 class Words(TyperCommand):
-    """A command whose words may begin with a minus (`dog -snow`): options of several letters begin with two."""
+    """A command whose words may begin with a minus (`dog -snow`): long options begin with two."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep such words from the parser of options, then add them to the others."""
+        """Hide such words from the option parser, then add them to the others."""
         found = super().parse_args(ctx, [word for word in args if not _UNWANTED.fullmatch(word)])
         ctx.params["words"] = [*(ctx.params["words"] or []), *filter(_UNWANTED.fullmatch, args)]
         return found
@@ -61,7 +61,7 @@ def index(
     approximate: Annotated[
         str | None,
         Option(
-            help="Candidates by FAISS: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact for none."
+            help="Approximate search: auto, hnsw, ivf or ivf_int8; on a server auto or hnsw; exact ends it."
         ),
     ] = None,
 ) -> None:
@@ -98,7 +98,7 @@ def index(
             changed.approximate(approximate)  # type: ignore[arg-type]
         if check:
             changed.check()
-        typer.echo(str(changed) + ("; every file is what was written" if check else ""))
+        typer.echo(str(changed) + ("; every file matches its checksum" if check else ""))
 
 
 def search(
@@ -144,7 +144,7 @@ def search(
 
     if sheet is not None:
         require_sheet(sheet)
-    with one_thread():  # one question is little work
+    with one_thread():  # one query is little work
         library, sentence = open_asked(words or [], index_path(folder, uri), model, data, split, extractor)
         query = None if (sentence or like) is None else library.query(sentence, like, text_weight)
         found = find_hits(library.index, query, k, find, where, order)  # type: ignore[arg-type]
@@ -159,7 +159,9 @@ def search(
 
 
 def serve(
-    folder: Annotated[Path | None, Argument(help="Folder of an index; default is your pictures'.")] = None,
+    folder: Annotated[
+        Path | None, Argument(help="Folder of an index; default is that of your pictures.")
+    ] = None,
     uri: Annotated[str | None, Option(help=URI_HELP)] = None,
     model: Annotated[
         Path | None, Option(help="Model, if the index has none: a run, a saved model or transformers:FOLDER.")

@@ -1,4 +1,4 @@
-"""`selhn index` and `selhn search`: an index that is filled and asked from the command line."""
+"""`selhn index` and `selhn search`: fill an index and search it from the command line."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -129,9 +129,9 @@ def open_asked(
     split: str = "test",
     extractor: str | None = None,
 ) -> tuple[Library, str | None]:
-    """The library that is searched, and the sentence: the words, but the first if it names an index or a run.
+    """The library to search, and the sentence: the words, except the first if it names an index or a run.
 
-    It does if it is one, or looks like a path and other words follow.
+    It names one if it is one, or if it looks like a path and other words follow.
     """
     named = words[0] if len(words) > 1 and _is_place(words[0]) else None
     path = found_index(path) if named is None else named if is_uri(named) else Path(named).expanduser()
@@ -151,7 +151,7 @@ def _is_place(word: str) -> bool:
 def find_hits(
     index: Index, query: Query | None, k: int, find: Kind, where: str | None, order: Order | None
 ) -> Sequence[Hit | Record]:
-    """The answers to a query; without one, the first items in an order, newest first if only a filter is given."""
+    """The answers to a query; without one, the first items in an order (newest first if only filtered)."""
     if query is not None:
         hits = index.search(query, k, find, where=where)
         return hits if order is None else by_date(((date_of(hit), hit.id, hit) for hit in hits), order)
@@ -216,7 +216,7 @@ def contact_sheet(rows: Sequence[tuple[str, Sequence[Tile]]]) -> Image.Image:
 
 
 def require_sheet(path: Path) -> None:
-    """Refuse a file that a contact sheet cannot be written to, before any work is done for it."""
+    """Refuse a file that a contact sheet cannot be written to, before any work is done."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise SelhnError(
             f"--sheet {path}: cannot write pictures as {path.suffix or 'that'}: use .png or .jpg"

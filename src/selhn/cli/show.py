@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 show_app = typer.Typer(help="Show what a model looks at.", no_args_is_help=True, rich_markup_mode=None)
 SHOWN = 3
-"""Regions that are printed for a word."""
+"""Number of regions that are printed for a word."""
 
 
 @show_app.command("attention")
@@ -57,7 +57,7 @@ def attention(
 
 
 def attention_table(attention: "Attention") -> str:
-    """A line for every word: the regions with the largest weights, and how large these are."""
+    """A line for every word: the regions with the largest weights, and these weights."""
     width = max(map(len, attention.words))
     best = attention.weights.topk(min(SHOWN, attention.weights.shape[1]))
     verb = "looks at" if attention.of_words is not None else "is looked at by"

@@ -1,4 +1,4 @@
-"""`selhn train`, `selhn eval`, `selhn reproduce` and `selhn report`: runs are made, measured and shown."""
+"""`selhn train`, `selhn eval`, `selhn reproduce` and `selhn report`: make, measure and show runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def train(
     ] = None,
     show: Annotated[bool, Option("--list", help="List the recipes and the paper's numbers.")] = False,
 ) -> None:
-    """Train a model by a recipe; key=value changes settings."""
+    """Train a model with a recipe; key=value changes settings."""
     from selhn.base.ranks import joined
 
     with joined() as ranks:  # with torchrun, the processes beside this one
@@ -64,7 +64,7 @@ def _train(
         *(word.removeprefix("seeds=") for word in settings or [] if word not in changes),
     ]
     name = recipe
-    if "=" in recipe:  # no recipe, and the first setting: `data=` tells of which data the run is
+    if "=" in recipe:  # not a recipe but the first setting; `data=` names the data of the run
         recipe, changes, name = DEFAULT_RECIPE, [recipe, *changes], "strong"
     config, out = override(get_recipe(recipe), changes), out or Path("runs") / name
     if numbers := seed_numbers(",".join(named)):
@@ -129,7 +129,7 @@ def report(
     pictures: Annotated[Path | None, Option(help="Folder with the images, found by name.")] = None,
     device: Annotated[str, Option(help="Device: auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Write one page about one run or several. It has verdict, results, curves, example searches and settings."""
+    """Write a page about one or several runs: verdict, results, curves, example searches and settings."""
     from selhn.report import write_report
 
     page = write_report(

@@ -17,7 +17,7 @@ class AlbumMessage(BaseModel):
 
 
 class AlbumChange(BaseModel):
-    """Items to add to an album or to remove from it, and a new name if it gets one."""
+    """Items to add to an album or to remove from it, and perhaps a new name."""
 
     model_config = ConfigDict(extra="forbid")
     add: list[str] = []

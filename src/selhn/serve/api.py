@@ -1,4 +1,4 @@
-"""All routes, and here those for search and for the service itself."""
+"""Collects all routes; those for search and for the service itself are defined here."""
 
 from typing import Annotated
 
@@ -77,11 +77,11 @@ def _about_routes(router: APIRouter, service: Service) -> None:
 
     @router.get("/progress", tags=["service"])
     async def progress(files: bool = False) -> messages.ProgressMessage:
-        """Say how far indexing is; what it has added since is visible from now on."""
+        """Say how far indexing is, and let searches see what it has added."""
         told = await service.read(service.progress, files)
         told.items = await service.queries.run(
             service.searched().count
-        )  # after the state: idle means all are there
+        )  # read after the state, so that idle means all are there
         return told
 
     @router.get("/models", tags=["service"])

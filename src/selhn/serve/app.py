@@ -54,7 +54,7 @@ def create_app(service: Service, *, token: str | None = None, hosts: Iterable[st
         "/api/v1/cookie", tags=["service"], status_code=204, response_class=Response, responses=PROBLEMS
     )
     async def cookie(request: Request) -> Response:
-        """Give a browser a cookie that opens `picture` and `original` for an hour: its elements can send no token."""
+        """Give a browser a cookie that opens `picture` and `original` for an hour, in place of the token."""
         answer = Response(status_code=204)
         if token is not None:
             MediaCookie(token).give(answer, request.headers.get("origin", "").startswith("https:"))

@@ -1,4 +1,4 @@
-"""Answers questions that arrive at the same time together."""
+"""Answers several questions together if they arrive at the same time."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ Wanted = Callable[[int], bool]
 
 
 class Batcher(Generic[Question, Answer]):
-    """One thread that answers: a question that finds it idle at once, those that arrive meanwhile together.
+    """One thread answers a question at once if it is idle, and those that arrive meanwhile together.
 
     So no question waits for others to arrive, and batches grow with the load.
 

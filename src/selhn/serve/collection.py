@@ -24,16 +24,16 @@ LOOK_EVERY = 2.0
 """Seconds between two checks whether another process has changed the index."""
 COUNTED, MOST_VALUES, TIMELINES_KEPT = 20_000, 50, 8
 WIDEST = 1000
-"""Largest shape, in hundredths of the height."""
+"""Largest shape: width in hundredths of the height."""
 Answered = list[Hit] | SelhnError
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a page needs to know of all items to lay them out, a few bytes for each."""
+    """What a page needs to know about all items to lay them out: a few bytes for each."""
 
     days: list[tuple[str, int]]
-    """2019-06-14, or nothing if there is no date, and the number of items; in their order."""
+    """Days in their order, 2019-06-14 or "" without a date, each with its number of items."""
     shapes: list[int]
     """100 * width / height, 0 if unknown."""
     version: int
@@ -67,10 +67,10 @@ class Collection:
 
     def __init__(self, library: Library):
         self.library, self.index = library, library.index
-        # Loaded now: what is wrong with them is said at the start, and threads only read them.
+        # Loaded now, so that problems show at the start and threads only read them.
         self.extractor, self.folders = library.extractor, library.folders
         self.stale = ""
-        """Why the index on disk is no longer the one that is searched; empty if it is."""
+        """Why the index on disk is no longer the one that is searched; empty if it still is."""
         self._checked = 0.0
         can_compare = self.index.model.is_embedding and not is_uri(self.index.path)
         self.duplicates = Duplicates(self.index) if can_compare else None
@@ -139,9 +139,9 @@ class Collection:
         return crc32(f"{self.index.generation} {albums.stamp}".encode())
 
     def alike(self, first: int, number: int) -> tuple[list[tuple[Alike, list[Record]]], int, int] | None:
-        """Some groups of near-duplicates with their items, the number of all, and of the pictures that are spare.
+        """Some groups of near-duplicates with their items, the number of all groups, and of spare pictures.
 
-        None while they are looked for.
+        None while they are being looked for.
         """
         assert self.duplicates is not None
         groups = self.duplicates.groups()
@@ -168,7 +168,7 @@ class Collection:
         return self._fields[1]
 
     def count(self) -> int:
-        """Items that can be searched, with what other processes have written by now."""
+        """Number of items that can be searched, with what other processes have written by now."""
         self._checked = 0.0
         self._refresh()
         return self.index.count(moments=False)

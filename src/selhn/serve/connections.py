@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 LOGGER = logging.getLogger("selhn.serve")
 CLOSED_AT_ONCE = 16
 COMING_SECONDS = 5.0
-"""After which an accepted connection without a protocol has failed."""
+"""An accepted connection that has no protocol after this time has failed."""
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Waiting = dict["ImpatientProtocol", None]
 """Connections in the order in which they began to wait for their clients."""
@@ -25,8 +25,9 @@ Waiting = dict["ImpatientProtocol", None]
 class Listening(socket.socket):
     """A listening socket that accepts up to `most` connections, and then closes idle ones for new ones.
 
-    Closed first are those that have never asked anything, then those whose answers were sent, then those that
-    send a body; among them the one that has waited longest. If all are being answered, a new one is closed.
+    Those that have never sent a request are closed first, then those whose answers were sent, then those that
+    send a body; of each kind, the one that has waited longest. If all are being answered, a new
+    one is closed.
     """
 
     def __init__(self, listening: socket.socket, most: int):
@@ -75,7 +76,7 @@ class Listening(socket.socket):
             self._refuse()
 
     def _refuse(self) -> None:
-        """Close the next connection; otherwise the socket would stay ready, and the loop never rest."""
+        """Close the next connection; otherwise the socket would stay ready, and the loop would spin."""
         if self._spare is not None:
             os.close(self._spare)
         with suppress(OSError):  # the client has gone, or another thread has taken the descriptor
@@ -83,7 +84,7 @@ class Listening(socket.socket):
         self._keep_spare()
 
     def _keep_spare(self) -> None:
-        """A descriptor to give up when there are no others."""
+        """Keep a descriptor in reserve, to give up when there are no others."""
         self._spare = None
         with suppress(OSError):
             self._spare = os.dup(self.fileno())
@@ -100,7 +101,7 @@ def descriptors() -> int:
 
 
 class ImpatientProtocol(H11Protocol):
-    """uvicorn's HTTP, which closes a connection if a head is not complete, or an answer not read, in time."""
+    """uvicorn's HTTP; closes a connection if a head is not complete, or an answer is not read, in time."""
 
     seconds: float
     listening: Listening
@@ -154,7 +155,7 @@ class ImpatientProtocol(H11Protocol):
         self._sort()
 
     def _sort(self) -> None:
-        """List the connection under what it waits for; its place there is the one it had before."""
+        """List the connection under what it waits for; it keeps its place there if that has not changed."""
         waiting = None
         if self.transport.is_closing():
             pass

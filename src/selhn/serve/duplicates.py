@@ -1,4 +1,4 @@
-"""Near-duplicates of a collection, found in a thread of their own, since comparing 100,000 pictures takes a while."""
+"""Near-duplicates of a collection, found in a separate thread: comparing 100,000 pictures takes a while."""
 
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ from selhn.search.near_duplicates import Alike, near_duplicates
 
 
 class Duplicates:
-    """Groups of pictures that are almost the same; they are looked for again after a change of the index."""
+    """Groups of pictures that are almost the same; they are found again after a change of the index."""
 
     def __init__(self, index: Index):
         self.index = index
@@ -19,7 +19,7 @@ class Duplicates:
         self._generation, self._ended = -1, False
 
     def groups(self) -> list[Alike] | None:
-        """The groups, perhaps those before the last change; None while they are looked for the first time."""
+        """The groups, perhaps from before the last change; None while the first search runs."""
         if self._looking is not None and self._looking.done():
             done, self._looking = self._looking, None
             self._found = done.result()

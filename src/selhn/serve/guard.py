@@ -1,4 +1,4 @@
-"""Who may ask (host names, origins, the token), and the security headers of every answer."""
+"""Decides who may ask (host names, origins, the token), and adds security headers to every answer."""
 
 import ipaddress
 import re
@@ -75,13 +75,15 @@ class Guard:
         return await app(scope, receive, secured)
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Response | None:
-        if not path.startswith("/"):  # http://name/path, whose name would count more than the header
+        if not path.startswith("/"):  # http://name/path: its name would override the Host header
             return problem(400, "the target of the request is not a path: send one that begins with /", CLOSE)
         hosts = headers.getlist("host")
         name = host_name(hosts[0]) if len(hosts) == 1 else ""
         if name not in self._hosts and _address(name) is None:
             given = ", ".join(hosts)[:80]
-            return problem(421, f"this service is not called {given!r}: name it with --hostname", CLOSE)
+            return problem(
+                421, f"this service does not know the name {given!r}: add it with --hostname", CLOSE
+            )
         if not _same_origin(method, path, headers):
             return problem(403, "this was sent by a page of another origin", CLOSE)
         if path.startswith(BEHIND_TOKEN) and path not in OPEN and not self._knows(method, path, headers):
@@ -90,7 +92,7 @@ class Guard:
         return None
 
     def _knows(self, method: str, path: str, headers: Headers) -> bool:
-        """Whether who asks has the token, or of a browser its cookie."""
+        """Whether the client has the token, or is a browser with the cookie."""
         if self._token is None or self._cookie is None:
             return True
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -117,5 +119,5 @@ def _same_origin(method: str, path: str, headers: Headers) -> bool:
 
 
 def _of_own_page(headers: Headers) -> bool:
-    """As far as the browser says; those of plain http to another machine do not."""
+    """Whether our own page sent it, if the browser says so; on plain http to another machine it does not."""
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")

@@ -2,7 +2,7 @@
 
 It has its own Python and its own threads of torch, at a low priority, so that answers stay quick, and if it
 crashes the service continues. An index is safe against a kill at any moment, so this is how it is stopped.
-Nothing heavy is imported above: until a process has begun to ignore Ctrl-C, it would die of it with a traceback.
+Nothing heavy is imported above: until the process ignores Ctrl-C, Ctrl-C would end it with a traceback.
 """
 
 import multiprocessing
@@ -50,11 +50,11 @@ class Indexer:
         self.pid = self._process.pid
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has said something in this time, or has ended."""
+        """Wait; returns whether it has said something in this time, or has ended."""
         return self._told.poll(seconds)
 
     def end(self) -> Outcome:
-        """Kill it if it is still at work; the first call says what it has said, or why it has ended."""
+        """Kill it if it is still at work; the first call returns what it said, or why it ended."""
         outcome = Outcome()
         with suppress(OSError), self._told:  # an OSError: it has been closed before
             try:

@@ -20,7 +20,7 @@ FILE: dict[int | str, dict[str, Any]] = {
 }
 Value = TypeVar("Value")
 MOST_CAPTIONS = 100
-"""Per item; each is encoded."""
+"""Captions of an item; each is encoded."""
 PATIENCE, TRY_EVERY = 10.0, 0.1
 """Seconds that a change waits for another process that writes, and between two attempts."""
 
@@ -85,7 +85,7 @@ def item_routes(router: APIRouter, service: Service) -> None:
         responses={200: {"content": {"image/jpeg": {}}, "description": "A JPEG without EXIF."}, 304: {}},
     )
     async def picture(request: Request, id: str, size: int = 320) -> Response:
-        """The picture of an item, of a video one frame, reduced to 160, 320, 640, 1280 or 2560 pixels."""
+        """The picture of an item (for a video, one frame), reduced to 160, 320, 640, 1280 or 2560 pixels."""
         path = await service.located(id)
         assert service.thumbnails is not None
         drawing = service.decode(service.thumbnails.get, path, size, seconds_of(id))
@@ -136,13 +136,13 @@ async def _item(service: Service, id: str) -> messages.ItemMessage:
 
 
 async def _told(service: Service, records: Sequence[Record]) -> list[messages.ItemMessage]:
-    """What a client learns of some items."""
+    """What a client is told about some items."""
     pictures = await service.read(service.searched().have_pictures, records)
     return [messages.ItemMessage(**vars(record), picture=has) for record, has in zip(records, pictures)]
 
 
 async def _in_turn(service: Service, change: Callable[..., Value], *arguments: Any) -> Value:
-    """Change the index. If another process writes, as one that indexes does now and then, wait; questions do not."""
+    """Change the index. Waits while another process writes, such as one that indexes; questions do not."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -161,7 +161,7 @@ def _check_captions(service: Service, captions: Sequence[str]) -> None:
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
-    """The result of some work, which ends if the client goes away: who scrolls past pictures leaves many behind."""
+    """The result of some work. It is cancelled if the client goes away, as by scrolling past pictures."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -179,7 +179,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) ->
 
 
 async def tagged(request: Request, content: bytes, tag: str, kind: str, headers: dict[str, str]) -> Response:
-    """The content, or 304 if the client has the one of this tag."""
+    """The content, or 304 if the client has it already, by its tag."""
     headers = {"ETag": f'"{tag}"', **headers}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)

@@ -1,4 +1,4 @@
-"""Keeps an index up to date while it is served, and tells how far it is."""
+"""Keeps an index up to date while it is served, and reports how far it is."""
 
 import shutil
 import threading
@@ -15,9 +15,9 @@ from selhn.pictures.upkeep import fingerprint, has_pictures
 from selhn.serve.indexer import ENOUGH_SPACE, Indexer, Outcome, Work
 
 LOOK_EVERY, SHARE = 2.0, 50
-"""Seconds between two looks at the folders, but never more than one fiftieth of the time is spent looking."""
+"""Seconds between two checks of the folders; at most one fiftieth of the time is spent on checks."""
 QUIET, LONGEST_CHANGE = 1.0, 30.0
-"""A folder must be the same for so long before it is indexed again, unless it keeps changing for so long."""
+"""Seconds without a change before a folder is indexed again, and the longest wait for that."""
 TRY_AGAIN = 5.0
 LOOKING = "Looking for new pictures"
 State = Literal["idle", "indexing", "waiting"]
@@ -27,9 +27,9 @@ class Keeper:
     """Indexes folders once, or with `watch` whenever they change.
 
     Args:
-        say: is given lines for the person at the terminal.
+        say: called with lines for the person at the terminal.
         first: a process that was started early.
-        model: of the index, if it has to be given.
+        model: the model of the index, if the index does not have it.
         work: what each process calls, in place of `bring_up_to_date`.
     """
 
@@ -119,7 +119,7 @@ class Keeper:
         return {folder: fingerprint(folder) for folder in self.folders}
 
     def _wait_for_change(self, indexed: dict[Path, int | None]) -> None:
-        """Return when a folder differs and has come to rest; one that has vanished is not a change, but is told."""
+        """Return when a folder has changed and then stayed the same. A vanished folder is only reported."""
         absent = {folder for folder, found in indexed.items() if found is None}
         last, changed, pause = indexed, 0.0, LOOK_EVERY
         while not self._stopping.wait(pause):
@@ -138,7 +138,7 @@ class Keeper:
             last = now
 
     def _wait_for_space(self) -> None:
-        """After a full disk, or while another process writes."""
+        """Wait after a full disk, or while another process writes."""
         while not self._stopping.wait(TRY_AGAIN):
             is_full = shutil.disk_usage(self.index).free < ENOUGH_SPACE
             if not is_full and HowFar.read(self.index) is None:
@@ -146,6 +146,6 @@ class Keeper:
 
 
 def indexing(index: Path | str | None) -> tuple[State, HowFar, str]:
-    """The same as `Keeper.told` for an index that only other processes write."""
+    """Like `Keeper.told`, for an index that only other processes write."""
     far = HowFar.read(index)
     return ("idle", HowFar(), "") if far is None else ("indexing", far, str(far))

@@ -15,9 +15,9 @@ from selhn.serve.problems import problem
 CLOSE = {"Connection": "close"}
 """The rest of a refused body is never read, so the connection cannot take another request."""
 UNCOUNTED = ("/api/v1/health", "/api/v1/openapi.json")
-"""Beside the page and /metrics: answered also if there are too many requests."""
+"""Like the page and /metrics, these are answered even if there are too many requests."""
 LARGE = 2**16
-"""Bytes of a part of an answer after which the next one has all its time again."""
+"""After a part of an answer with at least this many bytes, the time limit starts again."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Limits:
     """Characters of a sentence or a filter."""
     answers: int = 200
     requests: int = 64
-    """Answered at a time, from the end of their bodies on; more get 503 with Retry-After."""
+    """Requests answered at a time, counted from the end of their bodies; more get 503 with Retry-After."""
     uploads: int = 8
-    """Of these, with a picture; others wait. All bodies together take the memory of at most so many of the largest."""
+    """Of these, with a picture; more wait. All bodies together take at most this many times `body` bytes."""
     connections: int = 512
-    """Open at a time, and at most half of the file descriptors; idle ones are closed for new ones."""
+    """Connections open at a time, at most half of the file descriptors; idle ones are closed for new ones."""
     seconds: float = 30.0
-    """From the head of a request to the end of its answer; of a file, for each part of 256 KiB."""
+    """From the head of a request to the end of its answer; for a file, per part of 256 KiB."""
     body_seconds: float = 15.0
     """For the whole body."""
     head_seconds: float = 10.0
@@ -55,7 +55,7 @@ class Limits:
 class Bounded:
     """ASGI middleware that enforces `Limits`: nothing beyond them is read, and nothing waits forever.
 
-    A request counts from the end of its body on, so that clients who send slowly are in nobody's way.
+    A request counts from the end of its body on, so that clients who send slowly do not block others.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits):
@@ -86,7 +86,7 @@ class Bounded:
             if not started:
                 stopping = "the service is being stopped: try again later"
                 await problem(503, stopping, {"Retry-After": "5", **CLOSE})(scope, receive, send)
-        except HTTPException as refused:  # those of the application have been answered by it
+        except HTTPException as refused:  # the application answers its own
             await problem(refused.status_code, refused.detail, refused.headers)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +115,7 @@ class Bounded:
             self.held -= size or len(body)
 
     async def _read(self, receive: Receive, body: bytearray, limit: int) -> bool:
-        """Receive the whole body; False if the client does not send it to its end."""
+        """Receive the whole body; False if the client does not send all of it."""
         with anyio.move_on_after(self.limits.body_seconds):
             while (message := await receive())["type"] == "http.request":
                 content = message.get("body", b"")
@@ -137,9 +137,9 @@ class Bounded:
 
 
 def _check_head(headers: Headers, limit: int) -> None:
-    """Refuse a request of which nothing but the head is read."""
+    """Refuse a request after reading only its head."""
     for name in ("content-type", "content-length"):
-        if len(headers.getlist(name)) > 1:  # others might go by the first of them
+        if len(headers.getlist(name)) > 1:  # other programs might use the first of them
             raise HTTPException(400, f"there are several {name} headers: send one", CLOSE)
     if "content-encoding" in headers:
         raise HTTPException(415, "the body is compressed: send it uncompressed", CLOSE)

@@ -94,7 +94,7 @@ class Looking:
         return words, boxes[parts], torch.where(known[:, None], scores, 0).clamp(min=0), FULL_FIT
 
     def _prepare(self, path: Path, moment: float | None, changed: int) -> Prepared:
-        """The time of the last change tells a picture in the cache from an older one."""
+        """The time of the last change is part of the key, so that a changed picture is read again."""
         return self.extractor.prepare(self.extractor.decode(located_source(path, moment), path.name).image)
 
     def _extract(self, path: Path, moment: float | None, changed: int) -> tuple[Regions, Boxes]:

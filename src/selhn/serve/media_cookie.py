@@ -1,4 +1,4 @@
-"""A cookie for what a page cannot ask for with its token: image and video elements send no headers of ours."""
+"""A cookie for image and video elements, which cannot send the token in a header."""
 
 import hmac
 import time
@@ -12,10 +12,10 @@ LASTS = 3600
 
 
 class MediaCookie:
-    """Proof that a browser has had the token, good for an hour and for reading pictures and original files only.
+    """Proof that a browser had the token; valid for an hour, to read pictures and original files only.
 
-    It holds when it ends and a keyed hash of that, from which nobody learns the token: browsers send cookies to all
-    services of a host, whatever their port. For the same reason its name is this token's own.
+    It contains its expiry time and a keyed hash of it, which does not reveal the token: browsers send cookies
+    to all services of a host, whatever their port. For the same reason its name differs for each token.
     """
 
     def __init__(self, token: str):
@@ -23,7 +23,7 @@ class MediaCookie:
         self.name = f"selhn-media-{self._signed('name')[:16]}"
 
     def give(self, answer: Response, is_secure: bool) -> None:
-        """Add a new one to an answer."""
+        """Add a new cookie to an answer."""
         end = str(int(time.time()) + LASTS)
         answer.set_cookie(
             self.name,

@@ -1,4 +1,4 @@
-"""Requests and responses of the API; the OpenAPI description is made of them."""
+"""Requests and responses of the API; the OpenAPI description is made from them."""
 
 from typing import Annotated, Any, Literal
 
@@ -126,7 +126,7 @@ class Items(BaseModel):
     items: list[ItemMessage]
     total: int
     version: int
-    """Changes whenever the index does; positions of different versions do not belong together."""
+    """Changes whenever the index does; positions can only be compared within one version."""
 
 
 class TimelineRequest(Filter):
@@ -164,7 +164,7 @@ class AlikeMessage(BaseModel):
     """A burst was taken one after the other within seconds."""
     count: int
     items: list[ItemMessage]
-    """At most as many as answers are given."""
+    """At most as many as the service's limit of answers."""
 
 
 class DuplicatesMessage(BaseModel):
@@ -177,7 +177,7 @@ class DuplicatesMessage(BaseModel):
     total: int
     """Number of groups."""
     spare: int
-    """Number of pictures beside the first ones of all groups."""
+    """Number of pictures in all groups, without the first of each."""
     groups: list[AlikeMessage]
 
 
@@ -188,7 +188,7 @@ class Added(BaseModel):
 
 
 class ItemChange(BaseModel):
-    """New captions or metadata of an item; what is left out stays unchanged."""
+    """New captions or metadata of an item; a field that is left out stays unchanged."""
 
     model_config = ConfigDict(extra="forbid")
     captions: list[str] | None = None

@@ -1,4 +1,4 @@
-"""The files of indexed pictures and videos, unchanged, with headers that let a browser run nothing in them."""
+"""The files of indexed pictures and videos, unchanged, with headers that let browsers run nothing in them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from selhn.pictures.picture_folders import opened_located
 SHOWN = {
     ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".jpe": "image/jpeg", ".jfif": "image/jpeg", ".png": "image/png",
     ".gif": "image/gif", ".webp": "image/webp", ".avif": "image/avif", ".bmp": "image/bmp",
-    # What a .mov holds is what an .mp4 holds, and browsers play it under that name.
+    # A .mov has the same content as an .mp4, and browsers play it under that name.
     ".mp4": "video/mp4", ".m4v": "video/mp4", ".mov": "video/mp4", ".webm": "video/webm", ".mkv": "video/x-matroska",
 }  # fmt: skip
 """Kinds that browsers show; all others are downloads."""

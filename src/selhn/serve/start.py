@@ -61,7 +61,7 @@ def serve(
 
 
 def missing_packages(names: Sequence[str]) -> str:
-    """Those of some packages that are not installed, in words; `a|b` is there if a or b is."""
+    """The packages that are not installed, in words; `a|b` means that either is enough."""
     missing = [
         name.split("|")[0] for name in names if not any(map(importlib.util.find_spec, name.split("|")))
     ]
@@ -87,7 +87,7 @@ def answer(
     """Answer on a socket until stopped."""
     from selhn.serve.app import create_app
 
-    gc.freeze()  # models stay until the end: looking through them then would take half a second
+    gc.freeze()  # models stay until the end; to scan them then would take half a second
     run_server(create_app(service, token=token, hosts=hostnames or []), listening, service.limits)
 
 

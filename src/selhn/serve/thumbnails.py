@@ -13,7 +13,7 @@ SIZES = (160, 320, 640, 1280, 2560)
 
 
 class Thumbnails:
-    """Thumbnails; those asked for last are kept, up to so many bytes."""
+    """Thumbnails; the most recently used are kept, up to a number of bytes."""
 
     def __init__(self, most_bytes: int = 64 * 2**20):
         self.most_bytes, self.bytes = most_bytes, 0

@@ -14,7 +14,7 @@ from selhn.diagnose import diagnose
 from selhn.runs import RunFolder, find_runs
 
 MOST_BYTES = 4 * 2**20
-"""Read from a log per call; the next call continues from there."""
+"""Most bytes of a log read per call; the next call continues from there."""
 MOST_ROWS = 1_000
 MOST_VERDICTS = 500
 COLUMNS = {"loss": ("loss_per_anchor", "loss"), "delta_s": ("delta_s",), "mined": ("separated", "mined")}
@@ -71,7 +71,7 @@ class WatchedRuns:
         """All runs, by their paths in the folder; the one written to last comes first."""
         runs = []
         for path in find_runs(self.root):
-            with suppress(NotFound, FileNotFoundError):  # removed in this moment
+            with suppress(NotFound, FileNotFoundError):  # just removed
                 runs.append(self.describe(path.relative_to(self.root).as_posix()))
         return sorted(runs, key=lambda run: (-run.changed, run.name))
 

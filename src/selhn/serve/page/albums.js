@@ -3,7 +3,7 @@ import { $, count, el, fileOf, sure } from "./dom.js";
 import { get, write } from "./http.js";
 
 const FAVOURITES = "Favourites";
-const AT_ONCE = 1000; // ids of one request
+const AT_ONCE = 1000; // ids per request
 let use = null, albums = new Map(); // the ids of each album
 
 // `changed` is called after a change, with the name of the album, and its new name if it has one.
@@ -20,7 +20,7 @@ export async function startAlbums(given) {
 
 export async function loadAlbums() {
   if (!use) return;
-  const found = await get("/albums").catch(() => []); // without them the pictures are still there
+  const found = await get("/albums").catch(() => []); // the pictures can be seen without them
   albums = new Map(found.map(({ name, ids }) => [name, new Set(ids)]));
   use.changed();
 }

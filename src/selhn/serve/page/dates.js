@@ -23,7 +23,7 @@ export function timeWords(date) {
   return words(date, { weekday: "long", day: "numeric", month: "long", year: "numeric" }) + (time ? `, ${time[0]}` : "");
 }
 
-// Headings: a day each where days have many pictures, else months, else years; never a row of half-empty rows.
+// Headings: by day if days have many pictures, else by month, else by year, so that few rows are half empty.
 export function sections(days) {
   const total = days.reduce((sum, [, count]) => sum + count, 0);
   if (days.every(([day]) => !day)) return total ? [{ title: "", first: 0, count: total }] : [];

@@ -1,4 +1,4 @@
-// The page of the API, drawn from its own description.
+// The page about the API, made from its own description.
 import { $, el } from "./dom.js";
 
 const described = await (await fetch("/api/v1/openapi.json")).json();
@@ -12,7 +12,7 @@ function kind(schema) {
   return schema?.type ?? "anything";
 }
 
-// Of a list or an object of a kind of its own, what is in it.
+// The fields of an object, or of the objects in a list.
 function inside(schema) {
   const inner = resolve(schema?.type === "array" ? schema.items : schema?.additionalProperties ?? schema);
   return inner?.properties ? `of ${Object.keys(inner.properties).join(", ")}` : "";

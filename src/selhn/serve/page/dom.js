@@ -13,7 +13,7 @@ export function el(tag, properties = {}, ...children) {
   return made;
 }
 
-// Asks in a dialog; whether the answer is yes.
+// Asks in a dialog; true if the answer is yes.
 export async function sure(title, words, verb) {
   const dialog = $("sure");
   $("sure-title").textContent = title;
@@ -25,7 +25,7 @@ export async function sure(title, words, verb) {
   return dialog.returnValue === "yes";
 }
 
-// A link that a collection names: only to the web, and it learns nothing of where we come from.
+// A link from the metadata of a collection: only to the web, and without a referrer.
 export function outside(address, words) {
   const safe = /^https?:\/\//i.test(String(address));
   return safe ? el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, words) : el("span", {}, words);

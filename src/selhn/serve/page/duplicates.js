@@ -7,7 +7,7 @@ import { Found } from "./source.js";
 
 const PAGE = 50;
 
-// The first pages of groups. Waits until all pictures are compared; `wait` is told the share of the work that is done.
+// The first pages of groups. Waits until all pictures are compared; `wait` is called with the share that is done.
 export async function duplicates(signal, wait, pages) {
   const groups = [];
   let found;

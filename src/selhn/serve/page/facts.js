@@ -1,4 +1,4 @@
-// What is known of a picture, as people say it.
+// What is known about a picture, in everyday words.
 import { clock, el, fileOf, outside } from "./dom.js";
 import { timeWords } from "./dates.js";
 
@@ -50,7 +50,7 @@ export async function copy(words, button) {
     setTimeout(() => { button.textContent = before; }, 1500);
   };
   try {
-    await navigator.clipboard.writeText(words); // only where the address is localhost or https
+    await navigator.clipboard.writeText(words); // only works on localhost or https
     done("Copied");
   } catch {
     const field = el("textarea", { class: "away" }, words);

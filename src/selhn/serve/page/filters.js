@@ -23,7 +23,7 @@ export function drawFilters(asked, { fields, can }, years, change) {
   if (years.length) made.push(order(asked, change));
   if (can.duplicates) made.push(el("button", { type: "button", class: asked.view ? "set" : "", "aria-pressed": String(Boolean(asked.view)),
     onclick: () => change({ view: asked.view ? "" : "duplicates" }) }, "Duplicates"));
-  const kept = made.find((one) => one?.isConnected); // moved, it would lose the focus
+  const kept = made.find((one) => one?.isConnected); // if it were moved, it would lose the focus
   for (const old of [...$("filters").children]) if (old !== kept) old.remove();
   const there = made.filter(Boolean), at = there.indexOf(kept);
   if (at < 0) $("filters").append(...there);
@@ -56,7 +56,7 @@ function order(asked, change) {
     ...orders.map(([value, words]) => el("option", { value, selected: value === asked.order }, words)));
 }
 
-// From and to, or a year with one click. While it is open it stays, so that nobody's typing is lost.
+// From and to, or a year with one click. It is not redrawn while it is open, so that nothing typed is lost.
 function dates(asked, years, change) {
   if (!years.length) return null;
   const { from, to } = asked, set = Boolean(from || to), whole = (year) => from === year && to === year;
@@ -77,7 +77,7 @@ function dates(asked, years, change) {
   return made;
 }
 
-// On a phone the row of filters scrolls, and would cut off what hangs below it.
+// On a phone the row of filters scrolls, and would cut off a menu below it.
 function place({ currentTarget: { firstChild, lastChild } }) {
   lastChild.style.setProperty("--under", `${firstChild.getBoundingClientRect().bottom + 6}px`);
 }

@@ -4,10 +4,10 @@ import { pictureAddress } from "./http.js";
 import { lastWhere, layOut } from "./layout.js";
 
 const NEAR = 700; // pixels above and below the view that are drawn too
-const FAST = 5; // screens per second beyond which nothing is asked for until the page stands
+const FAST = 5; // screens per second; when scrolling faster, nothing is loaded until it stops
 const UNKNOWN = 4 / 3;
 const EMPTY = { rows: [], heads: [], lefts: [], widths: [], height: 0 };
-const MOST_FLYING = 12; // pictures that are on their way at a time
+const MOST_FLYING = 12; // pictures that load at a time
 const cards = new Map(), heads = new Map(), waitingPictures = [];
 let act, source = null, plan = EMPTY, current = 0, frame = 0, flying = 0, loaded = new Map(), waiting, learning, before = { y: 0, time: 0 };
 
@@ -41,7 +41,7 @@ const rowOf = (place) => lastWhere(plan.rows, (row) => row.first <= place);
 // The first and the last picture that are drawn.
 export const drawnPlaces = () => (cards.size ? [Math.min(...cards.keys()), Math.max(...cards.keys())] : []);
 
-// The first picture of the view and where it is, and the way back to it.
+// The first picture in view and its position; `returnTo` scrolls back to it.
 export function inView() {
   const row = plan.rows[lastWhere(plan.rows, ({ top }) => top <= within() + $("ask").offsetHeight)];
   return row ? { place: row.first, at: row.top - within() } : { place: 0, at: 0 };
@@ -57,7 +57,7 @@ function clear() {
   $("grid").replaceChildren();
 }
 
-// Lay out everything; the first picture of the view stays where it is.
+// Lay out everything; the first picture in view stays where it is.
 function arrange() {
   if (!source) {
     $("grid").style.height = "";
@@ -87,7 +87,7 @@ function draw() {
   for (const [place, made] of cards) {
     if ((place < first || place >= end) && !made.contains(document.activeElement)) drop(place);
   }
-  if (!cards.has(current) && (current < first || current >= end)) { // where the Tab key stops is in the view
+  if (!cards.has(current) && (current < first || current >= end)) { // the picture where the Tab key stops must be in view
     current = inView().place;
     cards.get(current)?.querySelector(".open").setAttribute("tabindex", 0);
   }
@@ -143,14 +143,14 @@ function card(place) {
 
 export const headline = (item) => item.text ?? item.captions[0] ?? item.metadata.file ?? item.id.split(/[\\/]/).at(-1);
 
-// What is known of a picture only when its page has come.
+// What is known about a picture only after its page has loaded.
 function fill(place) {
   const made = cards.get(place), item = source.item(place);
   if (!item || made.dataset.id === item.id) return;
   made.dataset.id = item.id;
   const words = headline(item), open = made.querySelector(".open"), frame = open.firstChild;
   open.setAttribute("aria-label", isVideo(item) ? `${words}, video` : words);
-  const there = loaded.get(item.id); // shown before the change of what is shown: nothing flickers
+  const there = loaded.get(item.id); // already loaded before the change: it does not flicker
   if (there) {
     loaded.delete(item.id);
     frame.append(there);
@@ -199,7 +199,7 @@ function picture(place, item, made, frame) {
   return image;
 }
 
-// Few pictures are asked for at a time, and those that were scrolled past before their turn are not.
+// Few pictures load at a time; those scrolled past before their turn are skipped.
 function wait(made, ask) {
   waitingPictures.push({ made, ask });
   begin();
@@ -251,7 +251,7 @@ function keys(event) {
   focusCard(best);
 }
 
-// Grey pictures while the first ones are on their way.
+// Grey pictures while the first ones load.
 export function skeletons() {
   setSource(null);
   const shapes = [1.5, 0.75, 1.33, 1.78, 0.66, 1.33, 1.5, 1, 1.5, 0.75, 1.33, 1.5];

@@ -17,7 +17,7 @@ function keep(value) {
   sessionStorage.setItem(KEPT, value);
 }
 
-// One question to the person, however many requests wait for the answer.
+// Ask the person only once, however many requests wait for the answer.
 function askForToken() {
   asking ??= new Promise((resolve) => {
     const dialog = $("login");

@@ -1,5 +1,5 @@
 // Justified rows: every picture keeps its shape, and every row but the last of a section is as wide as the page.
-const NARROWEST = 0.45, WIDEST = 3.2; // beyond these a picture is cut at its sides, so that others can be seen beside it
+const NARROWEST = 0.45, WIDEST = 3.2; // beyond these a picture is cropped, so that others fit beside it
 
 // sections: [{title, note, first, count}]; ratio: (position) => width / height; all lengths in pixels, `foot` below each picture.
 export function layOut(sections, ratio, { width, target, gap, foot, head }) {
@@ -44,7 +44,7 @@ export function layOut(sections, ratio, { width, target, gap, foot, head }) {
   return { rows, heads, lefts, widths, height: top };
 }
 
-// The last of some things, which are in order, for which `is` holds; the first if it holds for none.
+// Position of the last thing for which `is` holds, by binary search; 0 if it holds for none.
 export function lastWhere(things, is) {
   let low = 0, high = things.length;
   while (low < high) {

@@ -25,7 +25,7 @@ export async function look(item, text) {
   try {
     const found = await get("/look", { id: item.id, text }, mine.signal);
     if (mine === asking && found.words.length) drawLook(found);
-  } catch { /* it is an extra: without it the picture is still there */ }
+  } catch { /* optional: the picture is shown without it */ }
 }
 
 // Parts side by side are lit by how well they match and the rest is dimmed; overlapping boxes are shaded.

@@ -1,4 +1,4 @@
-// Which view is seen, and what the service says about itself.
+// Which view is shown, and what the service says about itself.
 import { $, count } from "./dom.js";
 import { get } from "./http.js";
 import { startProgress } from "./progress.js";

@@ -1,9 +1,9 @@
-// A picture to ask with: chosen, dropped or pasted, and made small before it is sent.
+// A picture to search with: chosen, dropped or pasted, and reduced before it is sent.
 import { $ } from "./dom.js";
 
 const LARGEST = 1024;
 
-// `add` takes the files that are dropped on its half of the page, where pictures may be added.
+// `add` takes the files that are dropped on its half of the page, if pictures may be added.
 export function acceptPictures(take, add) {
   const accept = async (file) => { if (file) take(await reduced(file)); };
   const first = (data) => [...(data?.files ?? [])].find((file) => file.type.startsWith("image/")) ?? data?.files?.[0];
@@ -27,7 +27,7 @@ export function acceptPictures(take, add) {
   $("drop-add").hidden = !add;
 }
 
-// The model sees few pixels anyway; drawn again the picture also loses where and when it was taken.
+// The model sees few pixels anyway; redrawing also removes where and when the picture was taken.
 async function reduced(file) {
   let bytes = file;
   try {
@@ -42,6 +42,6 @@ async function reduced(file) {
     pen.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
     bitmap.close();
     bytes = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92)) ?? file;
-  } catch { /* a kind that this browser cannot draw: the service may, or says why not */ }
+  } catch { /* this browser cannot draw it: the service may, or says why not */ }
   return { bytes, address: URL.createObjectURL(bytes) };
 }

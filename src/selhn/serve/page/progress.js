@@ -2,7 +2,7 @@
 import { $, count, el } from "./dom.js";
 import { get } from "./http.js";
 
-const OFTEN = 1500, SELDOM = 8000; // milliseconds between two questions, while pictures are indexed and otherwise
+const OFTEN = 1500, SELDOM = 8000; // milliseconds between two requests, while pictures are indexed and otherwise
 let about, state = "idle", said = "", heard = "";
 
 export function startProgress(served) {

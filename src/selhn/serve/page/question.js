@@ -7,7 +7,7 @@ export const asked = { ...NOTHING };
 
 export const isQuestion = () => !asked.view && Boolean(asked.text || asked.picture || (asked.like && !asked.like.less));
 
-// The address holds the question, but for a picture from this machine, which nobody else has. What is typed until Enter
+// The address holds the question, except a picture from this machine, which nobody else has. What is typed until Enter
 // is one step of the history.
 export function writeAddress(typing, left) {
   const { text, like, where, album, from, to, order, view } = asked;
@@ -15,11 +15,11 @@ export function writeAddress(typing, left) {
   for (const [name, value] of Object.entries(asked.filters)) pairs.push([`is.${name}`, JSON.stringify(value)]);
   const words = new URLSearchParams(pairs.filter(([, value]) => value !== "")).toString();
   const goesOn = typing && history.state?.typing;
-  if (!goesOn) history.replaceState({ ...history.state, left }, ""); // where Back comes back to
+  if (!goesOn) history.replaceState({ ...history.state, left }, ""); // where Back returns to
   history[goesOn ? "replaceState" : "pushState"]({ typing }, "", words ? `?${words}` : location.pathname);
 }
 
-// `fields` are those that can be filtered by.
+// `fields`: the ones to filter by.
 export function readAddress(fields) {
   const words = new URLSearchParams(location.search);
   const id = words.get("like") ?? words.get("unlike");
@@ -33,7 +33,7 @@ export function readAddress(fields) {
   $("text").value = asked.text;
 }
 
-// The pictures that are asked with, before the words; `shows` if pictures can be seen.
+// The pictures of the question, before its words; `shows`: whether pictures can be seen.
 export function drawChips(shows, change) {
   const chips = [];
   if (asked.like) chips.push(chip(asked.like.less ? "Less like this" : "Like this", shows && pictureAddress(asked.like.id, 160),

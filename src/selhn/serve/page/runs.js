@@ -1,4 +1,4 @@
-// Training runs as they go: their logs are read on from where they were last read.
+// Training runs while they train: each request reads what was logged since the last one.
 import { Chart } from "./chart.js";
 import { $, count, el, number } from "./dom.js";
 import { get } from "./http.js";
@@ -6,7 +6,7 @@ import { get } from "./http.js";
 const EVERY = 2000;
 const MOST_POINTS = 3000;
 const COLOURS = ["--c0", "--c1", "--c2", "--c3"];
-const FRESH = 30; // seconds since its last line for which a run counts as running
+const FRESH = 30; // a run counts as running for this many seconds after its last line
 const TONE = { healthy: "good", unclear: "unsure" };
 const charts = [
   ["Loss per anchor", "A loss that mines the hardest negatives and sits at its margin has stalled.", "loss"],
@@ -74,7 +74,7 @@ async function follow(name) {
   read.set(name, seen);
 }
 
-// A long run is drawn from every second point, and then every second of these.
+// A long run is drawn with every second point, then every second of these, and so on.
 function thin(seen) {
   while (seen.steps.length > MOST_POINTS) {
     const half = (values) => values.filter((_, place) => place % 2 === 0);

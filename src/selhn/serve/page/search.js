@@ -15,8 +15,8 @@ import { add, startUpload } from "./upload.js";
 import { closeViewer, drawAlbums, openViewer, startViewer } from "./viewer.js";
 
 const FEW = 24, STEP = 60;
-const PAUSE = 280; // milliseconds of quiet before what is typed is asked
-const LESS = -0.4; // weight of a picture whose like is not wanted, beside a sentence that counts 1
+const PAUSE = 280; // milliseconds without typing before a search starts
+const LESS = -0.4; // weight of a "less like this" picture, beside a sentence that counts 1
 const NONE = { answers: [], fits: null, unknown: [] }; // fits: how many of the answers are matches; null if that is not known
 let about, running, timer, shown = null, found = NONE, limit = STEP, pages = 1, days = [], years = null;
 
@@ -52,7 +52,7 @@ export function startSearch(told) {
     (asked.view ? load : present)();
   });
   $("again").addEventListener("click", () => load());
-  history.scrollRestoration = "manual"; // the pictures come later
+  history.scrollRestoration = "manual"; // the pictures load later
   addEventListener("popstate", async ({ state }) => {
     if (closeViewer()) return; // Back closes the picture; the question stays
     readAddress(about.fields);
@@ -101,7 +101,7 @@ function moreLike(item) {
 
 const lessLike = (item) => change({ like: { id: item.id, less: true } });
 
-// `again`: what is shown has changed, and stays until the new state is here.
+// `again`: what is shown has changed, and stays until the new state has loaded.
 async function load(again = false) {
   running?.abort();
   const mine = running = new AbortController();
@@ -127,7 +127,7 @@ async function load(again = false) {
     $("more").hidden = true;
     $("problem").hidden = false;
     $("reason").textContent = error.message;
-    $("again").hidden = error.status >= 400 && error.status < 500; // the same question gets the same answer
+    $("again").hidden = error.status >= 400 && error.status < 500; // the same question would get the same answer
   } finally {
     clearTimeout(waiting);
     if (mine === running) {
@@ -191,7 +191,7 @@ async function browse(signal, again) {
 
 const redrawFilters = () => drawFilters(asked, about, years ?? [], change);
 
-// The years that can be chosen, of all pictures.
+// The years to choose from, those of all pictures.
 function learnYears({ months }) {
   years = [...new Set(months.map(({ month }) => yearOf(month)).filter(Boolean))];
   redrawFilters();
@@ -228,7 +228,7 @@ async function compare(signal) {
   $("more").textContent = "Show more";
 }
 
-// `dates`: days and their numbers of pictures, for a timeline beside them.
+// `dates`: days with their numbers of pictures, for the timeline beside the pictures.
 function setShown(next, dates = []) {
   [shown, days] = [next, dates];
   if (!days.length) hideTimeline();
@@ -248,7 +248,7 @@ function nothing() {
   $("empty").hidden = false;
 }
 
-// Short captions of pictures that are there make questions that have an answer.
+// Suggested questions: short captions from the collection, so that each has an answer.
 function suggest() {
   const some = Array.from({ length: Math.min(24, shown.total) }, (_, place) => shown.item(place)).filter(Boolean);
   const short = some.flatMap((item) => item.captions.slice(1)).map((text) => text.trim().replace(/[.!]+$/, ""))

@@ -2,8 +2,8 @@
 import { $, count, el, sure } from "./dom.js";
 import { write } from "./http.js";
 
-const LONG = 450; // milliseconds of a press that selects
-const STAYS = "What is removed is no longer found here. Files that were added in this page are deleted. Files in your own folders stay; " +
+const LONG = 450; // milliseconds; a press this long selects
+const STAYS = "Removed pictures are no longer found here. Files that were added on this page are deleted. Files in your own folders stay; " +
   "selhn index FOLDER brings them back.";
 const selected = new Map();
 let use, last = null, pressed = false;
@@ -49,7 +49,7 @@ export function addCircle(card, place, item) {
   mark(card, item.id);
 }
 
-// And one on every heading, for all below it.
+// And one on every heading, for all pictures below it.
 export function addHeadCircle(head, { first, count: number }) {
   head.append(el("button", { type: "button", class: "circle", tabindex: -1, "aria-label": "Select all of these", onclick: () => between(first, first + number - 1) }));
 }
@@ -61,7 +61,7 @@ function mark(card, id) {
   card.querySelector(".circle").setAttribute("aria-pressed", String(selected.has(id)));
 }
 
-// Whether a click on a picture selects it, and does not open it.
+// Whether a click on a picture selects it instead of opening it.
 export function selects(place, event) {
   if (pressed) return true;
   if (!selected.size && !event.shiftKey && !event.ctrlKey && !event.metaKey) return false;
@@ -84,7 +84,7 @@ async function between(one, other) {
   draw();
 }
 
-// Of groups of almost the same pictures, all but the first.
+// All but the first of each group of almost the same pictures.
 export function selectSpare({ items, sections }) {
   for (const { first, count: number } of sections) {
     for (const item of items.slice(first + 1, first + number)) selected.set(item.id, item);
@@ -122,7 +122,7 @@ export async function remove(items) {
     try {
       await write("DELETE", "/item", { id: item.id });
       selected.delete(item.id);
-      draw(); // so many are left
+      draw(); // shows how many are left
     } catch (error) {
       wrong.push(error.message);
     }

@@ -1,9 +1,9 @@
-// What the grid and the viewer show: positions from 0 to total, whose items come when they are wanted.
+// What the grid and the viewer show: positions from 0 to total; their items are loaded when needed.
 const PAGE = 100;
 const PAGES_KEPT = 60;
-const AGAIN = 1500; // milliseconds until a page that did not come is asked for again
+const AGAIN = 1500; // milliseconds until a page that failed to load is requested again
 
-// Answers that are all there.
+// Answers that are all loaded.
 export class Found {
   constructor(items, sections = [{ title: "", first: 0, count: items.length }]) {
     this.items = items;
@@ -41,7 +41,7 @@ export class Listing {
     return this.item(place);
   }
 
-  // Of pages that were asked for and are not near any more, the requests end.
+  // Cancel the requests for pages that are no longer near.
   want(first, last) {
     const [from, to] = [Math.floor(first / PAGE), Math.floor(Math.max(first, last - 1) / PAGE)];
     for (const [number, page] of this.pages) {
@@ -58,7 +58,7 @@ export class Listing {
   page(number) {
     let page = this.pages.get(number);
     if (page) {
-      this.pages.delete(number); // the one used last is the last to go
+      this.pages.delete(number); // moved to the end: the page used last is dropped last
       this.pages.set(number, page);
       return page.answer;
     }

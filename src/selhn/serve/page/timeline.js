@@ -1,9 +1,9 @@
-// The scrubber at the right edge: years along the way, the month of the view; drag, click or arrow keys.
+// The scrubber at the right edge: years along it, and the month in view; drag, click or arrow keys.
 import { $, el } from "./dom.js";
 import { lastWhere } from "./layout.js";
 import { monthWords, yearOf } from "./dates.js";
 
-const ROOM = 20; // pixels that the name of a year needs
+const LABEL = 20; // height in pixels of the name of a year
 let months = [], height = 1, dragging = false, before = 0, fading;
 
 export function startTimeline() {
@@ -36,7 +36,7 @@ const top = () => $("grid").getBoundingClientRect().top + scrollY;
 const view = () => scrollY + $("ask").offsetHeight - top();
 const reach = () => Math.max(1, height - innerHeight + $("ask").offsetHeight + 80);
 const share = () => Math.max(0, Math.min(1, view() / reach()));
-// The month of the view: of its first row at the beginning, and of its last row at the end.
+// The month in view: of the first row at the beginning, and of the last row at the end.
 const here = () => monthAt(view() + share() * (innerHeight - $("ask").offsetHeight - 200));
 const monthAt = (y) => lastWhere(months, (month) => month.top <= y + 60);
 const go = (y) => scrollTo(0, y + top() - $("ask").offsetHeight);
@@ -60,10 +60,10 @@ export function drawTimeline(days, plan) {
   document.body.classList.toggle("with-timeline", useful);
   if (!useful) return;
   const length = innerHeight - $("ask").offsetHeight - 40;
-  let last = -ROOM, year = null;
+  let last = -LABEL, year = null;
   const marks = [];
   for (const { month, top: y } of months) {
-    const at = Math.min(1, y / reach()), named = yearOf(month) !== year && at * length - last >= ROOM;
+    const at = Math.min(1, y / reach()), named = yearOf(month) !== year && at * length - last >= LABEL;
     if (named) [last, year] = [at * length, yearOf(month)];
     const mark = el("span", { class: named ? "year" : "dot" }, named ? year || "–" : "");
     mark.style.top = `${(at * 100).toFixed(2)}%`;

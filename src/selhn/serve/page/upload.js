@@ -11,7 +11,7 @@ export function startUpload(done) {
   field.addEventListener("change", () => { add([...field.files], done); field.value = ""; });
 }
 
-// What is not a picture, or too large, is said with its name; the others are added.
+// Files that are not pictures, or too large, are listed by name; the others are added.
 export async function add(files, done) {
   const strip = $("uploading"), bar = $("upload-bar"), waiting = [...files], refused = [];
   let added = 0;

@@ -1,4 +1,4 @@
-// One picture, as large as the screen: swipe, zoom, what is known of it, and what can be done with it.
+// One picture, as large as the screen: swipe, zoom, what is known about it, and what can be done with it.
 import { albumsOf, isFavourite } from "./albums.js";
 import { $, clock, el, fileOf, isVideo, number, outside } from "./dom.js";
 import { copy, facts } from "./facts.js";
@@ -74,7 +74,7 @@ async function turnTo(which) {
   $("detail-next").disabled = place === source.total - 1;
   item = source.item(place) ?? null;
   if (!item) {
-    $("detail").classList.add("blank"); // its buttons would act on the picture before
+    $("detail").classList.add("blank"); // its buttons would act on the previous picture
     $("detail-picture").removeAttribute("src");
     const found = await source.load(place).catch(() => null);
     if (place !== which || !$("detail").open) return;
@@ -163,7 +163,7 @@ export function drawAlbums() {
   $("detail-favour").setAttribute("aria-pressed", String(isFavourite(item)));
 }
 
-// The small copy, which is there already, until the large one has come.
+// The small copy, which is already loaded, until the large one has loaded.
 function large(pixels) {
   const image = $("detail-picture"), mine = item, coming = new Image();
   if (!image.getAttribute("src")) image.src = pictureAddress(item.id, 320);
@@ -199,7 +199,7 @@ const press = (id) => { if (item && !$(id).hidden) $(id).click(); };
 
 function keys(event) {
   if (event.target.closest("#look-words") && event.key !== "Escape") return;
-  if (event.target.matches("video") && /^( |Arrow|Home|End)/.test(event.key)) return; // in the video
+  if (event.target.matches("video") && /^( |Arrow|Home|End)/.test(event.key)) return; // the video handles these keys
   const does = {
     ArrowRight: () => turn(1), ArrowLeft: () => turn(-1), "+": () => zoomBy(1.5), "=": () => zoomBy(1.5), "-": () => zoomBy(1 / 1.5),
     " ": event.target.matches("button, a") || $("detail-video").hidden ? null : togglePlaying, 0: resetZoom, i: () => tell(!$("detail").classList.contains("told-open")),

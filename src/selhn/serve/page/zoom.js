@@ -1,7 +1,7 @@
 // Gestures on a picture: wheel, pinch and double tap zoom, dragging moves what is zoomed, a swipe turns the page.
 const MOST = 10, DOUBLE = 2.6, TAP = 300;
-const AWAY = 60; // pixels of a swipe that counts
-const CONTROLS = 90; // pixels of a video's own buttons
+const AWAY = 60; // pixels; a shorter swipe does not count
+const CONTROLS = 90; // height in pixels of a video's own buttons
 let stage, figure, use, scale = 1, x = 0, y = 0, tapped = { time: 0, x: 0, y: 0 };
 const held = new Map();
 
@@ -43,13 +43,13 @@ function zoomAt(wanted, clientX, clientY, quickly = true) {
 }
 
 function bound() {
-  const free = (own, room) => Math.max(0, (own * scale - room) / 2);
+  const free = (own, space) => Math.max(0, (own * scale - space) / 2);
   const [across, down] = [free(figure.offsetWidth, stage.clientWidth), free(figure.offsetHeight, stage.clientHeight)];
   [x, y] = [Math.max(-across, Math.min(across, x)), Math.max(-down, Math.min(down, y))];
 }
 
 function down(event) {
-  const video = event.target.closest("video"); // whose controls need the mouse, and fingers at its lower edge
+  const video = event.target.closest("video"); // its controls need the mouse, and fingers at its lower edge
   if (event.target.closest("button, a") || event.button) return;
   if (video && (event.pointerType === "mouse" || event.clientY > video.getBoundingClientRect().bottom - CONTROLS)) return;
   if (!video) stage.setPointerCapture(event.pointerId);

@@ -232,7 +232,7 @@ def test_towers_that_do_not_meet(made):
     _, folder = made
     towers = load_model(f"transformers:{folder}").towers
     towers.encode_pixels = lambda pixels: torch.zeros(len(pixels), 3)
-    with pytest.raises(SelhnError, match="x gives pictures 3 numbers and texts others"):
+    with pytest.raises(SelhnError, match="x gives pictures 3 numbers, but texts a different number"):
         TwoTowers(towers, "x")
 
 
@@ -328,7 +328,7 @@ def test_a_model_of_open_clip(open_clip, of_open_clip, photos, tmp_path):
     torch.testing.assert_close(model.embed_images(model.extractor([photo(1, (60, 40))]))[0], picture)
     index = index_pictures(photos, tmp_path / "i", model=model, quiet=True).index
     assert len(index.search("a red ball", k=9)) == 6
-    with pytest.raises(SelhnError, match="open_clip:.* which only you can have opened: .*--model"):
+    with pytest.raises(SelhnError, match="open_clip:.* which is opened only if you ask for it: .*--model"):
         Index.load(tmp_path / "i")
     assert len(Index.load(tmp_path / "i", load_two_towers(f"open_clip:{folder}"))) == 6
     config = json.loads((folder / "open_clip_config.json").read_text())

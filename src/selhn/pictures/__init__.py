@@ -1,4 +1,4 @@
-"""A folder of photographs to features and to an index: vision models, a cache, a library, the ready model."""
+"""Photographs to features and to an index: vision models, a cache, a library, the ready model."""
 
 from selhn.pictures.backbones import Backbone, create_backbone
 from selhn.pictures.cache import CachedFeatures, FeatureCache, default_cache

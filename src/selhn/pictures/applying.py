@@ -1,4 +1,4 @@
-"""A plan is carried out: pictures are read, their features computed, and the index changed while others use it."""
+"""Carries out a plan: reads pictures, computes their features, and changes the index while others use it."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +23,9 @@ from selhn.search import Index, Item
 from selhn.search.items import whole
 
 PICTURES_AT_ONCE = 512
-"""Pictures that are written to the index together, at most; then they can be searched."""
+"""At most this many pictures are written to the index together; then they can be searched."""
 INDEXING_LOCK, PATIENCE = "indexing.lock", 60.0
-"""Held by who indexes, while others may make small changes between the blocks; seconds to wait for such a change."""
+"""Lock of the process that indexes; and how long it waits for others, who may change items in between."""
 
 
 def carry_out(
@@ -39,7 +39,7 @@ def carry_out(
 ) -> Indexed:
     """Change an index as a plan says. One process does so at a time; others may change items meanwhile.
 
-    The report is written into the folder of the index, of a server's beside `default_index`, in memory nowhere.
+    The report is written into the folder of the index, or for a server beside `default_index`.
     """
     path = index.path
     out = path if path is None or isinstance(path, Path) else default_index().parent
@@ -63,7 +63,9 @@ def carry_out(
             raise KeyboardInterrupt("stopped: what is done is kept; the same command continues") from None
         former = [*(item.id for item in plan.replace), *plan.moments]
         gone = [*plan.delete, *(name for name in former if name not in used)]
-        if gone and (fresh or plan.unchanged) and not is_there(plan.folder):  # unplugged meanwhile
+        if (
+            gone and (fresh or plan.unchanged) and not is_there(plan.folder)
+        ):  # its disk was unplugged meanwhile
             gone = []
         with index.writing(PATIENCE):
             gone = list(index.store.get(gone))
@@ -75,7 +77,7 @@ def carry_out(
 
 
 def _describe(index: Index, items: Sequence[Item], workers: int | None, quiet: bool) -> int:
-    """Add what files say about themselves to items that lack it; vectors stay. Returns for how many."""
+    """Add what files say about themselves to items that lack it; vectors stay. Returns their number."""
     told, progress = 0, Progress(max(1, len(items)), quiet=quiet)
     with ThreadPoolExecutor(workers) as pool:
         for first in range(0, len(items), PICTURES_AT_ONCE):
@@ -99,5 +101,5 @@ def _item(planned: Item, one: PictureRegions) -> Item:
 
 
 def _described(item: Item, facts: Mapping[str, Any], regions: Float[Tensor, "M F"] | None = None) -> Item:
-    """With what its file says; metadata that it already has are kept."""
+    """The item with what its file says; metadata that it already has are kept."""
     return replace(item, regions=regions, metadata={**facts, **item.metadata})

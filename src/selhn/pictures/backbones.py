@@ -1,4 +1,4 @@
-"""Vision models, from a picture to a map: EfficientNet-Lite, timm, transformers and open_clip.
+"""Vision models, from a picture to a feature map: EfficientNet-Lite, timm, transformers and open_clip.
 
 A picture is resized to the square that the model was trained on, so that a cell of the map is a part of it.
 """
@@ -41,10 +41,10 @@ class Backbone(Protocol):
 class EfficientNetLite:
     """EfficientNet-Lite with ImageNet weights from Python packages; its map after the last convolution.
 
-    On a CPU it is run by onnxruntime if that is installed: about three times as fast, and equal up to rounding.
+    On a CPU, onnxruntime runs it if that is installed: about three times as fast, and equal up to rounding.
 
     Args:
-        eager: run it by torch in any case.
+        eager: always run it with torch.
 
     Reference: Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks,
     ICML 2019.
@@ -77,7 +77,7 @@ class EfficientNetLite:
         self._network = None if self._session else network.to(device, memory_format=torch.channels_last)
 
     def maps(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B C h w"]:
-        # On a CPU one at a time: what passes between the layers of several does not fit into its cache.
+        # On a CPU one at a time: the activations of several do not fit into its cache.
         some = pixels.to(self.device).split(1 if self.device.type == "cpu" else len(pixels))
         maps = [self._maps(one) for one in some]
         return maps[0] if len(maps) == 1 else torch.cat(maps)
@@ -181,7 +181,7 @@ class OpenClip:
 
 @torch.no_grad()
 def fold_batch_norms(network: nn.Module, followed_by: Mapping[str, str]) -> None:
-    """Multiply batch norms into the convolutions before them, by the names of both."""
+    """Fold batch norms into the convolutions before them; `followed_by` names both."""
     for module in network.modules():
         for first, second in followed_by.items():
             conv, norm = getattr(module, first, None), getattr(module, second, None)
@@ -204,13 +204,13 @@ def as_map(found: Tensor, width: int, prefix: int, size: tuple[int, int]) -> Flo
     rows = round(math.sqrt(number * height / breadth))
     if rows < 1 or number % rows:
         raise SelhnError(
-            f"{number} patches of a picture of {height} x {breadth} do not form a grid: take another model"
+            f"{number} patches of a picture of {height} x {breadth} do not form a grid: use another model"
         )
     return patches.unflatten(2, (rows, number // rows))
 
 
 def is_foreign(name: str) -> bool:
-    """Whether the name is one of another library, which may download the model or open any folder."""
+    """Whether the name belongs to another library, which may download the model or open any folder."""
     return ":" in name
 
 
@@ -221,7 +221,11 @@ def open_clip_name(model: str) -> tuple[str, str | None]:
 
 
 def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
-    """By name: efficientnet_lite2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS, pixels_224_16."""
+    """A vision model by name.
+
+    Names: efficientnet_lite2, timm:MODEL, transformers:MODEL or FOLDER, open_clip:MODEL/WEIGHTS,
+    pixels_224_16.
+    """
     if sizes := re.fullmatch(r"pixels_(\d{1,4})_(\d{1,4})", name):
         return Pixels(int(sizes[1]), int(sizes[2]))
     kind, _, model = name.partition(":")
@@ -235,13 +239,13 @@ def create_backbone(name: str, device: torch.device | str = "cpu") -> Backbone:
         if name == f"efficientnet_lite{number}":
             return EfficientNetLite(number, device)
     raise NotFound(
-        f"unknown vision model {name!r}: take efficientnet_lite2 (also 0 and 1), timm:MODEL, "
+        f"unknown vision model {name!r}: use efficientnet_lite2 (also 0 and 1), timm:MODEL, "
         "transformers:MODEL, open_clip:MODEL/WEIGHTS or pixels_SIDE_PATCH"
     )
 
 
 def _onnx_session(network: nn.Module, side: int) -> Any:
-    """A session of onnxruntime that computes in the thread that calls it; None if it is not installed."""
+    """An onnxruntime session that computes in the calling thread; None if it is not installed."""
     try:
         onnxruntime = import_onnxruntime()
     except ImportError:

@@ -1,4 +1,4 @@
-"""Features that were computed once, by the content of the picture: one SQLite file per extractor.
+"""Caches computed features by the content of the picture: one SQLite file per extractor.
 
 A picture that is moved or renamed keeps its features; a changed one gets new ones. Each write is complete or
 has no effect, also after a crash, so extraction continues where it stopped.
@@ -31,7 +31,7 @@ FORMAT = 2
 
 
 def default_cache() -> Path:
-    """The folder of features if no other is given."""
+    """The default folder of features."""
     return cache_folder() / "features"
 
 
@@ -74,14 +74,14 @@ class FeatureCache:
         return int(self._row("SELECT COUNT(*) FROM features")[0])
 
     def find(self, key: bytes) -> Float[Tensor, "M F"] | None:
-        """The features of a picture; None if they are missing or damaged, so that they are put again."""
+        """The features of a picture; None if they are missing or damaged, and should be put again."""
         try:
             return self.get([key])[0]
         except SelhnError:
             return None
 
     def put(self, features: Mapping[bytes, Float[Tensor, "M F"]]) -> dict[bytes, Float[Tensor, "M F"]]:
-        """Store the features of some pictures, all or none; returns them as `get` does from now on."""
+        """Store the features of some pictures, all or none; returns them as `get` will return them."""
         packed = {key: self._packed(value) for key, value in features.items()}
         rows = [(key, zlib.crc32(value).to_bytes(4, "big") + value) for key, value in packed.items()]
         self._store(rows)
@@ -118,7 +118,7 @@ class FeatureCache:
         value = row[0][4:] if isinstance(row[0], bytes) else b""
         size = self.width * np.dtype(self.precision).itemsize + (4 if self.precision == "int8" else 0)
         if not value or len(value) % size or zlib.crc32(value).to_bytes(4, "big") != row[0][:4]:
-            raise Damaged(f"{self.path} is damaged: remove it, and the features are computed again")
+            raise Damaged(f"{self.path} is damaged: remove it, and its features are computed again")
         regions = len(value) // size
         scales = 4 * regions if self.precision == "int8" else 0
         stored = (
@@ -141,7 +141,7 @@ class FeatureCache:
 
 
 class Uncached(FeatureCache):
-    """Keeps nothing, and gives features rounded as a cache does."""
+    """Keeps nothing, but returns features rounded as a cache does."""
 
     def __init__(self, width: int):
         self.precision, self.width, self.path = "float16", width, Path()

@@ -80,7 +80,7 @@ def import_pictures(
 
     Without an extractor the folder holds features, one `.npy` or `.npz` file per picture.
     Splits are those of the captions file, if it has some; pictures that it does not name are for training.
-    Otherwise a tenth of the pictures each is held out for dev and test, chosen by their content.
+    Otherwise dev and test get a tenth of the pictures each, chosen by their content.
 
     Args:
         precision: of the features in the data set.
@@ -118,7 +118,7 @@ def import_rows(
     splits = rows if isinstance(rows, Mapping) else {"": rows}
     Path(out).absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path(out).absolute().parent) as beside:
-        folder = Path(beside) / Path(out).name  # which names the data set
+        folder = Path(beside) / Path(out).name  # its name becomes that of the data set
         folder.mkdir()
         with open(folder / "captions.jsonl", "w", encoding="utf-8") as lines:
             for split, own in splits.items():
@@ -137,7 +137,7 @@ def import_rows(
 
 
 def _undecoded(rows: Iterable[Mapping[str, Any]], image: str) -> Iterable[Mapping[str, Any]]:
-    """The rows with pictures as bytes, if the library can leave them so: selhn decodes in a process of its own."""
+    """The rows with pictures as bytes, if the library can skip decoding: selhn has a process for that."""
     if not hasattr(rows, "cast_column"):
         return rows
     return rows.cast_column(image, importlib.import_module("datasets").Image(decode=False))
@@ -239,7 +239,7 @@ def collect_region_files(
 
 
 def read_regions(path: Path) -> Float[Tensor, "M F"]:
-    """Regions of one picture; one vector is one region."""
+    """Regions of one picture; a single vector is one region."""
     if path.suffix == ".npy":
         array = np.asarray(open_array(path, dims=(1, 2)), dtype=np.float32)
     else:
@@ -248,7 +248,9 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
                 array = read_archive(path, (name,))[0]
                 break
         else:
-            raise NotFound(f"{path} has none of {', '.join(ARRAYS)}: name its array of features so")
+            raise NotFound(
+                f"{path} has none of {', '.join(ARRAYS)}: give its array of features one of these names"
+            )
     if array.ndim not in (1, 2) or not np.isfinite(array).all():
         raise SelhnError(f"{path} has shape {array.shape} or numbers that are not finite")
     return torch.from_numpy(np.atleast_2d(array).copy())
@@ -257,7 +259,7 @@ def read_regions(path: Path) -> Float[Tensor, "M F"]:
 def _rows_of_splits(
     names: Sequence[str], keys: Sequence[bytes], texts: Mapping[str, PictureTexts]
 ) -> dict[str, list[int]]:
-    """Which pictures are in which split; pictures of the same content are never in two."""
+    """Which pictures are in which split; pictures with the same content are always in the same split."""
     if any(texts[name].split for name in names if name in texts):
         split_of = [(texts[name].split if name in texts else None) or "train" for name in names]
     else:

@@ -1,4 +1,4 @@
-"""The program of a decoder: a process of its own that turns the bytes of a picture into RGB, within limits.
+"""The decoder program: a separate process that turns the bytes of a picture into RGB, within limits.
 
 `selhn.pictures.decoder_processes` starts it and talks to it through its standard input and output. It is run by its
 path and imports nothing of selhn but two files beside it, so that it is ready at once.
@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-if __name__ == "__main__":  # packages are found where the process that started this one finds them
+if __name__ == "__main__":  # find packages where the parent process finds them
     sys.path[:] = [*json.loads(sys.argv[1]), os.path.dirname(os.path.abspath(__file__))]
 
 from PIL import AvifImagePlugin, Image, ImageOps, UnidentifiedImageError
@@ -34,7 +34,7 @@ else:
 SLOW = {"AVIF": 3, "HEIF": 3}
 """Formats that take more time per pixel than the others."""
 ROWS = 512
-"""Rows that are converted at a time, where a conversion needs several copies."""
+"""Rows that are converted at a time, if a conversion needs several copies."""
 
 
 def decode(content: bytes, request: dict[str, Any]) -> tuple[list[Image.Image], dict[str, Any]]:
@@ -57,14 +57,14 @@ def decode(content: bytes, request: dict[str, Any]) -> tuple[list[Image.Image], 
             megapixels = opened.width * opened.height / 1e6 / reduced**2 * SLOW.get(opened.format or "", 1)
             allow_seconds(request["seconds"] + request["seconds_per_megapixel"] * megapixels)
             notes = kind_notes(opened, raw, reduced)
-            if opened.format != "HEIF":  # which begins with its main picture
+            if opened.format != "HEIF":  # a HEIF begins with its main picture
                 opened.seek(0)
             promised, within, resized = (
                 opened.width * opened.height,
                 request.get("within"),
                 request.get("resized"),
             )
-            # The preview in raw data is often as large as they are; features of other files stay as they were.
+            # The preview in raw data is often full size. Other files are not reduced, so their features stay.
             enough = within or (2 * max(resized) if raw and resized else max(opened.size))
             if reduced > 1 or enough < max(opened.size):
                 opened.draft(
@@ -105,7 +105,7 @@ def kind_notes(opened: Image.Image, raw: str, reduced: int) -> list[str]:
 
 
 def upright(image: Image.Image) -> tuple[Image.Image, list[str]]:
-    """Turned as EXIF says; damaged EXIF data are ignored, since the picture itself may be whole."""
+    """The picture turned as EXIF says; damaged EXIF data are ignored: the picture itself may be intact."""
     try:
         if image.getexif().get(headers.ORIENTATION) not in range(2, 9):
             return image, []
@@ -144,14 +144,14 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
-    """Some rows at a time, and where they begin."""
+    """Some rows of the picture at a time, and where they begin."""
     for top in range(0, image.height, ROWS):
         part = (0, top, image.width, min(top + ROWS, image.height))
         yield top, image if image.height <= ROWS else image.crop(part)
 
 
 def allow_seconds(seconds: float) -> None:
-    """From now on, so much CPU time; after that the system ends this process."""
+    """Allow this much more CPU time; after that the system ends this process."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -168,7 +168,7 @@ def _statm() -> int:
 
 
 def allow_memory(size: int) -> None:
-    """From now on, so many bytes more than this process has; beyond them there is a MemoryError."""
+    """Allow this many bytes more than this process has; beyond them there is a MemoryError."""
     with suppress(ImportError, OSError, ValueError):  # not Linux, or a lower limit is set already
         import resource
 
@@ -214,13 +214,13 @@ def answer(take: BinaryIO, give: BinaryIO) -> bool:
 
 def main() -> None:
     """Answer requests until there are no more."""
-    for name in ("SIGINT", "SIGTERM"):  # sent to the whole group: the parent decides
+    for name in ("SIGINT", "SIGTERM"):  # sent to the whole process group: the parent decides
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     for name in ("SIGPROF", "SIGALRM"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
     Image.init()
-    Image.MAX_IMAGE_PIXELS = None  # `check` knows better
+    Image.MAX_IMAGE_PIXELS = None  # `check` limits it instead
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     threading.Thread(target=end_with_parent, daemon=True).start()
     take, give = sys.stdin.buffer, sys.stdout.buffer

@@ -16,7 +16,7 @@ from selhn.pictures import decoder
 SETTINGS = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # glibc keeps the memory of small pictures for the next ones; to return it after each costs a fifth more.
+    # glibc keeps the memory of small pictures for the next ones; returning it each time takes a fifth longer.
     "MALLOC_MMAP_THRESHOLD_": str(16 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
@@ -60,7 +60,7 @@ class DecoderProcess:
         return self._popen.poll() is None
 
     def close(self) -> int:
-        """End it; returns its exit status, that of its own end if it had ended before."""
+        """End it, if it has not ended by itself; returns its exit status."""
         self.kill()
         for pipe in (self._give, self._take):
             with suppress(OSError):
@@ -68,7 +68,7 @@ class DecoderProcess:
         return self._popen.wait()
 
     def forget(self) -> None:
-        """In a forked process: it belongs to the other one."""
+        """Let go of it in a forked process: it belongs to the parent."""
         self._popen.returncode = 0
 
     def _read(self, number: int) -> bytes:
@@ -79,7 +79,7 @@ class DecoderProcess:
 
 
 def idle_process() -> DecoderProcess | None:
-    """One that has decoded before, if there is one."""
+    """An idle process that has decoded before, if there is one."""
     while True:
         try:
             process = _IDLE.pop()
@@ -91,7 +91,7 @@ def idle_process() -> DecoderProcess | None:
 
 
 def keep_idle(process: DecoderProcess) -> bool:
-    """Keep a process for the next picture, unless enough are kept; whether it is."""
+    """Keep a process for the next picture, unless enough are kept; returns whether it was kept."""
     if len(_IDLE) >= MOST_IDLE:
         return False
     _IDLE.append(process)

@@ -1,4 +1,4 @@
-"""Decodes pictures that strangers made, in processes that limits of CPU time and memory can end.
+"""Decodes untrusted pictures, in processes with limits on CPU time and memory.
 
 Each process decodes one picture at a time, and is kept for the next one unless it had to be ended.
 """
@@ -22,7 +22,7 @@ MOST_PIXELS = 50_000_000
 LIMITS = {"seconds": 2.0, "seconds_per_megapixel": 0.1, "memory": 960 * 2**20}
 """CPU time and bytes for one picture. With 50 megapixels, photographs need up to 3.5 s and 800 MiB."""
 DEADLINE = 30.0
-"""Seconds by the clock, also for systems without these limits."""
+"""Limit in wall-clock seconds, also for systems without the limits above."""
 TIMERS = hasattr(signal, "setitimer")
 """Whether a process can limit its own time."""
 _THREAD = threading.local()
@@ -52,7 +52,7 @@ class Moment:
     """A frame of a video file."""
 
     path: Path
-    """Path with all links followed: the decoder opens none."""
+    """Path with all links resolved: the decoder does not follow links."""
     at: float | None = None
     """Seconds from the beginning; None for the first frame that shows something."""
 
@@ -65,10 +65,10 @@ def decode_picture(
     within: int | None = None,
     resized: tuple[int, int] | None = None,
 ) -> Picture:
-    """The picture in some bytes; `name` is for messages. Too large a size is refused before decoding.
+    """The picture in some bytes; `name` is for messages. One that is too large is refused before decoding.
 
     Args:
-        within: reduce it to so many pixels on its longer side; a JPEG is then decoded faster.
+        within: reduce it to this many pixels on its longer side; a JPEG is then decoded faster.
         resized: resize it to this width and height, bicubic.
     """
     return _decoded(content, name, {"most_pixels": most_pixels, "within": within, "resized": resized})[0]
@@ -117,7 +117,7 @@ def _ask(content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, 
 
 
 class Decoding:
-    """One call of something that decodes pictures, which another thread can end.
+    """One call of a function that decodes pictures, which another thread can end.
 
     Args:
         seconds: CPU time for one picture, instead of that of `LIMITS`.
@@ -138,14 +138,14 @@ class Decoding:
             _THREAD.decoding = None
 
     def end(self) -> None:
-        """Kill the process that decodes now; who waits for it gets a SelhnError at once."""
+        """Kill the process that decodes now; its caller gets a SelhnError at once."""
         with self._lock:
             self._ended = True
             if self._process is not None:
                 self._process.kill()
 
     def ask(self, content: bytes, name: str, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """The answer of a process and the pixels; a SelhnError if the process has to be ended."""
+        """The answer of a process, and the pixels; a SelhnError if the process had to be ended."""
         process = idle_process() or DecoderProcess()
         late = None if TIMERS else threading.Timer(DEADLINE, self.end)
         if late is not None:

@@ -1,6 +1,6 @@
-"""Pictures to shards of vectors: one process works through them in turn, Ray spreads them over machines.
+"""Turns pictures into shards of vectors: in one process, one after the other, or with Ray on many machines.
 
-A shard is made by the same call wherever it is made, in batches that its own list fixes, and on a CPU each sum is
+Every shard is made by the same call, in batches that depend only on its own list, and on a CPU each sum is
 computed by one core. So the files are the same, bit for bit, for any number of processes on processors of one kind.
 """
 
@@ -34,7 +34,7 @@ from selhn.search.encoding import encode_items
 from selhn.search.shards import PARTIAL, ShardDone, Shards
 
 ROWS = 10_000
-"""Pictures per shard: minutes of work for one core, which is what a killed process loses at most."""
+"""Pictures per shard: minutes of work for one core, the most that a killed process loses."""
 ENCODED_AT_ONCE = 256
 UNIT = 1e-3
 SHOWN = 20
@@ -47,8 +47,8 @@ class ShardEmbedder:
     Args:
         out: the folder.
         model, extractor: see `embed_pictures`.
-        workers: pictures that are read and computed at a time, by default one per core.
-        retry: whether shards are made again from which pictures were left out.
+        workers: pictures read and computed at a time, by default one per core.
+        retry: whether to make shards again from which pictures were left out.
         step: is told how many pictures were finished.
     """
 
@@ -106,10 +106,10 @@ class ShardEmbedder:
         if float((embedded.images.norm(dim=1) - 1).abs().max()) > UNIT:
             raise SelhnError(
                 f"{self.shards.identity.model_name} gives vectors that are not of unit length, and these files hold "
-                "no others: take another model, or make an index with `selhn index`"
+                "no others: use another model, or make an index with `selhn index`"
             )
         for row in embedded.rows("image"):
-            # Where only some pictures have captions, rows still belong together: zeros are like no text.
+            # If only some pictures have captions, rows must still line up: zeros match no text.
             is_bare = with_texts and row.text is None
             yield row._replace(text=np.zeros_like(row.image)) if is_bare else row
 
@@ -176,14 +176,14 @@ def embed_pictures(
         source: a folder of pictures; a list of files, one per line; or Parquet, a file or a folder, with a column
             of paths or of pictures. Nothing is downloaded.
         model: "ready", a saved model, a run, or both towers of another library; see `load_model`.
-        extractor: that the model takes; see `load_extractor`.
+        extractor: the one that fits the model; see `load_extractor`.
         rows_per_shard: pictures per shard.
-        column, caption: of Parquet; see `list_source`.
-        workers: pictures that are taken on at a time, by default one per core; on Ray by each process, by default 1.
+        column, caption: columns of Parquet; see `list_source`.
+        workers: pictures in progress at a time, by default one per core; with Ray, per process, by default 1.
         retry: make the shards again from which pictures were left out.
         ray: address of a Ray cluster that makes the shards, or "local" to start one here; see `embed_on_ray`. All
             its machines must have selhn, and the same folders.
-        processes: of Ray, on all machines together; by default all that there are cores or GPUs for.
+        processes: Ray processes on all machines together; by default as many as cores or GPUs allow.
     """
     out = Path(out).expanduser().absolute()
     import_pyarrow()
@@ -204,7 +204,7 @@ def embed_pictures(
     out.mkdir(parents=True, exist_ok=True)
     with writing(out):
         shards = _planned(out, embedder, asked)
-        shutil.rmtree(out / PARTIAL, ignore_errors=True)  # of processes that were killed
+        shutil.rmtree(out / PARTIAL, ignore_errors=True)  # left by killed processes
         shown = Progress(shards.pictures, quiet=quiet)
         step = partial(shown.step, "pictures")
         try:
@@ -229,6 +229,6 @@ def _planned(out: Path, embedder: ShardEmbedder, asked: dict[str, Any]) -> Shard
         return shards
     foreign = [path.name for path in out.iterdir() if path.name not in ("lock", "inputs")]
     if foreign:
-        raise SelhnError(f"{out} holds {foreign[0]!r}, which is not of an earlier start: give a new folder")
+        raise SelhnError(f"{out} holds {foreign[0]!r}, which selhn embed did not write: give a new folder")
     how, entries = list_source(asked["source"], asked["rows"], asked["column"], asked["caption"])
     return Shards.plan(out, identity, {**asked, **how}, entries)

@@ -1,4 +1,4 @@
-"""Pictures to features: read, decoded and computed ahead on all cores, stored in order.
+"""Turns pictures into features: reads, decodes and computes ahead on all cores, and stores in order.
 
 On a CPU each worker takes a picture through all steps on one core. On a GPU, workers read and decode, and batches are
 computed there.
@@ -30,7 +30,7 @@ from selhn.pictures.picture_sources import PictureInput, PictureInputs
 from selhn.search.items import moment_id
 
 FEWEST, FIRST_BLOCK, LONGEST_BLOCK = 16, 0.5, 8.0
-"""A block has so many pictures at least; it ends after 0.5 seconds, and later after 1, 2, 4 and then always 8."""
+"""Fewest pictures in a block. Blocks end after 0.5 seconds, then after 1, 2, 4 and from then on 8."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Extracted:
 class PictureRegions:
     """One picture on its way through the pipeline: first `prepared` or refused, at the end with its regions.
 
-    A video is several, its moments; the one that stands for it, and has no time in `moment`, comes last, so that a
-    video which is known is there with all of them.
+    A video gives several, its moments. The one that stands for it, and has no time in `moment`, comes last,
+    so that a video in the index always has all its moments.
     """
 
     path: Path | PictureInput
@@ -69,9 +69,9 @@ class PictureRegions:
 
 @dataclass
 class Extraction:
-    """A pipeline from files to regions: iterate over the pictures that can be read; `report` tells of all.
+    """A pipeline from files to regions: iterate over the pictures that can be read; `report` covers all.
 
-    `store` has the features that are already known, and gets new ones; see also `extract_pictures`.
+    `store` has the known features, and gets the new ones; see also `extract_pictures`.
     """
 
     paths: Sequence[Path] | PictureInputs
@@ -109,7 +109,7 @@ class Extraction:
         self.progress.clear()
 
     def _read_ahead(self) -> Iterator[PictureRegions]:
-        """The files in order, some of them taken on before they are needed."""
+        """The files in order; some are started before they are needed."""
         assert self.workers is not None
         pool = ThreadPoolExecutor(self.workers, initializer=_use_one_core, initargs=(self.cores,))
         try:
@@ -173,7 +173,7 @@ class Extraction:
 def in_blocks(
     pictures: Iterable[PictureRegions], most: int, step: Callable[[], None]
 ) -> Iterator[list[PictureRegions]]:
-    """Pictures to write together, few at first so that they are soon seen; `step` is called for each."""
+    """Pictures to write together, few at first so that they can soon be seen; `step` is called for each."""
     block: list[PictureRegions] = []
     began, seconds = time.monotonic(), FIRST_BLOCK
     for picture in pictures:
@@ -204,7 +204,7 @@ def extract_pictures(
         cache: folder of the features; by default one in the user's cache folder.
         precision: of the stored features.
         batch_size: pictures that are stored together, and on a GPU computed together.
-        workers: pictures that are taken on at a time, by default one per core.
+        workers: pictures in progress at a time, by default one per core.
         root: folder that names in the report are relative to.
     """
     store = FeatureCache(cache or default_cache(), extractor.identity, extractor.width, precision)
@@ -221,7 +221,7 @@ def extract_pictures(
 
 def _use_one_core(cores: int) -> None:
     """Let torch compute on one core in this thread, and as before in those that start later."""
-    torch.get_num_threads()  # what a thread asks for first takes the default
+    torch.get_num_threads()  # the first call in a thread takes over the default
     torch.set_num_threads(1)  # of this thread, and the default of new ones
     restoring = Thread(target=torch.set_num_threads, args=(cores,))
     restoring.start()

@@ -1,4 +1,4 @@
-"""From a picture to the features of its regions: backbone, boxes, and the form that a model takes."""
+"""Turns a picture into the features of its regions: backbone, boxes, and the form that a model takes."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Extractor:
-    """Pictures to region features: whole picture, cells of a grid, and boxes where a detector is given.
+    """Turns pictures into region features: whole picture, cells of a grid, and boxes if there is a detector.
 
     raw:   x = mean of the map over the box
     pca:   z = clip((sqrt(x) - mean) @ components)
@@ -50,8 +50,9 @@ class Extractor:
         backbone: the vision model.
         cells: cells of the grid along each side; 3 makes 1 + 9 regions, 0 the whole picture alone.
         projection: of a pocket folder, for the forms pca and full.
-        detector: further boxes of a picture, always as many: x1, y1, x2, y2 as shares of width and height.
-        detector_name: says which detector it is, so that the features of two are never mixed.
+        detector: returns further boxes of a picture, always the same number: x1, y1, x2, y2 as
+            shares of width and height.
+        detector_name: identifies the detector, so that the features of two are never mixed.
     """
 
     backbone: Backbone
@@ -69,7 +70,7 @@ class Extractor:
         if self.projection is not None and len(self.projection.mean) != self.backbone.width:
             raise SelhnError(
                 f"the projection is for {len(self.projection.mean)} channels and {self.backbone.name} has "
-                f"{self.backbone.width}: take the projection that was made with it"
+                f"{self.backbone.width}: use the projection that was made with it"
             )
         if (self.detector is None) != (self.detector_name == ""):
             raise SelhnError("a detector and its name go together: give both, or neither")
@@ -83,7 +84,7 @@ class Extractor:
 
     @property
     def identity(self) -> str:
-        """Changes with all that changes the features."""
+        """Differs whenever the features would differ."""
         parts = [self.backbone.name, f"grid {self.cells}", self.form, self.detector_name]
         if self.projection is not None and self.form != "raw":
             kept = (self.projection.mean, self.projection.components, self.projection.scale)
@@ -105,7 +106,7 @@ class Extractor:
         return resizing.size[::-1] if isinstance(resizing, Preprocessing) else None
 
     def prepare(self, image: Image.Image) -> Prepared:
-        """What can be done ahead, by a thread of its own."""
+        """What can be done ahead, in another thread."""
         boxes = _grid(self.cells)
         if self.detector is not None:
             boxes = torch.cat([boxes, self.detector(image)])
@@ -113,7 +114,7 @@ class Extractor:
 
     @torch.inference_mode()
     def compute(self, picture: Prepared) -> Prepared:
-        """The most expensive part of `extract`, for one picture; the rest is cheaper for several at once."""
+        """The most expensive part of `extract`, for one picture; the rest is cheaper in batches."""
         return Prepared(NO_PIXELS, picture.boxes, self.backbone.maps(picture.pixels[None])[0])
 
     @torch.inference_mode()
@@ -127,7 +128,7 @@ class Extractor:
         projection = self.projection
         if self.form == "raw" or projection is None:
             return means
-        # A backbone that ends in a ReLU gives nothing below zero but rounding.
+        # After a ReLU, only rounding gives values below zero.
         coordinates = (means.clamp(min=0).sqrt() - projection.mean) @ projection.components
         coordinates = coordinates.clamp(-CODES * projection.scale, CODES * projection.scale)
         if self.form == "pca":
@@ -180,7 +181,7 @@ def pool_boxes(maps: Float[Tensor, "B C h w"], boxes: Float[Tensor, "B M 4"]) ->
 
 @lru_cache(64)
 def _shares(boxes: tuple[tuple[float, ...], ...], height: int, width: int) -> Float[Tensor, "M cells"]:
-    """How much of each box is in each cell of a map, for the boxes of one picture, which are mostly those of a grid."""
+    """How much of each box of a picture is in each cell of a map; cached, because most boxes form a grid."""
     x1, y1, x2, y2 = torch.tensor(boxes, dtype=torch.float64).T[..., None]
     if not bool(((x1 >= 0) & (x1 < x2) & (x2 <= 1) & (y1 >= 0) & (y1 < y2) & (y2 <= 1)).all()):
         raise SelhnError(

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 FACTS = ("taken", "camera", "width", "height", "latitude", "longitude", "duration")
-"""Names of the metadata; each is missing if it is not known."""
+"""Names of the metadata; unknown ones are left out."""
 FIRST_YEAR = 1826
 """Year of the oldest photograph that exists; scanned old pictures may have their true date."""
 CLOCK_STARTS = {datetime(year, 1, 1) for year in (1904, 1970, 1980)}
-"""Where clocks start if nobody has set them."""
+"""Dates at which clocks start if nobody has set them."""
 LONGEST = 80
-"""Letters of the name of a camera."""
+"""Most letters of the name of a camera."""
 DATE = re.compile(r"(\d{4})[:/.-](\d\d)[:/.-](\d\d)[ T](\d\d):(\d\d):(\d\d)")
 
 
@@ -25,14 +25,14 @@ def checked_facts(said: Mapping[str, Any]) -> dict[str, Any]:
     """The plausible part of what a file says, under the names of `FACTS`."""
     camera = _camera(*said.get("camera", (None, None)))
     dates = said.get("dates", [])
-    # The third is when the file was changed: a camera that writes no other date means when it was taken.
+    # The third is the time of change; if a camera writes no other date, it is when the picture was taken.
     taken = next(filter(None, map(_date, dates[: 3 if camera else 2])), None)
     width, height = said["size"]
     latitude = _degrees(said.get("latitude"), "NS", 90)
     longitude = _degrees(said.get("longitude"), "EW", 180)
     if (
         latitude is None or longitude is None or latitude == longitude == 0
-    ):  # what a receiver without a fix writes
+    ):  # written by a GPS receiver without a fix
         latitude = longitude = None
     values = (taken, camera, int(width), int(height), latitude, longitude, said.get("duration"))
     return {name: value for name, value in zip(FACTS, values) if value is not None}

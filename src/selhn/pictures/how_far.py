@@ -18,9 +18,9 @@ from selhn.pictures.picture_report import REPORT_FILE
 
 PROGRESS_FILE = "progress.json"
 EVERY, WINDOW, FEWEST = 0.5, 30.0, 8
-"""Seconds between two writes, and of the past that tells how long the rest takes, if so many were done in it."""
+"""Seconds between two writes; of the past that the time left is estimated from; and fewest pictures in it."""
 STALE = 60.0
-"""Seconds after which a process of another machine that has written nothing counts as ended."""
+"""A process of another machine that has written nothing for this many seconds counts as ended."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class HowFar:
 
     @classmethod
     def read(cls, index: Path | str | None) -> "HowFar | None":
-        """What the process says that adds pictures to an index now; None if no process does."""
+        """What the process that is adding pictures to an index says; None if there is no such process."""
         path = Path(index or "") / PROGRESS_FILE
         with suppress(SelhnError, OSError):
             told = read_json(path)
@@ -57,7 +57,7 @@ class HowFar:
             os.kill(self.process, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # of another user
+        except PermissionError:  # another user's process
             pass
         return True
 
@@ -75,7 +75,7 @@ class HowFarFile:
 
     Args:
         index: its path; nothing is written if that is not a folder.
-        done, new: pictures of the folder that are in the index already, and that are going to be read.
+        done, new: pictures of the folder that are already in the index, and that will be read.
     """
 
     def __init__(self, index: Path | str | None, done: int, new: int):
@@ -109,7 +109,7 @@ class HowFarFile:
             seconds = (now - since) / (done - before) * (self._total - done)
         told = HowFar(done, self._total, left_out, seconds, os.getpid(), platform.node())
         if self.path is not None:
-            with suppress(OSError):  # a full disk: what matters more says so
+            with suppress(OSError):  # a full disk: more important writes report it
                 write_whole(self.path, json.dumps(asdict(told)))
 
 

@@ -61,7 +61,7 @@ def index_pictures(
     library = Library.open(path, model, device, extractor) if Index.exists(path) else None
     if library is not None and extractor not in (None, library.index.about.get("extractor", extractor)):
         made_by = library.index.about["extractor"]
-        raise SelhnError(f"{path} was made with the extractor {made_by}: take that, or another path")
+        raise SelhnError(f"{path} was made with the extractor {made_by}: use that, or another path")
     plan = make_plan(found, None if library is None else library.index, captions, remove_missing)
     if library is None:
         library = Library.create(path, model, extractor or READY, precision, device)
@@ -71,7 +71,7 @@ def index_pictures(
 def pictures_in(source: Path | str) -> Found | None:
     """The pictures of a folder; None if the source is a data set, or holds no pictures.
 
-    If all that it holds need a package which is missing, that is an error.
+    If all its pictures need a package that is missing, that is an error.
     """
     path = Path(source).expanduser()
     if not path.is_dir() or any(known.looks_like(path) for known in FORMATS.values()):
@@ -79,7 +79,7 @@ def pictures_in(source: Path | str) -> Found | None:
     found = Library.scan(path).without_videos()
     missing = missing_packages().keys() - VIDEOS
     if not found.pictures and {file.suffix.lower() for file in found.others} & missing:
-        make_plan(found, None)  # says which
+        make_plan(found, None)  # its error names the package
     return found if found.pictures else None
 
 
@@ -115,7 +115,7 @@ def _complete_examples(path: Path, new: Library) -> Index | None:
 
 
 def _index_examples(path: Path, new: Library) -> None:
-    shutil.rmtree(path, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(path, ignore_errors=True)  # left by a killed process
     known = example_facts()
     index = Index.create(new.index.model, path, keep_model=False, about=new.index.about)
     assert new.extractor is not None
@@ -124,7 +124,7 @@ def _index_examples(path: Path, new: Library) -> None:
 
 
 def example_facts() -> dict[str, dict[str, Any]]:
-    """Metadata of each example picture, to filter by and to show; the licences must be named."""
+    """Metadata of each example picture, to filter by and to show, with the licence, which must be named."""
     facts = {}
     for entry in json.loads(ANNOTATIONS.read_text(encoding="utf-8")):
         width, height = entry["orig_size"]

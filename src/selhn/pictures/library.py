@@ -69,7 +69,7 @@ class Library:
         device: torch.device | str = "cpu",
         extractor: Extractor | str | None = None,
     ) -> "Library":
-        """The library of an existing index; `model` if the index neither holds nor names its own."""
+        """The library of an existing index; give `model` if the index neither holds nor names one."""
         if not Index.exists(path):
             raise NotFound(f"there is no index {path}: make one with `selhn index ~/Pictures`")
         return cls(Index.load(path, model).to(device), extractor, device=device)
@@ -109,7 +109,7 @@ class Library:
 
     @cached_property
     def extractor(self) -> Extractor | None:
-        """What makes the features of this index, checked to be what made them; None if it is not known."""
+        """What makes the features of this index, checked to be the same as before; None if it is unknown."""
         name = self.index.about.get("extractor")
         if name is None:
             return None
@@ -125,7 +125,7 @@ class Library:
         return extractor
 
     def _asked(self, name: str) -> str:
-        """The name of the extractor: that in the index, which alone never has anything downloaded."""
+        """The name of the extractor in the index. It is only downloaded if it was also given by name."""
         if self._given not in (None, name):
             raise SelhnError(
                 f"{self.index.location} was made with the extractor {name}, not with {self._given}"
@@ -172,7 +172,7 @@ class Library:
         return carry_out(plan, self.index, extractor, cache, batch_size, workers, quiet)
 
     def query(self, text: str | None = None, like: str | None = None, weight: float = TEXT_WEIGHT) -> Query:
-        """A question by a sentence, by a picture, or by both.
+        """A query by a sentence, a picture, or both.
 
         Args:
             text: as people type it: in "dog -snow", snow is not wanted.
@@ -190,7 +190,7 @@ class Library:
         return replace(asked, image=self.regions(like))
 
     def regions(self, picture: Path | str | Image.Image) -> Float[Tensor, "M F"]:
-        """The features of a picture by its file, or as PIL opens it."""
+        """The features of a picture file or PIL image."""
         extractor = self._require_extractor("search with the id of an item, or with regions")
         if isinstance(picture, Image.Image):
             return extractor([picture.convert("RGB")])[0]
@@ -264,7 +264,9 @@ class Library:
         self.know_ids()
 
     def delete(self, name: str) -> None:
-        """Remove an item, or the video of a moment; its file is deleted if `add` wrote it, and else kept out."""
+        """Remove an item, or the video of a moment; deletes its file if `add` wrote it. Other files
+        stay, and are not indexed again (see `Removed`).
+        """
         path, record = self.picture(name), self.index.get(whole(name))
         is_own = path is not None and is_upload(path, self.folders)
         with self.index.writing():
@@ -276,7 +278,7 @@ class Library:
             path.unlink(missing_ok=True)
 
     def know_ids(self) -> bool:
-        """Make an index in a folder read its ids now, in this thread, and not in that of the next reader."""
+        """Make an index in a folder read its ids now, in this thread, not in that of the next reader."""
         return "" in self.index
 
     def _require_extractor(self, remedy: str) -> Extractor:

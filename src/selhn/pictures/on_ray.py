@@ -1,4 +1,4 @@
-"""Shards of vectors on a Ray cluster: Ray Data hands out shards, and makes those of a lost machine elsewhere."""
+"""Shards of vectors on a Ray cluster: Ray Data hands out shards, also again after a machine is lost."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ class ShardActor:
         self.embedder = ShardEmbedder(**settings)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Make the shard with this number. An error is part of the answer: Ray would make a page of it."""
+        """Make the shard with this number. An error is part of the answer: Ray would print a page."""
         (number,), made, kind, why = batch["shard"], ShardDone(0, 0), "", ""
         try:
             made = self.embedder(int(number))
@@ -50,7 +50,7 @@ def embed_on_ray(
     Args:
         settings: of `ShardEmbedder`; the folder must be the same on all machines, which need selhn too.
         address: of the cluster, "auto" for the one of this machine, or "local" to start one here.
-        actors: processes; by default as many as there are cores or GPUs for, but for one core, which Ray needs.
+        actors: processes; by default as many as cores or GPUs allow, minus one core that Ray needs.
         cpus: cores per process.
         step: is told how many pictures were finished.
     """
@@ -83,9 +83,9 @@ def embed_on_ray(
 
 
 def import_ray(address: str) -> Any:
-    """Ray, which is told not to report its use to its makers."""
+    """Import Ray, with its usage reports turned off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address == LOCAL:  # else it would take 127.0.0.1 for an address of the network, and listen there
+    if address == LOCAL:  # else it would take 127.0.0.1 for a network address, and listen there
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -97,7 +97,7 @@ def import_ray(address: str) -> Any:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Any]:
-    """Ray, connected; one that is connected already is used and left so."""
+    """Ray, connected; an existing connection is used and left open."""
     ray = import_ray(address)
     is_ours = not ray.is_initialized()
     if is_ours:
@@ -108,7 +108,7 @@ def _cluster(address: str) -> Iterator[Any]:
             raise SelhnError(
                 f"there is no Ray cluster at {address} ({error}): start it, or give --ray local"
             ) from None
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # what it tells of its plans
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # hide its execution plans
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
     try:

@@ -1,6 +1,6 @@
 """EfficientNet-Lite as an ONNX model, written without the onnx package (36 MB with what it brings).
 
-ONNX is a protocol buffer: fields of a number and a value, where a value may be a message of fields again. The
+ONNX is a protocol buffer: fields with a number and a value, which may itself be a message of fields. The
 numbers below are those of onnx.proto.
 """
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 VERSION, OPERATORS = 8, 17
-"""Of the format and of its operators; onnxruntime reads them since 1.13."""
+"""Versions of the format and of its operators; onnxruntime reads them since 1.13."""
 FLOAT, ONE_INTEGER, INTEGERS = 1, 2, 7
 """The type float32, and kinds of attributes."""
 

@@ -87,14 +87,14 @@ class Found:
     pictures: list[Path]
     """Files whose names end like those of pictures, or of videos."""
     others: list[Path]
-    """All other files, and pictures that need a package which is missing."""
+    """All other files, and pictures that need a missing package."""
     closed: list[tuple[Path, str]]
     """Folders that could not be listed, and why: what they hold is unknown."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Number of linked folders, hidden folders and broken links, which are not followed, and of live photographs."""
 
     def without_videos(self) -> "Found":
-        """The same with the videos among the other files."""
+        """The same, with videos counted as other files."""
         videos = [path for path in self.pictures if path.suffix.lower() in VIDEOS]
         pictures = [path for path in self.pictures if path.suffix.lower() not in VIDEOS]
         return replace(self, pictures=pictures, others=sorted([*self.others, *videos]))
@@ -167,7 +167,7 @@ def is_there(folder: Path) -> bool:
 
 
 def writable(path: object, root: Path | None = None) -> str:
-    """A path, relative to `root` if there is one, in a form that can be written to any file."""
+    """A path, relative to `root` if given, in a form that can be written to any text file."""
     shown = str(path) if root is None else Path(str(path)).relative_to(root).as_posix()
     return shown.encode("utf-8", "backslashreplace").decode()
 

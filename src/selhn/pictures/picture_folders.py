@@ -20,7 +20,7 @@ DEFAULT_INDEX = Path("selhn.index")
 def locate(folders: Sequence[Path], name: str) -> Path | None:
     """The file of that name, with all links followed; None if it is in none of the folders.
 
-    A name is a path below one of the folders, or a full path; where a link leads outside, there is no file.
+    A name is a path below one of the folders, or a full path; a link that leads outside gives None.
     """
     for folder in folders:
         try:
@@ -34,7 +34,7 @@ def locate(folders: Sequence[Path], name: str) -> Path | None:
 
 @contextmanager
 def opened_located(path: Path) -> Iterator[BinaryIO]:
-    """A located file; a link, a folder or a pipe that has replaced it since is not opened."""
+    """Open a located file; a link, a folder or a pipe that has replaced it since is refused."""
     try:
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as wrong:
@@ -43,7 +43,7 @@ def opened_located(path: Path) -> Iterator[BinaryIO]:
         raise
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise NotFound(f"{path.name} is not a file any more")
+        raise NotFound(f"{path.name} is no longer a file")
     with os.fdopen(number, "rb") as file:
         yield file
 
@@ -57,7 +57,7 @@ def read_located(path: Path) -> bytes:
 
 
 def located_source(path: Path, moment: float | None = None) -> bytes | Moment:
-    """What to decode for a located file: its content, or of a video the frame at some seconds, by default the first."""
+    """What to decode for a located file: its content, or a frame of a video, by default the first."""
     return Moment(path, moment) if path.suffix.lower() in VIDEOS else read_located(path)
 
 
@@ -78,7 +78,7 @@ def folders_of(records: Iterable[Record]) -> list[Path]:
 
 
 def default_index() -> Path:
-    """The index of a user's pictures if no other is given."""
+    """The default index of a user's pictures."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "selhn" / "pictures.index"
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from PIL import Image
 
-# No format that calls another program (EPS), holds documents (PDF) or is decoded to know its size (ICO).
+# Not formats that call another program (EPS), hold documents (PDF) or must be decoded to know the size (ICO).
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "AVIF", "HEIF")
 HEIF = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)
 STARTS = re.compile(rb"....ftyp(avi[fs]|hei|hev|mif1|msf1)|II\*\0|MM\0\*|\xff\xd8\xff|\x89PNG", re.DOTALL)
-"""How files begin that are surely meant as pictures."""
+"""First bytes of files that are surely meant to be pictures."""
 SIZE = re.compile(rb"ispe....(.{4})(.{4})", re.DOTALL)
 """Width and height in AVIF and HEIF."""
 MOST_REDUCED = 8
 """A JPEG can be decoded at 1/2, 1/4 or 1/8 of its width and height."""
 MOST_SCANS = 100
-"""Of a JPEG; each is a pass over the whole picture. Encoders write about ten. libtiff has this limit too."""
+"""Most scans (passes over the picture) of a JPEG. Encoders write about ten; libtiff has this limit."""
 # What the decoders raise for bytes that are not what they should be.
 DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, LookupError, ArithmeticError, TypeError, EOFError, RuntimeError,
@@ -43,7 +43,7 @@ RAW_STARTS = {
     }.items()
 }
 TURNS = {3: Image.Transpose.ROTATE_180, 5: Image.Transpose.ROTATE_90, 6: Image.Transpose.ROTATE_270}
-"""How LibRaw says that a picture has to be turned."""
+"""LibRaw's codes for how a picture has to be turned."""
 # A marker that libjpeg acts on: not a stuffed zero, a restart, or one without a meaning between segments.
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 END_OF_IMAGE, START_OF_SCAN = 0xD9, 0xDA
@@ -61,7 +61,7 @@ class Missing(Refused):
 
 
 def reason(error: Exception) -> str:
-    """The first words of a decoder as a part of a sentence."""
+    """The first words of a decoder's error, as part of a sentence."""
     said = error.args[0] if error.args and isinstance(error.args[0], str | bytes) else str(error)
     said = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
     words = ": ".join(said.split("(")[0].split(": ")[:2])
@@ -94,7 +94,7 @@ def why_not(content: bytes, most_pixels: int) -> Refused:
 
 
 def too_large(width: int, height: int, most_pixels: int) -> Refused:
-    """The sentence on what is not decoded."""
+    """The refusal of a picture with too many pixels."""
     how = f"give a smaller copy, at most {most_pixels:,} pixels"
     return Refused(f"is too large ({width} x {height} pixels): {how}")
 
@@ -148,9 +148,9 @@ def preview(content: bytes) -> tuple[bytes, dict[str, Any]]:
     except rawpy.LibRawError as error:
         raise Refused(f"cannot be read as a RAW picture ({reason(error)}): copy or export it again") from None
     facts: dict[str, Any] = {"size": (sizes.width, sizes.height)[:: -1 if sizes.flip in (5, 6) else 1]}
-    with suppress(MemoryError, *DECODER_ERRORS):  # the others say it in their preview
+    with suppress(MemoryError, *DECODER_ERRORS):  # other formats have it in their preview
         facts = {**entries(tiff_entries(content)), **facts}
-    if picture.format == rawpy.ThumbFormat.JPEG:  # with what is to be done to it
+    if picture.format == rawpy.ThumbFormat.JPEG:  # it says itself how it has to be turned
         return bytes(picture.data), facts
     image, file = Image.fromarray(np.asarray(picture.data)), io.BytesIO()
     (image.transpose(TURNS[sizes.flip]) if sizes.flip in TURNS else image).save(file, "PPM")
@@ -160,7 +160,7 @@ def preview(content: bytes) -> tuple[bytes, dict[str, Any]]:
 def describe(opened: Image.Image, content: bytes) -> dict[str, Any]:
     """What the header says: the size of the upright picture and entries of EXIF, not checked."""
     if opened.format == "PNG" and "exif" not in opened.info and (late := exif_chunk(content)):
-        opened.info["exif"] = late  # Pillow finds it only once all is decoded
+        opened.info["exif"] = late  # Pillow finds it only after decoding
     facts: dict[str, Any] = {"size": opened.size}
     with suppress(MemoryError, *DECODER_ERRORS):
         exif = Image.Image.getexif(opened)
@@ -187,12 +187,12 @@ def entries(exif: Image.Exif) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> float | str:
-    """An entry of EXIF that JSON has no form for."""
+    """An EXIF entry of a type that JSON lacks, as a number or text."""
     return value.decode("latin-1") if isinstance(value, bytes) else float(value)
 
 
 def exif_chunk(content: bytes) -> bytes:
-    """The EXIF data of a PNG, wherever they are."""
+    """The EXIF data of a PNG, wherever they are in the file."""
     place = 8
     while place + 8 <= len(content):
         length, kind = struct.unpack_from(">I4s", content, place)

@@ -1,4 +1,4 @@
-"""What happened to each file of a folder of pictures: for people, and as a file."""
+"""What happened to each file of a folder of pictures: as text, and as a JSON file."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from selhn.base.files import write_whole
 
 REPORT_FILE = "pictures.json"
 SHOWN = 20
-"""Files that a printed report names."""
+"""Most files that a printed report names."""
 
 
 @dataclass

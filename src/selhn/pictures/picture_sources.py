@@ -1,7 +1,7 @@
 """Where a large collection of pictures comes from: a folder, a list of files, or Parquet with paths or with pictures.
 
 A source is listed once, in shards. A shard is a list of entries, {"path": ...} or {"parquet": file, "size", "first",
-"rows"}, so that listing a billion rows of Parquet reads the ends of files only.
+"rows"}, so that listing a billion rows of Parquet only reads the ends of files.
 """
 
 import math
@@ -22,7 +22,7 @@ BYTES_COLUMNS = ("image", "bytes", "content", "jpg", "png", "webp")
 CAPTION_COLUMNS = ("caption", "text")
 LONGEST_LINE = 2**15
 PICTURES_AT_ONCE = 16
-"""Rows of Parquet that hold pictures, read together."""
+"""Rows of Parquet with pictures that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PictureInput:
 
 @dataclass(frozen=True)
 class PictureInputs:
-    """The pictures of a shard; what is in Parquet is read while it is used."""
+    """The pictures of a shard; those in Parquet are read when they are used."""
 
     entries: Sequence[Entry]
     columns: Mapping[str, Any]
@@ -99,14 +99,14 @@ def _of_row(path: Path, row: int, content: Any, caption: str, metadata: Mapping[
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether metadata can hold a value; what is missing, or not a number, is left out."""
+    """Whether metadata can hold a value; None and NaN are left out."""
     return isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def list_source(
     source: Path | str, rows: int, column: str | None = None, caption: str | None = None
 ) -> tuple[dict[str, Any], Iterator[Sequence[Entry]]]:
-    """How a source is read, and the entries of its shards of so many pictures each.
+    """How a source is read, and the entries of its shards of `rows` pictures each.
 
     Args:
         column: of Parquet, with the path or the bytes of the picture; by default the first that has a usual name.

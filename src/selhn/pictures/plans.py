@@ -18,12 +18,12 @@ from selhn.search import Index, Item
 from selhn.search.items import whole
 
 SHOWN = 10
-"""Kinds of files, and pictures of a plan, that are named."""
+"""Most kinds of files, and pictures of a plan, that are named."""
 EPOCH = datetime(1970, 1, 1)
 OF_FILE, OF_VIDEO = ("folder", "file", "modified", "bytes"), ("moment", "moments")
-"""Metadata that show whether a file has changed; and the seconds of a moment, and of all of a video but the first."""
+"""Metadata that show whether a file has changed; seconds of a moment, and of all a video's but the first."""
 WRITTEN_BY_INDEXING = (*OF_FILE, *OF_VIDEO)
-"""Nobody else can write these. `FACTS` can be corrected."""
+"""Only indexing can write these. People can correct `FACTS`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Plan:
     describe: Sequence[Item] = ()
     """Unchanged items that were indexed before metadata were read from the files themselves."""
     moments: Sequence[str] = ()
-    """Moments of videos that have changed or are gone; they go too, unless they are found again."""
+    """Moments of videos that have changed or are gone; they are removed too, unless they are found again."""
 
     def newest_first(self) -> "Plan":
         """This plan with pictures added by the time their files changed, latest first."""
@@ -72,7 +72,7 @@ class Plan:
         return "\n".join([*lines, *self.beside()]).encode("utf-8", "backslashreplace").decode()
 
     def beside(self) -> list[str]:
-        """Lines on what is in the folder and not in the index."""
+        """Lines about what is in the folder but not in the index."""
         missing, unread, kinds = missing_packages(), [], []
         for suffix, number in self.others.items():
             if suffix in missing:
@@ -112,7 +112,7 @@ class Indexed:
 def make_plan(
     found: Found, index: Index | None, captions: Path | str | None = None, remove_missing: bool = False
 ) -> Plan:
-    """Compare the pictures of a folder with an index, or with an empty one.
+    """Compare the pictures of a folder with an index; None stands for an empty one.
 
     A picture has changed if its size, its time of change or its captions in the file of `captions` have.
     Captions and metadata that people wrote into the index are kept; only the `FACTS` of a file that has changed
@@ -139,7 +139,7 @@ def make_plan(
         item = Item(record.id, None, None, lines, kept_metadata(record.metadata, picture_facts(path, root)))
         if (item.captions, item.metadata) != (record.captions, record.metadata):
             changed.append(item)
-        elif "width" not in item.metadata:  # which every picture has
+        elif "width" not in item.metadata:  # every described picture has it
             bare.append(item)
     # Nothing below a folder that cannot be listed now is known to be gone,
     # and a picture whose package is missing now is still there.
@@ -156,7 +156,7 @@ def make_plan(
 
 
 def kept_metadata(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What was known of a file with what is known now; if it has changed, its `FACTS` are to be read again."""
+    """Old metadata of a file updated by the new; if the file has changed, its `FACTS` must be read again."""
     if any(now.get(name) != before.get(name) for name in ("modified", "bytes")):
         before = {name: value for name, value in before.items() if name not in (*FACTS, *OF_VIDEO)}
     return {**before, **now}
@@ -184,7 +184,7 @@ def picture_facts(path: Path, root: Path) -> dict[str, Any]:
     """Metadata that filters can use and that show whether a file has changed."""
     try:
         status = path.stat()
-    except OSError:  # gone since it was found; reading it says so
+    except OSError:  # removed since it was found; reading it will report that
         return {}
     try:
         modified = str(EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))

@@ -1,4 +1,4 @@
-"""From a picture to the input of a vision model, as the model was trained: resized, perhaps cropped, and scaled."""
+"""From a picture to the input of a vision model, as in its training: resized, perhaps cropped, and scaled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Preprocessing:
             image = image.resize((width, height), Image.Resampling.BICUBIC)
         planes = bytearray().join(
             image.tobytes("raw", band) for band in "RGB"
-        )  # faster than to turn an array
+        )  # faster than transposing an array
         pixels = torch.frombuffer(planes, dtype=torch.uint8).view(3, height, width).float()
         return pixels.sub_(torch.tensor(self.mean)[:, None, None]).div_(
             torch.tensor(self.deviation)[:, None, None]
@@ -78,7 +78,7 @@ def preparation_of_open_clip(known: Mapping[str, Any]) -> Preprocessing | Croppi
     """The same from the settings of open_clip."""
     mode, size = known.get("resize_mode", "shortest"), known["size"]
     if mode not in ("shortest", "squash"):
-        raise SelhnError(f"this model resizes pictures by {mode!r}, which selhn does not: take another")
+        raise SelhnError(f"this model resizes pictures by {mode!r}, which selhn does not: use another")
     shortest = min(_sides(size, 0)) if mode == "shortest" else None
     return _prepared(
         shortest, size, known["mean"], known["std"], RESAMPLING[known.get("interpolation", "bicubic")]
@@ -90,12 +90,12 @@ def _prepared(
 ) -> Preprocessing | Cropping:
     last = Preprocessing.of_shares(_sides(size, shortest or 0), mean, deviation)
     if shortest is None and resampling == Image.Resampling.BICUBIC:
-        return last  # which the decoder can begin with
+        return last  # the decoder can do the resizing
     return Cropping(last, shortest, resampling)
 
 
 def _sides(size: Any, side: int) -> tuple[int, int]:
-    """Height and width, from any of the ways in which settings say them."""
+    """Height and width, from any of the forms that settings have."""
     if isinstance(size, Mapping):
         return int(size.get("height", side)), int(size.get("width", side))
     return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))

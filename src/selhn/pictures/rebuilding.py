@@ -1,4 +1,4 @@
-"""An index of a former ready model is made again, from its folders: the old one stays beside it until that is done."""
+"""Remakes an index of a former ready model from its folders; the old one stays until that is done."""
 
 import shutil
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from selhn.search.stores import SegmentStore
 
 
 class Former:
-    """What an index was before it was made again: `pictures.index.former` beside `pictures.index`, if there is one."""
+    """The index before it was remade, if there was one: `pictures.index.former` beside `pictures.index`."""
 
     def __init__(self, index: Path):
         self.path = index.with_name(f"{index.name}.former")
         try:
             self._store = SegmentStore.open(self.path) if Index.exists(self.path) else None
-        except Damaged:  # what is in it cannot be carried over; it is left alone
+        except Damaged:  # its content cannot be carried over; it is left alone
             self._store = None
         records = () if self._store is None else self._store.scan()
         self.records: Mapping[str, Record] = {record.id: record for record in records}
@@ -40,20 +40,20 @@ class Former:
         return replace(item, captions=before.captions, metadata=kept_metadata(before.metadata, item.metadata))
 
     def remove(self) -> bool:
-        """Remove it, unless a folder of it is missing now, whose disk may not be mounted; whether it was there."""
+        """Remove it, unless a folder of it is missing (an unmounted disk?); returns whether it existed."""
         if self._store is None or not all(map(is_there, self.folders)):
             return False
         gone = self.path.with_name(f".{self.path.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
-        self.path.rename(gone)  # one step: half of an index is none
+        self.path.rename(gone)  # in one step: half an index is useless
         shutil.rmtree(gone, ignore_errors=True)
         return True
 
 
 def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tuple[Library, str]:
-    """The library of an index, and what to say if a former ready model made that, and a new one is in its place.
+    """The library of an index; and what to say if a former ready model made it, and it was replaced.
 
-    The new one is empty, but for favourites, albums and what was removed; `Former` is what it has to become.
+    The new one is empty except for favourites, albums and what was removed; `Former` is the old one.
     """
     former, making = path.with_name(f"{path.name}.former"), path.with_name(f".{path.name}.making")
     if not Index.exists(path) and Index.exists(former):  # killed between two renames
@@ -69,7 +69,7 @@ def open_or_start_again(path: Path, model: AbstractMatcher | None = None) -> tup
         Library.create(making)
         for kept in filter(Path.exists, (path / "albums.json", path / REMOVED_FILE)):
             shutil.copy2(kept, making)
-        if former.exists():  # that one was whole, and this one only a part of it
+        if former.exists():  # the former one was complete, this one only a part of it
             shutil.rmtree(path)
         else:
             path.rename(former)

@@ -1,4 +1,4 @@
-"""Pictures that people removed from an index and whose files stay: `selhn photos` does not add them again."""
+"""Pictures that people removed from an index, not from the disk: `selhn photos` does not add them again."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 class Removed:
     """The ids of such pictures, in a small file of an index in a folder; an index on a server has none.
 
-    With each are the size and the time of change of its file: one that has changed since is another picture.
+    The size and time of change of each file are stored too: a file that has changed since is another picture.
     """
 
     def __init__(self, index: Index):
@@ -26,7 +26,7 @@ class Removed:
         self.path = index.path / REMOVED_FILE if isinstance(index.path, Path) else None
 
     def add(self, record: Record) -> None:
-        """Keep a picture out from now on; the index is being written by this process."""
+        """Keep a picture out from now on. Call it while this process writes the index."""
         if self.path is not None:
             write_checked_json(self.path, {**self._read(), record.id: _file_state(record.metadata)})
 

@@ -39,7 +39,7 @@ class Towers(nn.Module, ABC):
     """Two towers with what turns pictures and texts into their inputs."""
 
     kind: str
-    """Library and family, such as transformers:clip; the same wherever its files are."""
+    """Library and family, such as transformers:clip; it does not depend on where the files are."""
     prepare: Preprocessing | Cropping
     tokenizer: LibraryTokenizer
 
@@ -59,12 +59,12 @@ class TransformersTowers(Towers):
         super().__init__()
         library = import_library("transformers", f"transformers:{model}", "pip install transformers")
         library.utils.logging.disable_progress_bar()
-        # A folder is complete by itself, and code that comes with a model is never run.
+        # A folder needs nothing from outside, and code that comes with a model is never run.
         safe = {"local_files_only": local_only or Path(model).is_dir(), "trust_remote_code": False}
         self.network: Any = library.AutoModel.from_pretrained(model, **safe)
         if not hasattr(self.network, "get_text_features") or not hasattr(self.network, "get_image_features"):
             raise SelhnError(
-                f"{type(self.network).__name__} has no towers for pictures and texts: take CLIP or SigLIP"
+                f"{type(self.network).__name__} has no towers for pictures and texts: use CLIP or SigLIP"
             )
         config = self.network.config
         self.kind = f"transformers:{config.model_type}"
@@ -74,7 +74,7 @@ class TransformersTowers(Towers):
         words = library.AutoTokenizer.from_pretrained(model, use_fast=True, **safe)
         text = config.text_config
         longest = getattr(text, "max_position_embeddings", MOST_TOKENS)
-        # SigLIP has learnt with texts that are all of one length, and without a mask.
+        # SigLIP was trained on texts padded to one length, without a mask.
         self.whole = config.model_type.startswith("siglip")
         self.tokenizer = LibraryTokenizer.of_transformers(words, text.vocab_size, longest, self.whole)
 
@@ -168,13 +168,13 @@ class TwoTowers(AbstractMatcher):
         self.towers, self.name, self.source = towers, towers.kind, source
         self.eval()
         self.settings = {"prepare": repr(towers.prepare)}
-        with (
-            torch.inference_mode()
-        ):  # what it cannot do with pictures is said now, and not at the first of them
+        with torch.inference_mode():  # a model that cannot take pictures fails now, not at the first of them
             width = towers.encode_pixels(towers.prepare(Image.new("RGB", (8, 8)))[None]).shape[1]
         self.settings["feature_dim"] = self.embed_texts(["a"]).shape[1]
         if width != self.settings["feature_dim"]:
-            raise SelhnError(f"{source} gives pictures {width} numbers and texts others: take CLIP or SigLIP")
+            raise SelhnError(
+                f"{source} gives pictures {width} numbers, but texts a different number: use CLIP or SigLIP"
+            )
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -182,14 +182,14 @@ class TwoTowers(AbstractMatcher):
         return Extractor(tower, cells=0)
 
     def require_own(self, extractor: str | Extractor) -> str | Extractor:
-        """The extractor of these towers, which no other can replace."""
+        """The extractor of these towers, the only one that fits."""
         name = f"{EMBEDDING}{self.source}"
         if extractor not in (READY, name, self.extractor):
             raise SelhnError(f"{self.source} has a tower for pictures: leave the extractor {extractor} out")
         return self.extractor
 
     def encode_images(self, regions: Regions, region_mask: RegionMask | None = None) -> Float[Tensor, "I d"]:
-        """The vector of each picture; of several regions, their mean."""
+        """The vector of each picture; the mean if there are several regions."""
         mask = all_real(regions, region_mask)
         return functional.normalize((regions * mask[..., None]).sum(1), dim=-1)
 
@@ -217,7 +217,7 @@ def load_two_towers(source: str, local_only: bool = False) -> TwoTowers:
         model = str(folder.absolute())
     asks = "give it with --model, or model=load_model(...), by its folder or by a name that may be downloaded"
     if local_only and kind != "transformers":
-        raise NotFound(f"the index names the model {source}, which only you can have opened: {asks}")
+        raise NotFound(f"the index names the model {source}, which is opened only if you ask for it: {asks}")
     if local_only and folder.is_absolute() and not folder.is_dir():
         raise NotFound(f"the index names the model {source}, which is not on this machine: {asks}")
     if folder.is_absolute() and not folder.is_dir():

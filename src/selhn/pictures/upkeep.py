@@ -1,4 +1,4 @@
-"""An index that follows its folders: what a process of its own does, and how a change is noticed."""
+"""Keeps an index up to date with its folders: the work of a separate process, and how changes are noticed."""
 
 import os
 import time
@@ -33,7 +33,7 @@ def bring_up_to_date(
     for folder in filter(is_there, dict.fromkeys([*folders, *former.folders])):
         try:
             plan = library.plan(library.scan(folder))
-        except NotFound:  # it has been unplugged, or its last picture is gone: nothing is deleted
+        except NotFound:  # its disk was unplugged, or its last picture is gone: nothing is deleted
             continue
         plan = Removed(library.index).kept_out(former.carried(plan))
         yield library.apply(plan.newest_first(), quiet=True)
@@ -52,12 +52,12 @@ def _current(path: Path, model: AbstractMatcher | None) -> Library | None:
 
 
 def has_pictures(folder: Path) -> bool:
-    """Whether there is a picture below a folder; ends at the first."""
+    """Whether there is a picture below a folder; stops at the first."""
     return any(True for _ in _pictures_below(folder))
 
 
 def require_pictures(folders: Sequence[Path]) -> None:
-    """Refuse a folder that is missing, or that has no pictures which can be read, in the words that fit."""
+    """Refuse a folder that is missing or has no readable pictures, and say which it is."""
     for folder in folders:
         if not has_pictures(folder):
             make_plan(Library.scan(folder), None)
@@ -78,7 +78,7 @@ def _pictures_below(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_re
         with (
             suppress(OSError),
             os.scandir(waiting.pop()) as entries,
-        ):  # removed meanwhile, or not ours to read
+        ):  # removed meanwhile, or not readable for us
             for entry in entries:
                 if entry.name.startswith("."):
                     continue

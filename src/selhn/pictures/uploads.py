@@ -1,4 +1,4 @@
-"""Pictures that are added by their content: files in a folder of their own, named by what they hold."""
+"""Uploaded pictures: files in a separate folder, named by a digest of their content."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ UPLOADS = "uploads"
 
 @contextmanager
 def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
-    """The file of a picture of a kind as Pillow names it; a new one is removed again if the block fails."""
+    """The file of a picture; `kind`: its format in Pillow. A new file is removed if the block fails."""
     suffix = {"JPEG": "jpg", "MPO": "jpg"}.get(kind, kind.lower())
     path = root / UPLOADS / f"{_name(content)}.{suffix}"
     path.parent.mkdir(exist_ok=True)
@@ -34,7 +34,7 @@ def uploaded(root: Path, content: bytes, kind: str) -> Iterator[Path]:
 
 
 def is_upload(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether `uploaded` wrote a file: people's own files may be in such a folder, but have other names."""
+    """Whether `uploaded` wrote a file: people may keep their own files in that folder, under other names."""
     return path.parent in [folder / UPLOADS for folder in folders] and path.stem == _name(path.read_bytes())
 
 

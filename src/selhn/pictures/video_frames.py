@@ -19,14 +19,14 @@ else:
     from picture_headers import Missing, Refused, reason, too_large
 
 APART, MOST = 2.0, 16
-"""Seconds between two frames at least, and frames of one video at most."""
+"""Least seconds between two frames, and most frames of one video."""
 SMALL, SAME, DULL = (16, 16), 6.0, 4.0
-"""Frames are compared in this size: the mean difference of equal ones, and the deviation of one that shows nothing."""
+"""Size in which frames are compared; largest mean difference of equal ones and deviation of a blank one."""
 LARGEST = 1280
 """Pixels of the longer side of a frame that is not resized otherwise."""
 SLOW = 3
 """How much longer a frame takes than a picture of its size."""
-# Only these: others read further files, or are written by no camera.
+# Only these: others read further files, or no camera writes them.
 CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 CODECS = (
     "h264,hevc,av1,libdav1d,vp8,vp9,libvpx,libvpx-vp9,mpeg4,mpeg1video,mpeg2video,mjpeg,h263,prores,dnxhd,dvvideo,"
@@ -66,7 +66,7 @@ def _opened(path: str) -> Any:
     file = os.fdopen(number, "rb")
     if not stat.S_ISREG(os.fstat(number).st_mode):
         file.close()
-        raise Refused("is not a file any more")
+        raise Refused("is no longer a file")
     return file
 
 
@@ -100,7 +100,7 @@ def _frames(
 
 
 def _until(cpu: float, clock: float) -> Any:
-    """Whether there is time for another frame: at half of what is allowed, the frames so far have to do."""
+    """Whether there is time for another frame: at half of the limit, it stops with the frames so far."""
     end, last = time.monotonic() + clock, time.process_time() + cpu
     return lambda: time.monotonic() < end and time.process_time() < last
 
@@ -108,7 +108,7 @@ def _until(cpu: float, clock: float) -> Any:
 def _key_frames(
     container: Any, stream: Any, start: float, only: Any, until: Any
 ) -> Iterator[tuple[float, Any]]:
-    """Key frames in order with their seconds: evenly spread up to the last one, wherever the header says it is."""
+    """Key frames in order with their seconds, spread evenly up to the last one, whatever the header says."""
     import av
 
     def at(seconds: float) -> tuple[float, Any] | None:
@@ -160,13 +160,13 @@ def _one_after_another(container: Any, stream: Any, start: float, until: Any) ->
 class _Frame(NamedTuple):
     at: float
     image: Image.Image
-    """Upright, in the requested size."""
+    """The frame, upright, in the requested size."""
     size: tuple[int, int]
-    """In the video, upright."""
+    """Size in the video, upright."""
 
 
 def _differing(found: Iterator[_Frame], first_only: bool) -> list[_Frame]:
-    """Without those that repeat an earlier one or, if others do not, show nothing."""
+    """The frames, without those that repeat an earlier one, and without blank ones unless all are blank."""
     chosen: list[_Frame] = []
     known: list[Image.Image] = []
     dull: list[_Frame] = []

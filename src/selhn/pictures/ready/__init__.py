@@ -1,4 +1,4 @@
-"""The model `selhn.load_model("ready")`: heads, projection and what MiniLM has learnt are here, MiniLM is a package."""
+"""The model `selhn.load_model("ready")`: heads, projection and updates of MiniLM, which is a package."""
 
 import json
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ CONFIG_FILE, HEADS_FILE, PROJECTION_FILE = "config.json", "heads.safetensors", "
 INSTALL = "install selhn again"
 _TOWER = "text.words."
 WORD_VECTORS = f"{_TOWER}bert.embeddings."
-"""What of the text tower is as published."""
+"""The part of the text tower that is as published."""
 LEFT, RIGHT, SCALE = ".left", ".right", ".scale"
 
 
 def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
-    """The ready model in evaluation mode, on the CPU: shipped heads, and a MiniLM with what it has learnt added.
+    """The ready model in evaluation mode, on the CPU: shipped heads, and MiniLM with its updates added.
 
     Args:
         bert: "minilm", from its Python package, or the folder of the same MiniLM.
@@ -36,7 +36,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
     assert isinstance(model, VSE)
     state = model.state_dict()
     if not torch.allclose(tower_sample(state), torch.tensor(config["tower_sample"]), atol=1e-4):
-        raise SelhnError(f"{bert} is not the MiniLM of the ready model: take all-MiniLM-L6-v2")
+        raise SelhnError(f"{bert} is not the MiniLM of the ready model: use all-MiniLM-L6-v2")
     shipped = adapted(read_tensors(folder / HEADS_FILE, INSTALL), state)
     wanted = {name: weight for name, weight in state.items() if not name.startswith(WORD_VECTORS)}
     check_fits(wanted, shipped, str(folder / HEADS_FILE))
@@ -45,7 +45,7 @@ def load_ready_model(bert: str | Path = MINILM, folder: Path = FOLDER) -> VSE:
 
 
 def load_ready_projection(folder: Path = FOLDER) -> Projection:
-    """Of the features that the ready model was trained on."""
+    """The projection of the features that the ready model was trained on."""
     found = read_tensors(folder / PROJECTION_FILE, INSTALL)
     return Projection(*(found[name].float() for name in ("mean", "components", "scale")))
 
@@ -56,7 +56,7 @@ def load_ready_fit(folder: Path = FOLDER) -> Fit:
 
 
 def adapted(packed: Mapping[str, Tensor], published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the model, all but word vectors, from what is shipped and what is published.
+    """The weights of the model except word vectors, from the shipped and the published ones.
 
     A matrix of the text tower is shipped as its update: W = W0 + L' diag(scale) R, with few rows in L and R.
     """

@@ -122,7 +122,9 @@ def test_the_lines_on_pictures_run_in_order(tmp_path, monkeypatch, capsys, pictu
     assert (tmp_path / "found.png").stat().st_size > 10_000
     assert "dog.jpg" in said[2]
     assert "ski.jpg" not in said[2]
-    assert "the first answer\nin 45%, and among five in 82%" in picture_demo[1], "as the README says"
+    assert "the first answer\nin 45% of the searches, and among the first five in 82%" in picture_demo[1], (
+        "as the README says"
+    )
 
 
 def test_the_tutorial_on_photographs_has_lines_of_the_readme():

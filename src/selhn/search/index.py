@@ -263,8 +263,7 @@ class Index:
     def add(self, items: Iterable[Item], existing: OnExisting = "refuse") -> int:
         """Encode and add items; returns how many were written.
 
-        Items are encoded a few hundred at a time, and written to a folder a few thousand at a time.
-        What is written stays.
+        Items are encoded a few hundred at a time, and stored in a folder a few thousand at a time.
 
         Args:
             existing: what to do with an id that exists: "refuse", "skip" (the same call then resumes), or
@@ -331,11 +330,7 @@ class Index:
         self.store.refresh()
 
     def writing(self, wait: float = 0.0) -> AbstractContextManager[object]:
-        """Hold the lock over several changes, so that no other process writes between them.
-
-        Args:
-            wait: seconds to wait for it.
-        """
+        """Hold the lock over several changes: no other process writes between them. See `Store.writing`."""
         return self.store.writing(wait)
 
     def to(self, device: torch.device | str) -> "Index":

@@ -1,8 +1,10 @@
 import shutil
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -132,3 +134,31 @@ def test_a_cache_of_an_earlier_version_is_read(tmp_path):
     shutil.copytree(before / "pictures_index", tmp_path / "index")
     with pytest.raises(SelhnError, match="another version of the model 'ready'.* are not computed again"):
         Library.open(tmp_path / "index")
+
+
+def test_a_cache_is_closed_after_what_another_thread_asks(tmp_path):
+    """SQLite ends the whole process if a connection is closed while it is in use."""
+    cache = FeatureCache(tmp_path, "an extractor", 4)
+    base, asked, go_on, order = cache._base, Event(), Event(), []
+
+    class Slow:
+        def execute(self, *statement):
+            asked.set()
+            go_on.wait(20)
+            order.append("asked")
+            return base.execute(*statement)
+
+        def close(self):
+            order.append("closed")
+
+    cache._base = Slow()
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(cache.find, b"key")
+        assert asked.wait(20)
+        closing = pool.submit(cache.close)
+        with suppress(TimeoutError):
+            closing.result(0.2)
+        go_on.set()
+        closing.result(20)
+    assert order == ["asked", "closed"]
+    base.close()

@@ -96,7 +96,8 @@ class FeatureCache:
         return [self._unpacked(row) for row in rows]
 
     def close(self) -> None:
-        self._base.close()
+        with self._lock:  # SQLite crashes if a connection is closed while another thread uses it
+            self._base.close()
 
     def _row(self, statement: str, *values: bytes) -> Any:
         with self._errors(), self._lock:

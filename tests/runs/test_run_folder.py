@@ -163,7 +163,7 @@ def test_settings_may_be_changed_on_purpose(tmp_path):
     RunFolder(tmp_path).describe({"model": "rvse", "train": {"lr": 0.1}}, {})
     text = (tmp_path / "config.yaml").read_text().replace("0.1", "0.2")
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(Damaged, match="if you have changed it yourself, remove its first line"):
+    with pytest.raises(Damaged, match="if you changed it yourself, remove its first line"):
         RunFolder(tmp_path).config  # noqa: B018
     (tmp_path / "config.yaml").write_text(text.partition("\n")[2])
     assert RunFolder(tmp_path).config == {"model": "rvse", "train": {"lr": 0.2}}

@@ -1,1 +1,1 @@
-"""What every room stands on: axes and small types, errors, names, files, progress, devices."""
+"""Shared by all packages: axes and small types, errors, names, files, progress, devices."""

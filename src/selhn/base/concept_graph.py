@@ -1,4 +1,4 @@
-"""The concepts of captions: words that many captions have, and how often two are in the same one."""
+"""Concepts: words that occur in many captions, and how often two of them occur in the same caption."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from selhn.base.untrusted import read_json
 
 CONCEPTS_FILE = "concepts.json"
 MOST_CONCEPTS = 10_000
-"""A graph has a number for every pair of concepts."""
+"""Largest number of concepts: a graph stores a count for every pair."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class ConceptGraph:
 
     words: tuple[tuple[str, ...], ...]
     counts: Float[Tensor, " C"]
-    """How many captions have a concept."""
+    """Number of captions that contain each concept."""
     together: Float[Tensor, "C C"]
-    """How many captions have two concepts; 0 on the diagonal."""
+    """Number of captions that contain both concepts; 0 on the diagonal."""
 
     def adjacency(self, threshold: float = 0.3) -> Float[Tensor, "C C"]:
         """Which concepts follow from which (Wang et al., CVSE, equations 2 and 3), with 1 on the diagonal.
 
-        p = together / counts of the row;  q = 5^(p - 0.02) - 5^(-0.02);  those of a column with q >= 0.3
+        p = together / counts of the row;  q = 5^(p - 0.02) - 5^(-0.02);  entries of a column with q >= 0.3
         share 0.25.
         """
         share = self.together.double() / self.counts.double().clamp(min=1)[:, None]
@@ -52,9 +52,7 @@ class ConceptGraph:
         words, counts, together = (value if isinstance(value, list) else [] for value in lists)
         fits = 0 < len(words) <= MOST_CONCEPTS and all(map(_are_forms, words))
         if not fits or not _are_counts(counts, len(words)):
-            raise Damaged(
-                f"{path} has no words and counts of concepts: write it again with selhn data concepts"
-            )
+            raise Damaged(f"{path} has no concept words and counts: create it again with selhn data concepts")
         if len(together) != len(words) or not all(_are_counts(row, len(words)) for row in together):
             raise Damaged(f"{path}: together needs {len(words)} rows of {len(words)} counts, one per concept")
         forms = [word for own in words for word in own]

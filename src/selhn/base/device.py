@@ -1,4 +1,4 @@
-"""The device that a person names, and how much of it is used."""
+"""Choosing a device by name, and limiting CPU threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Many small computations in one thread of the CPU: waking others takes longer, above all if cores are busy."""
+    """Use one CPU thread for many small computations: waking other threads takes longer than the work."""
     number = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

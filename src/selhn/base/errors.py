@@ -26,7 +26,7 @@ class Damaged(SelhnError):
 
 
 class Outdated(SelhnError):
-    """An index that a former version of a shipped model made; it can be made again from the pictures."""
+    """An index built by an earlier version of a shipped model; it can be rebuilt from the pictures."""
 
 
 class Locked(SelhnError):
@@ -38,7 +38,7 @@ class MissingExtra(SelhnError, ImportError):
 
 
 def pip_install(extra: str) -> str:
-    """The line that installs an extra. selhn is on no package index: it names where this one came from."""
+    """The command that installs an extra. selhn is not on a package index, so it names this copy's source."""
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.request import url2pathname
 
@@ -58,7 +58,7 @@ def pip_install(extra: str) -> str:
 
 @contextmanager
 def needs(package: str) -> Iterator[None]:
-    """Around the import of a library that is none of our extras: if it is missing, say what to install."""
+    """Wrap the import of a library that is not one of our extras: if it is missing, say what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -68,11 +68,11 @@ def needs(package: str) -> Iterator[None]:
 
 
 class SelhnWarning(UserWarning):
-    """Something that can be computed and is hardly ever meant."""
+    """Valid input that is almost certainly a mistake."""
 
 
 def warn(message: str) -> None:
-    """Warn at the line of the user's own code, where Python says the same thing only once."""
+    """Warn at the line of the user's own code; Python then shows the same warning only once per line."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("selhn", "torch"):
         frame, level = frame.f_back, level + 1

@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None:
     """Replace a file in one step: a reader finds all of the old content or all of the new.
 
-    With `durable` the content is on the disk, not only in the system's memory, before the old one goes.
+    With `durable` the new content is on the disk, not only in the system's cache, before the old is removed.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -46,7 +46,7 @@ def write_whole(path: Path, content: str | bytes, durable: bool = False) -> None
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that there is no space left."""
+    """Whether an error, or its cause, is a full disk."""
     while error is not None:
         if getattr(error, "errno", 0) in FULL or getattr(error, "sqlite_errorcode", 0) == SQLITE_FULL:
             return True
@@ -55,13 +55,13 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file that was written on the disk."""
+    """Flush a written file to the disk (fsync)."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path, files: bool = False) -> None:
-    """Have the names in a folder on the disk, where the system can; with `files` all that is below it too."""
+    """Flush a folder's entries to the disk if the system can; with `files`, everything below it too."""
     for path in folder.iterdir() if files else ():
         if path.is_dir():
             sync_folder(path, files=True)
@@ -77,10 +77,10 @@ def sync_folder(folder: Path, files: bool = False) -> None:
 
 @contextmanager
 def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str] = ()) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` when the block ends without an error and else is removed.
+    """A folder to fill. It becomes `path` if the block ends without an error; otherwise it is removed.
 
-    All of it is on the disk before it gets its name. With `replace` a folder that exists is replaced: files
-    of these names go, all others move to the new one.
+    Everything is on the disk before it gets its name. With `replace` an existing folder is replaced: files
+    with these names are removed, all others move to the new folder.
     """
     path = path.absolute()
     settle(path, replace)
@@ -109,9 +109,9 @@ def new_folder(path: Path, replace_empty: bool = False, replace: Collection[str]
 
 
 def settle(path: Path, replace: Collection[str] = ()) -> None:
-    """Finish, or remove, what a killed process left beside a folder that it was writing with `new_folder`."""
+    """Finish or remove what a killed process left behind while it was writing a folder with `new_folder`."""
     if _hidden(path.absolute()).is_dir():
-        # A process that still lives settles it itself; on a disk that cannot be written it stays.
+        # A process that is still running finishes it itself; on a read-only disk it stays.
         with suppress(Locked, OSError), _workshop(path.absolute(), replace):
             pass
 
@@ -156,7 +156,7 @@ def _clear(path: Path, hidden: Path, replace: Collection[str]) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two folders in one step, where the system and the file system can: Linux, but not on NFS."""
+    """Swap two folders in one step, if the system and the file system support it: Linux, but not NFS."""
     swap = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
     return swap is not None and swap(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
@@ -164,11 +164,11 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @contextmanager
 def writing(folder: Path, meanwhile: str = "", wait: float = 0.0, name: str = LOCK_FILE) -> Iterator[None]:
-    """Hold the lock of a folder. Whoever finds it held is told by whom, and what can be done `meanwhile`.
+    """Hold the lock of a folder. If it is already held, the error says by whom and what to do `meanwhile`.
 
-    `wait` is how many seconds to wait for it first, for ever if below 0. Locks of other names are apart.
+    `wait` is how many seconds to wait for it first; below 0, forever. Different names are separate locks.
 
-    The lock belongs to the system, so one held by a killed process is free again at once. What is in the
+    The system holds the lock, so one held by a killed process is free again at once. The content of the
     file only tells people who holds it.
     """
     path = folder / name
@@ -179,7 +179,7 @@ def writing(folder: Path, meanwhile: str = "", wait: float = 0.0, name: str = LO
         raise Locked(
             f"{folder} is being written by {_holder(path)}: wait until that is done, or stop it{meanwhile}"
         ) from None
-    except NotImplementedError:  # this file system has no locks, as on some clusters: continue without
+    except NotImplementedError:  # this file system has no locks, as on some clusters: continue without one
         pass
     try:
         with suppress(OSError):  # Windows does not let anyone write a locked file

@@ -1,4 +1,4 @@
-"""Names and settings that people type: what to say if one is unknown, or if its value does not fit."""
+"""Names and settings that people type: messages for unknown names and wrong values."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,31 +13,31 @@ from typing import Any, Literal, Union, get_args, get_origin
 from selhn.base.errors import NotFound, SelhnError
 
 NAMED_MODELS: dict[str, str] = {}
-"""Models that `load_model` takes by name, each as "module:function" of what loads it.
+"""Models that `load_model` takes by name, each with its loader as "module:function".
 
-`selhn/__init__.py` fills it, so that no room below has to import the one that ships the model.
+`selhn/__init__.py` fills it, so that lower packages need not import the one that ships the model.
 """
 
 NAMED_LIBRARIES: dict[str, str] = {}
 """Other libraries whose models `load_model` takes as LIBRARY:NAME, in the same form."""
 
 NAMED_FITS: dict[str, str] = {}
-"""What judges the scores of such a model, in the same form."""
+"""What decides whether the scores of such a model count as a match, in the same form."""
 
 NAMED_CLASSES: dict[str, str] = {}
-"""Classes and functions of higher rooms, in the same form: "pictures" turns a picture into regions for an index,
-"thumbnail" draws an item."""
+"""Classes and functions of higher packages, in the same form: "pictures" turns a picture into regions,
+"thumbnail" draws an item of an index."""
 
 
 def named_object(place: str) -> Any:
-    """What "module:name" names."""
+    """The object that "module:name" refers to."""
     module, name = place.split(":")
     return getattr(import_module(module), name)
 
 
 @cache
 def load_plugins() -> None:
-    """Import what other packages name as entry points "selhn.plugins": it registers models and losses."""
+    """Import the "selhn.plugins" entry points of other packages, which register models and losses."""
     for entry in entry_points(group="selhn.plugins"):
         entry.load()
 
@@ -53,11 +53,11 @@ KINDS: dict[Any, tuple[Callable[[Any], bool], str]] = {
     Sequence: _LIST,
     type(None): (lambda value: value is None, "null"),
 }
-"""For each type that a setting may have: which values fit, and how a person calls them."""
+"""For each type of setting: which values fit, and what to call them in a message."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The known name nearest to a word, as a question, or all known names."""
+    """ "did you mean ...?" with the closest known name, or the list of all known names."""
     known = list(known)
     close = get_close_matches(word.lower(), known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known) or 'none'}"
@@ -78,7 +78,7 @@ def require_settings(
             raise NotFound(f"{owner} has no setting {name!r}: {did_you_mean(name, known)}")
         parameter = known[name]
         kind = parameter.annotation
-        if kind is inspect.Parameter.empty:  # then the default says it, and None says nothing
+        if kind is inspect.Parameter.empty:  # then the default tells the type, and None does not
             kind = Any if parameter.default is None else type(parameter.default)
         require_kind(f"{name} of {owner}", value, kind)
 

@@ -1,4 +1,4 @@
-"""How far long work has come, for the person at the screen."""
+"""Progress of long work, for the person at the screen."""
 
 import sys
 import time
@@ -8,9 +8,9 @@ WIDTH = 119
 
 
 class Progress:
-    """A line that renews itself on a terminal, and plain lines now and then elsewhere.
+    """One line that updates itself on a terminal; elsewhere, a plain line now and then.
 
-    `total` is in whatever unit the time goes with: steps of training, words that are scored.
+    `total` is in any unit that is proportional to time: training steps, or words scored.
     """
 
     def __init__(self, total: int, done: int = 0, quiet: bool = False, label: str = ""):

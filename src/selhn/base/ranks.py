@@ -1,4 +1,4 @@
-"""Processes that train together (ranks): how they meet, and what they exchange.
+"""Processes that train together (ranks): how they connect, and what they exchange.
 
 Every rank computes the same loss of the whole batch. A gradient that a rank holds, of a weight or of an
 activation of its own pairs, is the number of ranks times its share in the gradient of that loss: averaged
@@ -26,24 +26,24 @@ from torch.nn.functional import pad
 from selhn.base.errors import SelhnError
 
 TIMEOUT = timedelta(days=1)
-"""The others wait while rank 0 evaluates. A process that has ended is noticed at once, without a timeout."""
+"""Long, because the others wait while rank 0 evaluates. A process that ends is noticed at once anyway."""
 FAILED = "selhn/failed"
 ResultT = TypeVar("ResultT")
 
 
 class Part(NamedTuple):
-    """The rows of a batch that are made here, of `total` in all."""
+    """The rows of a batch that this process computes, out of `total`."""
 
     total: int
     rows: slice
 
     @classmethod
     def of(cls, rows: Shaped[Tensor, "b *n"], part: "Part | None") -> "Part":
-        """The part, or without one all of the rows."""
+        """The rows of this part; all rows if there is no part."""
         return cls(len(rows), slice(None)) if part is None else part
 
     def draw(self, random: Callable[..., Tensor], *shape: int, **settings: Any) -> Tensor:
-        """Random numbers for these rows: those that they have if the whole batch is made in one place."""
+        """Random numbers for these rows, the same as if one process made the whole batch."""
         return random((self.total, *shape), **settings)[self.rows]
 
 
@@ -63,7 +63,7 @@ class Ranks:
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     def shares(self, total: int) -> "Shares":
-        """A batch of `total` pairs in parts as equal as can be; the first ones have one pair more."""
+        """Split `total` pairs as evenly as possible; the first parts may have one pair more."""
         if total < self.number:
             raise SelhnError(
                 f"a batch of {total} pairs is too small for {self.number} processes: start fewer"
@@ -71,7 +71,7 @@ class Ranks:
         return Shares(self, [(total + self.number - 1 - rank) // self.number for rank in range(self.number)])
 
     def all(self, own: Shaped[Tensor, "*n"]) -> Shaped[Tensor, "R *n"]:
-        """What each rank has, of one shape."""
+        """The tensors of all ranks, which must have the same shape."""
         is_mask = own.dtype == torch.bool
         own = (own.to(torch.uint8) if is_mask else own).contiguous()
         found = [torch.empty_like(own) for _ in range(self.number)]
@@ -79,17 +79,17 @@ class Ranks:
         return torch.stack(found).to(torch.bool) if is_mask else torch.stack(found)
 
     def sum(self, own: Shaped[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
-        """The sum over all ranks, the same bits on each; without a gradient."""
+        """The sum over all ranks, bit-identical on each; without a gradient."""
         total = own.detach().clone(memory_format=torch.contiguous_format)
         _exchange(lambda: dist.all_reduce(total, group=self.group))
         return total
 
     def most(self, own: int, device: torch.device) -> int:
-        """The largest number that a rank has."""
+        """The largest number over all ranks."""
         return int(self.all(torch.tensor(own, device=device)).max())
 
     def least(self, own: int, device: torch.device) -> int:
-        """The smallest number that a rank has."""
+        """The smallest number over all ranks."""
         return -self.most(-own, device)
 
     def copy_from_first(self, tensors: Iterable[Tensor]) -> None:
@@ -103,7 +103,7 @@ class Ranks:
                 held.copy_(sent)
 
     def text_of_first(self, text: str, device: torch.device) -> str:
-        """A text of rank 0, on all ranks."""
+        """Send a text from rank 0 to all ranks."""
         size = torch.tensor(len(text.encode()), device=device)
         self.copy_from_first([size])
         content = torch.zeros(int(size), dtype=torch.uint8, device=device)
@@ -116,8 +116,8 @@ class Ranks:
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """The mean of every gradient over the ranks, in one exchange for each precision.
 
-        Not `DistributedDataParallel`, which must own the forward pass: here one step may encode in chunks,
-        and score by a teacher too. What it would gain is the exchange of some gradients while others are
+        This is not `DistributedDataParallel`, which must own the forward pass: here one step may encode in
+        chunks and also score with a teacher. The cost: gradients are not exchanged while others are
         computed.
         """
         by_type: dict[torch.dtype, list[Tensor]] = {}
@@ -132,7 +132,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Shares:
-    """A batch whose pairs are on several ranks, in their order."""
+    """A batch whose pairs are spread over several ranks, in rank order."""
 
     ranks: Ranks
     sizes: list[int]
@@ -190,12 +190,12 @@ def total(own: Shaped[Tensor, "*n"], ranks: Ranks) -> Shaped[Tensor, "*n"]:
 def _exchange(call: Callable[[], ResultT]) -> ResultT:
     try:
         return call()
-    except RuntimeError as error:  # what the backends raise, and nothing more precise
+    except RuntimeError as error:  # the backends raise nothing more precise
         if "gloo" in str(error) or isinstance(error, dist.DistError):
             said = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0])  # without the line of gloo's source
             raise SelhnError(
                 f"another process of this run has ended ({said.partition('. ')[0][:200]}): "
-                "all are ended; resume the run from its last checkpoint"
+                "all processes stop; resume the run from its last checkpoint"
             ) from None
         raise
 
@@ -207,7 +207,7 @@ def launched() -> int:
 
 
 def local_device(device: torch.device) -> torch.device:
-    """A GPU of its own for each process of a machine, if no other was named."""
+    """One GPU for each process on a machine, unless a device was named."""
     if device.type != "cuda" or device.index is not None or launched() == 1:
         return device
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
@@ -215,9 +215,9 @@ def local_device(device: torch.device) -> torch.device:
 
 @contextmanager
 def joined() -> Iterator[Ranks | None]:
-    """Meet the processes that `torchrun` has started beside this one; None if there are none.
+    """Connect to the other processes that `torchrun` has started; None if there are none.
 
-    A group that is open already is used and stays open. If processes fail, the first to do so says why, and
+    A group that is already open is used and stays open. If processes fail, the first one says why and
     the others end in silence.
     """
     if launched() == 1 or dist.is_initialized():
@@ -226,7 +226,7 @@ def joined() -> Iterator[Ranks | None]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus:
         torch.cuda.set_device(local_device(torch.device("cuda")))
-    # An optimiser imports this in its first step. If a group is open then, it is kept for ever, and its
+    # An optimiser imports this in its first step. If a group is open by then, it is kept forever, and its
     # threads, which hold tensors, may abort the process at its end.
     importlib.import_module("torch._dynamo")
     # NCCL refuses two processes on one GPU.

@@ -18,7 +18,7 @@ _FIRST_LINE = "# sha256 of the lines below: "
 
 
 def seal(folder: Path, names: Iterable[str]) -> None:
-    """Have those of the named files that a folder has on the disk, and write their checksums."""
+    """Flush the named files that exist in a folder to the disk, and write their checksums."""
     found = [name for name in names if (folder / name).exists()]
     for name in found:
         sync_file(folder / name)
@@ -29,9 +29,9 @@ def seal(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool = True) -> None:
-    """Refuse a folder in which one of the named files is not what was written; reads all of them.
+    """Refuse a folder if one of the named files is not what was written. Reads all of them.
 
-    A folder without checksums was written before there were any, unless they are `required`.
+    Without `required`, a folder without checksums passes: older versions wrote none.
     """
     path = folder / CHECKSUMS_FILE
     if not path.exists():
@@ -50,14 +50,14 @@ def verify(folder: Path, names: Iterable[str], what_to_do: str, required: bool =
 
 
 def write_sealed_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a JSON file by another that has its own checksum."""
+    """Replace a JSON file; the new one includes its own checksum."""
     content = {**content, "format": FORMAT}
     text = json.dumps({**content, _OWN_CHECKSUM: _digest_of(content)}, indent=1)
     write_whole(path, f"{text}\n", durable=True)
 
 
 def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
-    """What `write_sealed_json` wrote; a file without a format was written before, and is not checked."""
+    """What `write_sealed_json` wrote. A file without a format is older and is not checked."""
     content = read_json(path, what_to_do=what_to_do)
     known = content.pop(_OWN_CHECKSUM, None)
     if (known is not None or content.get("format", 1) != 1) and known != _digest_of(content):
@@ -67,19 +67,19 @@ def read_sealed_json(path: Path, what_to_do: str) -> dict[str, Any]:
 
 
 def write_sealed_text(path: Path, text: str) -> None:
-    """Replace a text file, in which lines that begin with # are comments; its first line is its checksum."""
+    """Replace a text file in which lines starting with # are comments; its first line is its checksum."""
     write_whole(path, f"{_FIRST_LINE}{hashlib.sha256(text.encode()).hexdigest()}\n{text}", durable=True)
 
 
 def read_sealed_text(path: Path, what_to_do: str) -> str:
-    """What `write_sealed_text` wrote. Without its first line it is not checked: it may be changed by hand."""
+    """What `write_sealed_text` wrote. If its first line was removed (edited by hand), it is not checked."""
     first, _, text = (whole := read_text(path)).partition("\n")
     if _FIRST_LINE[2:] not in first:
         return whole
     if first.removeprefix(_FIRST_LINE).strip() != hashlib.sha256(text.encode()).hexdigest():
         raise Damaged(
             f"{path} is not what was written (its checksum differs): {what_to_do}; "
-            "if you have changed it yourself, remove its first line"
+            "if you changed it yourself, remove its first line"
         )
     return text
 

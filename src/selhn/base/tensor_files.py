@@ -1,4 +1,4 @@
-"""Weights that others wrote, read within bounds and only into tensors that are not larger."""
+"""Weights from untrusted files: reads are bounded, and tensors are never larger than the file."""
 
 import io
 import pickle
@@ -22,7 +22,7 @@ from selhn.base.errors import Damaged, SelhnError
 from selhn.base.untrusted import require_file
 
 LARGEST_WEIGHT = 1e18
-"""The product of two larger ones is infinite in single precision; those of trained models are below 1,000."""
+"""Largest weight: the product of two larger ones overflows float32. Trained weights are below 1,000."""
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _UNBUILDABLE = (
     ValueError,
@@ -33,7 +33,7 @@ _UNBUILDABLE = (
     AssertionError,
     LookupError,
 )
-"""What modules raise for settings that no one has foreseen."""
+"""Exceptions that modules raise for unforeseen settings."""
 
 _BAD_CHECKPOINT = (
     RuntimeError, EOFError, ValueError, LookupError, TypeError, AssertionError, AttributeError, OverflowError,
@@ -63,11 +63,11 @@ def read_checkpoint(path: Path, classes: Sequence[type] = ()) -> Any:
         with warnings.catch_warnings(), torch.serialization.safe_globals(list(classes)):
             warnings.simplefilter(
                 "ignore", UserWarning
-            )  # remarks on pickle protocols, before the same is an error
+            )  # torch warns about pickle protocols before it raises an error for the same reason
             if is_archive:
                 _check_archive(path)
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            # Of the older format every read is bounded by these bytes, whatever lengths it claims.
+            # In the older format every read is bounded by these bytes, whatever lengths it claims.
             return torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise SelhnError(
@@ -100,7 +100,7 @@ def _check_archive(path: Path) -> None:
 
 
 def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors that are larger than their file: they show the same numbers many times."""
+    """Refuse tensors that are larger than their file: they are views that repeat the same numbers."""
     size = path.stat().st_size
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
@@ -111,7 +111,7 @@ def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
             raise Damaged(
                 f"{name} in {path} has the shape {tuple(tensor.shape)}, which holds nothing: copy it again"
             )
-    # Some names may share one tensor, as those of tied weights do.
+    # Several names may share one tensor, as with tied weights.
     if sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()) > 2 * size:
         raise Damaged(
             f"the tensors of {path} are larger than its {size:,} bytes: save them with torch.save again"
@@ -123,9 +123,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], where: str) -> None:
-    """Refuse weights that are not those of the module that `build` makes from a stranger's settings.
+    """Refuse weights that do not fit the module that `build` makes from untrusted settings.
 
-    It is made without memory, and abandoned as soon as it has more parts than the weights have.
+    The module is built without memory, and abandoned as soon as it has too many parts for the weights.
     """
     try:
         with torch.device("meta"), NothingDrawn(), _no_larger_than(weights):
@@ -139,18 +139,18 @@ def require_fit(build: Callable[[], nn.Module], weights: Mapping[str, Tensor], w
 
 
 class NothingDrawn(TorchFunctionMode):
-    """Weights are 0 and not drawn, since they are read afterwards; drawing takes longer than reading."""
+    """Set weights to 0 instead of drawing them: they are read afterwards, and drawing takes longer."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_):
-            with torch.no_grad():  # not what was in memory: `trunc_normal_` draws until all is in its range
+            with torch.no_grad():  # uninitialised values may make `trunc_normal_` redraw forever
                 return (args[0] if args else kwargs["tensor"]).zero_()
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def _no_larger_than(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stop whoever builds more modules, parameters and buffers than belong to so many weights."""
+    """Stop a build that makes more modules, parameters and buffers than these weights can need."""
     # Modules without weights (dropout, lists) count too: our models have about two parts per weight.
     left, builder = 1000 + 10 * len(weights), threading.get_ident()
 
@@ -206,7 +206,7 @@ def check_fits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], where:
 
 
 def _converts(found: torch.dtype, wanted: torch.dtype) -> bool:
-    """Whether numbers of one kind can become the other's without losing what they are."""
+    """Whether one dtype can be converted to the other without losing its meaning."""
     if wanted.is_floating_point:
         return found in _FLOATS
     return not (found.is_floating_point or found.is_complex)
@@ -215,7 +215,7 @@ def _converts(found: torch.dtype, wanted: torch.dtype) -> bool:
 def _is_finite(weight: Tensor, kind: torch.dtype) -> bool:
     if not kind.is_floating_point or weight.numel() == 0:
         return True
-    # A NaN makes both ends NaN. Twenty times as fast as `isfinite`.
+    # A NaN makes both minimum and maximum NaN. Twenty times as fast as `isfinite`.
     low, high = torch.aminmax(weight)
     most = min(LARGEST_WEIGHT, torch.finfo(kind).max)
     return bool(low >= -most) and bool(high <= most)

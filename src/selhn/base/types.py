@@ -1,4 +1,4 @@
-"""The axes of every tensor in selhn, and the small things that cross from one folder to another.
+"""The axes of every tensor in selhn, and the small types that packages share.
 
 Signatures carry their axes with jaxtyping, for example `scores: Float[Tensor, "I T"]`:
 
@@ -22,20 +22,20 @@ from torch import Tensor
 from selhn.base.ranks import Shares
 
 Reduction = Literal["mean", "sum", "none"]
-"""What a loss does with its 2B anchors."""
+"""How a loss combines its 2B anchors."""
 
 Variant = Literal["hinge", "nca"]
 """How a triplet becomes a number: `[s_n - s_p + margin]+`, or `-log softmax(s_p, s_n)[0]`."""
 
 FeaturePrecision = Literal["float32", "float16", "bfloat16", "int8"]
-"""How features are kept on a device; int8 has one scale per region."""
+"""Storage precision of features on a device; int8 has one scale per region."""
 
 StoredPrecision = Literal["float32", "float16", "int8"]
-"""How vectors and features are kept in a file; int8 has one scale per row: `row = codes * scale`."""
+"""Storage precision of vectors and features in a file; int8 has one scale per row: `row = codes * scale`."""
 
 
 def to_int8(rows: Float[Tensor, "*n d"]) -> tuple[Int8[Tensor, "*n d"], Float32[Tensor, "*n"]]:
-    """Codes and scales; each entry is off by at most 1/254 of the largest of its row, whose code is 127."""
+    """Codes and scales; the error is at most 1/254 of the row's largest entry, which has code 127."""
     rows = rows.float()
     scale = (rows.abs().amax(-1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
     return (rows / scale[..., None]).round().to(torch.int8), scale
@@ -43,7 +43,7 @@ def to_int8(rows: Float[Tensor, "*n d"]) -> tuple[Int8[Tensor, "*n d"], Float32[
 
 @dataclass(frozen=True)
 class SideInput:
-    """What a few models need of images or texts beyond regions and tokens; a row of `SIDE_INPUTS`."""
+    """An input that a few models need besides regions and tokens; a row of `SIDE_INPUTS`."""
 
     of: Literal["images", "texts"]
     axes: str
@@ -93,16 +93,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Products:
-    """The scores `images @ texts.T` of a batch as the two factors: the B x B matrix is never formed.
+    """The scores `images @ texts.T` of a batch, kept as two factors: the B x B matrix is never formed.
 
-    With `shares` the embeddings are those of this process, and the batch is that of all.
+    With `shares` these are the embeddings of this process, and the batch is that of all processes.
     """
 
     images: Float[Tensor, "b d"]
     texts: Float[Tensor, "b d"]
     shares: Shares | None = None
     tile: int | None = None
-    """Side of the blocks that scores are computed in; None for a sensible size."""
+    """Side length of the blocks of scores computed at a time; None picks a sensible size."""
 
     def __len__(self) -> int:
         return len(self.images) if self.shares is None else sum(self.shares.sizes)
@@ -118,28 +118,28 @@ class Match:
 
 @dataclass(frozen=True)
 class Attention:
-    """Where the words of one text and the regions of one image look; rows are words, columns are regions.
+    """Attention between the words of one text and the regions of one image; rows are words, columns regions.
 
     A model has one direction or both.
     """
 
     score: float
     of_words: Float[Tensor, "N M"] | None = None
-    """How each word divides its look among the regions: rows sum to 1 (t2i)."""
+    """Attention of each word over the regions: rows sum to 1 (t2i)."""
     of_regions: Float[Tensor, "N M"] | None = None
-    """How each region divides its look among the words: columns sum to 1 (i2t)."""
+    """Attention of each region over the words: columns sum to 1 (i2t)."""
     kept: Float[Tensor, " N"] | None = None
-    """The share of each word in the score, if a model weighs words; the rest to 1 is that of the text."""
+    """The share of each word in the score, if the model weights words; the remainder is the whole text's."""
     words: tuple[str, ...] = ()
-    """What the model reads: tokens, of which some only mark where a text begins and ends."""
+    """The tokens the model reads; some only mark where a text begins and ends."""
     is_word: tuple[bool, ...] = ()
-    """Which of the tokens are not such marks."""
+    """Which tokens are real words, not such marks."""
     boxes: Float[Tensor, "M 4"] | None = None
     """x1, y1, x2, y2 of the regions as a share of the image's width and height, if they are known."""
 
     @property
     def weights(self) -> Float[Tensor, "N M"]:
-        """How words look at regions, or, if only regions look, how they look at words."""
+        """Attention of words over regions, or of regions over words if the model has only that."""
         weights = self.of_regions if self.of_words is None else self.of_words
         assert weights is not None
         return weights

@@ -1,4 +1,4 @@
-"""Files that others wrote: read within bounds, never executed; errors name file and line."""
+"""Untrusted files: reads are bounded, nothing is executed, errors name the file and line."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from selhn.base.errors import Damaged, NotFound, SelhnError
 # Captions of COCO are 30 MB, its Karpathy file 140 MB; a projection is under 10 MB.
 MAX_TEXT_BYTES = 2**30
 MAX_PROJECTION_BYTES = 256 * 2**20
-# Settings of a run are 1 kB; reading as many as these takes the parser about a second.
+# Settings of a run are 1 kB; the parser takes about a second for this many.
 MAX_YAML_BYTES = 2**16
 # numpy evaluates the header of an array as a Python literal, and raises what that raises.
 _BAD_LITERAL = (
@@ -30,22 +30,22 @@ _BAD_LITERAL = (
 
 
 def require_file(path: Path) -> None:
-    """Refuse a path that is not a plain file (a pipe would make the reader wait for ever)."""
+    """Refuse a path that is not a plain file (a pipe would make the reader wait forever)."""
     if not path.is_file():
         raise NotFound(f"{path} is missing or not a file: put it there, or give the folder that holds it")
 
 
 def some(numbers: Sequence[int], most: int = 5) -> str:
-    """A few numbers in words: "3, 4, 5, 6, 7 and 20 more"."""
+    """The first few numbers as text: "3, 4, 5, 6, 7 and 20 more"."""
     shown = ", ".join(map(str, numbers[:most]))
     return shown if len(numbers) <= most else f"{shown} and {len(numbers) - most} more"
 
 
 def _read_header(file: io.BufferedIOBase, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, Fortran order and dtype from the head of a .npy file, which is left at its first number."""
+    """Shape, Fortran order and dtype from a .npy header; leaves the file at its first number."""
     try:
         with warnings.catch_warnings():
-            # numpy warns of headers that Python 2 wrote; the well-known feature files are such.
+            # numpy warns about headers written by Python 2, which the well-known feature files have.
             warnings.simplefilter("ignore")
             version = np.lib.format.read_magic(file)
             readers = {
@@ -97,14 +97,14 @@ def open_array(path: Path, kinds: str = "f", dims: Sequence[int] = (2, 3)) -> np
 
 
 def read_archive(path: Path, names: Sequence[str]) -> list[npt.NDArray[np.float32]]:
-    """Some arrays of floats out of a .npz file, as float32, whatever the archive claims about its sizes."""
+    """Named float arrays of a .npz file, as float32; sizes that the archive claims are not trusted."""
     require_file(path)
     arrays = []
     try:
         with zipfile.ZipFile(path) as archive:
             for name in names:
                 with archive.open(f"{name}.npy") as member:
-                    # One byte more than allowed tells too long from just long enough; a zip bomb stops here.
+                    # Read one byte more than allowed, to notice what is too long; a zip bomb stops here.
                     content = member.read(MAX_PROJECTION_BYTES + 1)
                 file = io.BytesIO(content)
                 shape, fortran, dtype = _read_header(file, path / name)
@@ -138,19 +138,19 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, blank space at both ends removed; a last empty line does not count."""
+    """The stripped lines of a UTF-8 file; a last empty line does not count."""
     # Only "\n" ends a line: str.splitlines would also cut at rarer marks, which captions may contain.
     lines = [line.strip() for line in read_text(path).split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_integers(path: Path) -> list[int]:
-    """One whole number from 0 up per line."""
+    """One whole number of at least 0 per line."""
     lines = read_lines(path)
     for number, line in enumerate(lines, 1):
         if not (line.isascii() and line.isdigit() and len(line) < 19):
             raise SelhnError(
-                f"{path}, line {number}: {line[:40]!r} is not a whole number from 0 up: write one per line"
+                f"{path}, line {number}: {line[:40]!r} is not a whole number >= 0: write one per line"
             )
     return [int(line) for line in lines]
 
@@ -164,7 +164,7 @@ def parse_json(text: str, place: str, what_to_do: str = "write it again, or copy
 
 
 def read_json(path: Path, optional: bool = False, **advice: str) -> dict[str, Any]:
-    """A JSON object; if it is optional and there is no such file, an empty one. `advice` is that of `parse_json`."""
+    """A JSON object; an empty one if it is optional and missing. `advice` as in `parse_json`."""
     if optional and not path.exists():
         return {}
     content = parse_json(read_text(path), str(path), **advice)
@@ -174,17 +174,17 @@ def read_json(path: Path, optional: bool = False, **advice: str) -> dict[str, An
 
 
 class _PlainYaml(yaml.SafeLoader):
-    """Values that are written out: a few hundred bytes of references can stand for 10^9 values."""
+    """Refuses references (*): a few hundred bytes of them can expand to 10^9 values."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it refers to its own parts with *, which is not read: write them out")
+            raise yaml.YAMLError("it uses references (*), which are not supported: write the values out")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
         if not all(isinstance(name, str) for name in found):
-            raise yaml.YAMLError("it has a name that is not a word")
+            raise yaml.YAMLError("it has a key that is not text")
         return found
 
     def construct_yaml_int(self, node: Any) -> int:

@@ -1,3 +1,3 @@
-"""The version, where every room can read it without importing the package's front door."""
+"""The version, readable by every module without importing the whole package."""
 
 __version__ = "0.2.0"

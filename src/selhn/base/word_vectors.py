@@ -1,4 +1,4 @@
-"""Word vectors that others trained (GloVe, word2vec, fastText) as text: a word per line, then its numbers."""
+"""Pre-trained word vectors (GloVe, word2vec, fastText) as text: a word per line, then its numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,9 @@ MAX_LINE_BYTES = 2**16
 def read_word_vectors(
     path: Path | str, words: Sequence[str], dim: int
 ) -> tuple[Float[Tensor, "V d"], Bool[Tensor, " V"]]:
-    """A row per word, and which words the file has; the numbers of other words are not looked at.
+    """One row per word, and which words the file has; other words in the file are skipped.
 
-    A first line of two numbers (how many words, how wide) is passed over, as word2vec writes it.
+    A first line of two numbers (word count and width), as word2vec writes it, is skipped.
     """
     path = Path(path)
     require_file(path)
@@ -31,7 +31,7 @@ def read_word_vectors(
             number += 1
             if len(line) == MAX_LINE_BYTES:
                 raise Damaged(
-                    f"{path}, line {number}, has no end: give word vectors as text, a word per line"
+                    f"{path}, line {number}, is too long: give word vectors as text, a word per line"
                 )
             word, _, numbers = line.rstrip().decode("utf-8", "replace").partition(" ")
             is_header = number == 1 < dim and word.isdigit() and numbers.isdigit()
@@ -40,7 +40,7 @@ def read_word_vectors(
                 vectors[row], found[row] = _numbers(numbers, dim, f"{path}, line {number}"), True
     if not found.any():
         raise SelhnError(
-            f"{path} has none of the {len(words)} words: give vectors of the language of the captions"
+            f"{path} has none of the {len(words)} words: give vectors in the language of the captions"
         )
     return vectors, found
 
@@ -49,7 +49,7 @@ def _numbers(text: str, dim: int, where: str) -> Float[Tensor, " d"]:
     values = text.split()
     if len(values) != dim:
         raise SelhnError(
-            f"{where} has {len(values)} numbers and the model takes {dim}: set its width to that of the file"
+            f"{where} has {len(values)} numbers but the model takes {dim}: set its width to that of the file"
         )
     try:
         vector = torch.tensor([float(value) for value in values])

@@ -1,4 +1,4 @@
-"""Losses: `scores[image, text]` in, a scalar out. A family in a file, a loss in a row of `LOSSES`."""
+"""Losses: `scores[image, text]` in, a scalar out. One file per family, one row of `LOSSES` per loss."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -128,7 +128,7 @@ def register_loss(
     url: str = "",
     shift_invariant: bool = True,
 ) -> None:
-    """Add a loss of your own package to `LOSSES`, so that it is created, listed and trained by name."""
+    """Add a loss of your own package to `LOSSES`, so that it can be created, listed and trained by name."""
     if name in LOSSES:
         raise SelhnError(f"there is already a loss called {name!r}: register yours under another name")
     LOSSES[name] = LossEntry(loss, equation, paper, url, shift_invariant)

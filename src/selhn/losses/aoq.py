@@ -26,7 +26,7 @@ class OfflineScores:
 
 
 class AOQ(TakesGiven, AbstractLoss):
-    """T-HN weighted by how much harder its negative is than the offline one, and two offline hinges.
+    """T-HN weighted by how much harder its negative is than the offline one, plus two offline hinges.
 
     Equation, for anchor V_i with hardest negative T^_i in the batch, offline negatives T- and V-:
 
@@ -34,18 +34,19 @@ class AOQ(TakesGiven, AbstractLoss):
           + [s(V_i, T-) - s(V_i, T_i) + offline_margin]+ + [s(V-, T-) - s(V_i, T_i) + offline_margin]+
         w = beta - (s(V_i, T-) - s(V_i, T^_i)) / alpha
 
-    It is called with what a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`;
-    so are `per_anchor` and `from_embeddings`. Without it this is `TripletHN`. An anchor without negatives in
-    the batch keeps its offline terms. `selhn.training` finds the offline negatives and scores them.
+    Pass the scores that a batch does not contain: `loss_fn(scores, image_ids, given=OfflineScores(...))`;
+    likewise for `per_anchor` and `from_embeddings`. Without them this is `TripletHN`. An anchor without
+    negatives in the batch keeps its offline terms. `selhn.training` finds the offline negatives and scores
+    them.
 
     Args:
-        margin: of the negative in the batch; `reduction`: see `AbstractLoss`.
-        offline_margin: of the offline negatives.
-        alpha, beta: of the weight w.
+        margin: margin of the negative in the batch; `reduction`: see `AbstractLoss`.
+        offline_margin: margin of the offline negatives.
+        alpha, beta: constants of the weight w.
         weight_gradient: whether w has a gradient, as in the authors' program; it raises an offline negative.
         negative_weight: whether w may be below 0, as in the authors' program; it then rewards a wrong score.
-        depth: from how many of the hardest texts of an image training draws its offline negative.
-        refresh: epochs between two searches for them.
+        depth: training draws an image's offline negative from this many of its hardest texts.
+        refresh: epochs between two searches for offline negatives.
 
     References:
         Chen et al., Adaptive Offline Quintuplet Loss for Image-Text Matching, ECCV 2020.
@@ -88,7 +89,7 @@ class AOQ(TakesGiven, AbstractLoss):
         return cls.paper(**{"weight_gradient": True, "negative_weight": True, **settings})
 
     def plateau(self, batch: int) -> float:
-        """With offline scores, as in training: w is beta where all scores are equal."""
+        """With offline scores, as in training: w is beta if all scores are equal."""
         return self.beta * self.margin + 2 * self.offline_margin
 
     def check_given(self, given: Any, batch: int) -> OfflineScores:

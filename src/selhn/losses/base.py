@@ -25,7 +25,7 @@ from selhn.losses.checks import (
 
 LossT = TypeVar("LossT", bound="AbstractLoss")
 AverageOver = Literal["negatives", "batch"]
-"""What a mean over an anchor's negatives is divided by: their number (B - 1 without `image_ids`), or B."""
+"""Divisor of a mean over an anchor's negatives: their number (B - 1 without `image_ids`), or B."""
 
 
 class AbstractLoss(nn.Module, ABC):
@@ -69,15 +69,15 @@ class AbstractLoss(nn.Module, ABC):
         return None
 
     def plateau(self, batch: int) -> float | None:
-        """The loss of an anchor when all scores of `batch` pairs are equal, where a stalled run stays.
+        """The loss of an anchor when all scores of `batch` pairs are equal: a stalled run stays there.
 
-        None if that depends on what the scores are, and not only on their being equal.
+        None if it depends on the scores themselves, not only on their being equal.
         """
         return None
 
     @property
     def mines(self) -> bool:
-        """Whether, in its present phase, it has gradients for positives and hardest negatives alone."""
+        """Whether, in its present phase, only positives and hardest negatives receive gradients."""
         return MAXIMA.issuperset(self.needs)
 
     def forward(self, scores: Scores, image_ids: ImageIds = None, *, given: Any = None) -> Tensor:
@@ -104,7 +104,7 @@ class AbstractLoss(nn.Module, ABC):
         given: Any = None,
         also: tuple[str, ...] = (),
     ) -> AnchorStatistics:
-        """All that the loss must know of a batch, computed once; `reduce` turns it into the loss.
+        """Everything the loss needs to know about a batch, computed once; `reduce` turns it into the loss.
 
         `also` names further maxima, such as "hardest", for a probe. They are of the unchanged scores,
         computed in the same pass if the loss does not scale its scores, and stored in `raw` of the result.
@@ -117,7 +117,7 @@ class AbstractLoss(nn.Module, ABC):
         check_scores(scores)
         given = self._checked(given, scores.shape[-1])
         ids = check_image_ids(image_ids, scores.shape[-1], scores.device)
-        # Selection needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
+        # Mining needs more than half precision: 0.01 is under three steps of bfloat16 near 1.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         return replace(dense_statistics(scores, ids, self.needs, self.terms(given), also), given=given)
 
@@ -168,7 +168,7 @@ class AbstractLoss(nn.Module, ABC):
 
 
 class Scheduled:
-    """A loss of all negatives in its first epochs: call `set_epoch` at the start of every epoch."""
+    """A loss over all negatives in its first epochs: call `set_epoch` at the start of every epoch."""
 
     warmup_epochs: int
     _epoch = 0
@@ -187,7 +187,7 @@ class Scheduled:
 
     @property
     def phase(self) -> Hashable:
-        """What the loss computes now: steps recorded in one phase are not replayed in another."""
+        """The current phase: steps recorded in one phase are not replayed in another."""
         return self.warming_up if self.warmup_epochs else None
 
 
@@ -199,12 +199,12 @@ class Learns:
         """The parameters that the optimiser of the model trains too."""
 
     def numbers(self) -> dict[str, Tensor]:
-        """What a log records of them after each step."""
+        """Their values for the log after each step."""
         return {}
 
 
 def learnt_by(loss: object) -> list[nn.Parameter]:
-    """What the optimiser of the model trains of a loss; of a module from outside, all of its parameters."""
+    """The parameters of a loss that the model's optimiser trains; all parameters of a module from outside."""
     if isinstance(loss, Learns):
         return loss.learnt()
     if isinstance(loss, nn.Module) and not isinstance(loss, AbstractLoss):
@@ -213,15 +213,15 @@ def learnt_by(loss: object) -> list[nn.Parameter]:
 
 
 class TakesGiven:
-    """A loss that may be `given` more than scores; it sees what its `check_given` returns."""
+    """A loss that may be `given` more than scores; it receives what its `check_given` returns."""
 
     @abstractmethod
     def check_given(self, given: Any, batch: int) -> Any:
-        """Refuse what does not fit a batch of that many pairs."""
+        """Refuse an input that does not fit a batch of that many pairs."""
 
 
 def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
-    """The settings that a loss was created with; a learnt one with the value that it started from."""
+    """The settings that a loss was created with; learnt ones with their initial value."""
     settings = inspect.signature(type(loss)).parameters
     return {key.lstrip("_"): value for key, value in vars(loss).items() if key.lstrip("_") in settings}
 
@@ -229,7 +229,7 @@ def loss_settings(loss: AbstractLoss) -> dict[str, Any]:
 def hinge(
     negative: PerAnchor, positive: Float[Tensor, "*K 1 B"], margin: float | Float[Tensor, "*L 1 B"]
 ) -> PerAnchor:
-    """`[s_n - s_p + margin]+`. A negative at -inf, that is none, gives 0 and no gradient."""
+    """`[s_n - s_p + margin]+`. A negative at -inf (no negative) gives 0 and no gradient."""
     return (negative - positive + margin).relu()
 
 
@@ -240,5 +240,5 @@ def mean_hinge(anchors: AnchorStatistics, over: AverageOver) -> PerAnchor:
 
 
 def mean_hinge_plateau(margin: float, batch: int, over: AverageOver) -> float:
-    """`mean_hinge` of an anchor whose scores with all of a batch are equal."""
+    """`mean_hinge` of an anchor if all scores of the batch are equal."""
     return margin * (batch - 1) / batch if over == "batch" else margin

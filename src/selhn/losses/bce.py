@@ -19,7 +19,7 @@ class BCE(AbstractLoss):
 
         -log s(V_i, T_i) - (1 / B) sum_{j != i} log(1 - s(V_i, T_j))
 
-    Scores are probabilities, as the sigmoids of `camp`, `sgr` and `saf` are. They are limited to 1e-6 and
+    Scores are probabilities, such as the sigmoids of `camp`, `sgr` and `saf`. They are clipped to 1e-6 and
     1 - 1e-6: outside, there is no gradient. An anchor without negatives counts as 0.
 
     Args:
@@ -29,7 +29,7 @@ class BCE(AbstractLoss):
         Wang et al., CAMP: Cross-Modal Adaptive Message Passing for Text-Image Retrieval, ICCV 2019.
 
     Relations:
-        `BCEMax` has the hardest negative only. `SigLIP` takes numbers that are not probabilities yet.
+        `BCEMax` uses only the hardest negative. `SigLIP` takes logits instead of probabilities.
 
     Example:
         >>> loss = BCE()(model(batch).scores)

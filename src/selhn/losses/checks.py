@@ -1,4 +1,4 @@
-"""What a loss refuses, in sentences that say what to do."""
+"""Input checks of the losses; each message says what to do."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ WordT = TypeVar("WordT", bound=str)
 
 
 def require_number(name: str, value: NumberT, *, above: float | None = None, signed: bool = False) -> NumberT:
-    """The value of a setting: a number of at least 0 (any number if `signed`), or above `above`."""
+    """Check a setting: a number of at least 0 (any number if `signed`), or above `above`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     if not is_number or (value < 0 and not signed) or (above is not None and value <= above):
         limit = "" if signed else " >= 0" if above is None else f" > {above}"
@@ -28,14 +28,14 @@ def require_number(name: str, value: NumberT, *, above: float | None = None, sig
 
 
 def require_choice(name: str, value: WordT, choices: tuple[str, ...]) -> WordT:
-    """The value of a setting that is one of a few words."""
+    """Check a setting that must be one of a few words."""
     if value not in choices:
         raise SelhnError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
 def check_floats(name: str, value: object) -> None:
-    """Refuse what is not a tensor of floating-point numbers."""
+    """Refuse anything but a tensor of floating-point numbers."""
     if not isinstance(value, Tensor):
         raise SelhnError(
             f"{name} must be a torch tensor, got {type(value).__name__}: use torch.as_tensor({name})"
@@ -56,7 +56,7 @@ def check_finite(name: str, value: Tensor) -> None:
 
 
 def can_look(value: Tensor) -> bool:
-    """Whether values may be looked at: an accelerator would have to finish first, and no compiler can."""
+    """Whether values may be read: on an accelerator that would wait, under a compiler it is impossible."""
     return value.device.type == "cpu" and not torch.compiler.is_compiling()
 
 

@@ -1,4 +1,4 @@
-"""The triplet loss of distance-weighted negatives: Wu et al., ICCV 2017, in HREM, LAPS and D2S-VSE."""
+"""The triplet loss with distance-weighted negatives: Wu et al., ICCV 2017, in HREM, LAPS and D2S-VSE."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from selhn.losses.checks import require_number
 
 
 class TripletDistance(AbstractLoss):
-    """The mean hinge of an anchor's negatives, each weighted by how rare its distance is.
+    """The mean hinge over an anchor's negatives, each weighted by how rare its distance is.
 
     Equation, for anchor V_i, where r_j is the distance of the unit vectors V_i and T_j, sqrt(2 - 2 s(V_i,
     T_j)):
 
         sum_{j != i} w_j [s(V_i, T_j) - s(V_i, T_i) + margin]+ / sum_{j != i} w_j,
-        w_j = r_j^(2 - dim) (1 - r_j^2 / 4)^((3 - dim) / 2),  with r_j at least `nearest`; 0 from `farthest` on
+        w_j = r_j^(2 - dim) (1 - r_j^2 / 4)^((3 - dim) / 2),  r_j at least `nearest`; 0 if r_j >= `farthest`
 
     The weights are constants to the gradient. Scores must be cosines.
 
     Args:
         margin, reduction: see `AbstractLoss`.
-        dim: of the sphere on which a distance would be rare or common; the authors' programs write 512 for
-            embeddings of 512 and of 1024 numbers. The larger, the more a few negatives outweigh the rest.
-        nearest: smaller distances weigh no more than this one, whose cosine is 0.875.
-        farthest: negatives from this distance on are left out; the programs take 1.7, and 1.9 for COCO.
+        dim: dimension of the sphere that says how rare a distance is; the authors' programs use 512 for
+            embeddings of 512 and of 1024 numbers. Larger values let a few negatives outweigh the rest.
+        nearest: smaller distances weigh no more than this one; the default is a cosine of 0.875.
+        farthest: negatives at this distance or more are left out; the programs use 1.7, and 1.9 for COCO.
 
     References:
         Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017. For image-text matching in the programs of
@@ -35,11 +35,12 @@ class TripletDistance(AbstractLoss):
 
     Relations:
         Those programs draw one negative per anchor with these weights; this is the mean over what they can draw,
-        with the same expected gradient and no dice. If all cosines are above 0.875, as in a collapsed model, all
-        weights are equal and this is the mean that `TripletSelHN` falls back to. Far from there, at a `dim` of
-        512, the weight grows with the size of the cosine: among positive ones a negative that is harder by 0.1
-        weighs some 10^5 times as much and this is almost `TripletHN`. But most distances are near sqrt(2), so that
-        an easy negative of cosine -0.4 is as rare as a hard one of 0.4 and weighs as much; it has no gradient.
+        with the same expected gradient and no randomness. If all cosines are above 0.875, as in a collapsed
+        model, all weights are equal and this is the mean that `TripletSelHN` falls back to. Far from there,
+        at a `dim` of 512, the weight grows with the size of the cosine: among positive ones a negative that
+        is harder by 0.1 weighs some 10^5 times as much and this is almost `TripletHN`. But most distances are
+        near sqrt(2), so that an easy negative of cosine -0.4 is as rare as a hard one of 0.4 and weighs as
+        much; it has no gradient.
 
     Example:
         >>> loss = TripletDistance()(image_emb @ text_emb.T)
@@ -75,5 +76,5 @@ class TripletDistance(AbstractLoss):
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         total = anchors["log_weight"]
-        # Official: one anchor without any negative in reach makes the loss of all anchors of its direction 0.
+        # Official: one anchor without a negative in range makes the loss of all anchors of its direction 0.
         return (anchors["log_weighted_hinge"] - total.masked_fill(total == -torch.inf, 0.0)).exp()

@@ -1,4 +1,4 @@
-"""The hardest negative: Faghri et al., VSE++, BMVC 2018; and what losses of one negative share."""
+"""The hardest negative: Faghri et al., VSE++, BMVC 2018; and the base of losses with one negative."""
 
 import math
 from typing import Any, get_args
@@ -19,8 +19,8 @@ class VariantLoss(AbstractLoss):
     Args:
         margin, reduction: see `AbstractLoss`.
         variant: "hinge", or "nca" (Xuan et al., ECCV 2020) for `-log sigmoid((s_p - s_n) / temperature)`,
-            whose mean leaves out anchors without such a negative.
-        temperature: of "nca" only.
+            its mean leaves out anchors without such a negative.
+        temperature: used by "nca" only.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class VariantLoss(AbstractLoss):
         return math.log(2) if self.variant == "nca" else self.margin
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
-        """In the "nca" form, the anchors that have such a negative."""
+        """In the "nca" form, the anchors that have the needed negative."""
         return None if self.variant == "hinge" else anchors[self.needs[0]].isfinite()
 
 

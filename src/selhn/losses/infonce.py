@@ -18,7 +18,7 @@ SHARPEST = 100.0
 
 
 class ScaledLoss(Learns, AbstractLoss):
-    """A loss of s / temperature, or of s / temperature + bias.
+    """A loss on s / temperature, or on s / temperature + bias.
 
     Args:
         temperature: what scores are divided by. `loss.temperature` is the present value of a learnt one.
@@ -108,10 +108,10 @@ class InfoNCE(ScaledLoss):
         return -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
 
     def plateau(self, batch: int) -> float | None:
-        """log B: every text is as likely as any other."""
+        """log B: every text is equally likely."""
         return math.log(batch)
 
 
 def _present(start: float, learnt: float) -> float:
-    """The learnt value; before training the exact setting, without what float32 rounds."""
+    """The learnt value; before training, the exact setting without float32 rounding."""
     return start if math.isclose(start, learnt, rel_tol=1e-6) else learnt

@@ -1,4 +1,4 @@
-"""A small learnt network that weighs every anchor: our reading of Wei et al., Meta-SPN, 2021."""
+"""A small learnt network that weights every anchor: our reading of Wei et al., Meta-SPN, 2021."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from selhn.losses.checks import ImageIds, Scores, require_number
 
 
 class MetaSPN(AbstractLoss):
-    """T-HN with a weight for every anchor, which a small network makes of the anchor's scores. Experimental.
+    """T-HN with a weight for every anchor, computed from its scores by a small network. Experimental.
 
     Equation, for anchor V_i with hardest negative T^_i:
 
@@ -20,9 +20,9 @@ class MetaSPN(AbstractLoss):
 
     Only the abstract of the paper is public. It says that a fully connected network maps self-similarities
     and relative similarities to weights, and is updated by meta-learning on the validation set while the
-    matching network trains. All else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019): one
-    hidden layer, the three inputs above, weights with mean 1 so that they cannot all fall to 0, the hinge
-    that they multiply. No number of the paper is claimed. The weights carry no gradient into the scores;
+    matching network trains. Everything else is our reading, after Meta-Weight-Net (Shu et al., NeurIPS 2019):
+    one hidden layer, the three inputs above, weights with mean 1 so that they cannot all fall to 0, and the
+    hinge that they multiply. We claim no number of the paper. The weights carry no gradient into the scores;
     `selhn.training` makes the meta step that trains the network, and before its first one all weights are 1.
 
     Args:
@@ -34,7 +34,7 @@ class MetaSPN(AbstractLoss):
         Wei et al., Meta Self-Paced Network for Image-Text Matching, ACM Multimedia 2021.
 
     Relations:
-        With equal weights, `TripletHN`. `SSP` weighs by polynomials whose coefficients are set by hand.
+        With equal weights, `TripletHN`. `SSP` weights by polynomials with coefficients set by hand.
 
     Example:
         >>> loss_fn = MetaSPN()
@@ -49,7 +49,7 @@ class MetaSPN(AbstractLoss):
         super().__init__(margin, reduction)
         self.hidden = require_number("hidden", hidden, above=0)
         self.weight_lr = require_number("weight_lr", weight_lr, above=0)
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay
+        with torch.random.fork_rng(devices=[]):  # leaves the caller's random state unchanged
             torch.manual_seed(0)
             first, last = nn.Linear(3, hidden), nn.Linear(hidden, 1)
         nn.init.zeros_(last.weight)
@@ -57,7 +57,7 @@ class MetaSPN(AbstractLoss):
         self.network = nn.Sequential(first, nn.ReLU(), last)
 
     def plateau(self, batch: int) -> float:
-        """The margin: anchors that score alike weigh alike."""
+        """The margin: anchors with equal scores have equal weights."""
         return self.margin
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:

@@ -13,7 +13,7 @@ from selhn.losses.siglip import SigLIP
 class MultiPositiveInfoNCE(ScaledLoss):
     """The cross-entropy of an anchor's softmax and a target spread evenly over all pairs of its image.
 
-    Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, itself among them:
+    Equation, for anchor V_i, with P(i) the pairs that show the image of pair i, including pair i itself:
 
         -(1 / |P(i)|) sum_{j in P(i)} log( e^(s(V_i, T_j) / t) / sum_k e^(s(V_i, T_k) / t) ),  t = temperature
 
@@ -40,7 +40,7 @@ class MultiPositiveInfoNCE(ScaledLoss):
     mask_same_image = False  # they stay in the denominator
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        """`InfoNCE` of an anchor's own pair, and how much less the others of its image score."""
+        """`InfoNCE` of an anchor's own pair, plus how much lower the other pairs of its image score."""
         own = -logsigmoid(self.logits(anchors.positive) - anchors["log_sum_exp"])
         less = self.logits(anchors.positive - anchors["positive_mean"])
         return torch.where(anchors.num_negatives > 0, own + less, 0.0)
@@ -51,9 +51,9 @@ class MultiPositiveInfoNCE(ScaledLoss):
 
 
 class MultiPositiveSigLIP(SigLIP):
-    """`SigLIP` in which every pair of an image and one of its own captions is a yes.
+    """`SigLIP` in which every pair of an image and one of its own captions is a positive.
 
-    Equation, with z_ij = 1 if pairs i and j show one image and -1 elsewhere:
+    Equation, with z_ij = 1 if pairs i and j show one image and -1 otherwise:
 
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
@@ -66,9 +66,10 @@ class MultiPositiveSigLIP(SigLIP):
         Xiao et al., FLAIR: VLM with Fine-grained Language-informed Image Representations, CVPR 2025 (its L^mps).
 
     Relations:
-        `SigLIP` leaves the other captions of an image out. FLAIR has K captions per image, each image once, and
-        divides by the number of texts; here an image is a row for each of its captions, so that the mean is K
-        times theirs. Their other half, on embeddings of an image for each text, is a matter of the model.
+        `SigLIP` leaves out the other captions of an image. FLAIR has K captions per image, each image once,
+        and divides by the number of texts; here an image is a row for each of its captions, so that the mean
+        is K times theirs. Their second loss, on image embeddings conditioned on each text, belongs to the
+        model.
 
     Example:
         >>> loss = MultiPositiveSigLIP()(image_emb @ text_emb.T, image_ids=image_ids)
@@ -78,7 +79,7 @@ class MultiPositiveSigLIP(SigLIP):
     mask_same_image = False  # they stay in the sum, and -log sigmoid(x) = -log sigmoid(-x) - x
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        """`SigLIP` with the other captions as a no, less what a yes costs less."""
+        """`SigLIP` with the other captions as negatives, corrected by how much a positive costs less."""
         positives = anchors.num_negatives.shape[0] - anchors.num_negatives
         others = positives * self.logits(anchors["positive_mean"]) - self.logits(anchors.positive)
         return super().anchor_loss(anchors) - torch.where(anchors.num_negatives > 0, others, 0.0)

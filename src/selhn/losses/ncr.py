@@ -46,11 +46,11 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         [s(V_i, T^_i) - s(V_i, T_i) + margin * m(y_i)]+
         m(y) = (10^y - 1) / 9 ("exponential"), y ("linear"), or sin(pi y - pi / 2) / 2 + 1 / 2 ("sin")
 
-    Labels are handed over with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`,
-    which also leave pairs out; without them all pairs are held to be true and this is `TripletHN`.
+    Labels are passed with the scores: `loss_fn(scores, image_ids, given=labels)`, or in `PairLabels`,
+    which can also leave pairs out. Without labels all pairs are assumed true and this is `TripletHN`.
     `pair_losses` separates true pairs from wrong ones; `predict` makes labels from scores, and `clean_labels`
-    joins them with what is known of a pair. For the first `warmup_epochs`, counted by `set_epoch`, the loss
-    is the mean hinge over all negatives and labels do not matter. `selhn.training` finds the labels.
+    combines them with what is known about a pair. For the first `warmup_epochs`, counted by `set_epoch`, the
+    loss is the mean hinge over all negatives and labels do not matter. `selhn.training` finds the labels.
 
     Args:
         margin, reduction: see `AbstractLoss`.
@@ -122,13 +122,13 @@ class NCR(Scheduled, TakesGiven, AbstractLoss):
         """A soft label per pair: `clip(margin - loss / 2, 0, margin)` over that of the batch's best tenth."""
         separated = (self.margin - self.pair_losses(scores, image_ids) / 2).clamp(0, self.margin)
         best = separated.topk(scores.shape[-1] // 10 + 1).values.mean(dim=-1, keepdim=True)
-        # Official: if no pair is separated this is 0/0. It is 0 here.
+        # Official: if no pair is separated this is 0/0. Here it is 0.
         return (separated / best.clamp(min=torch.finfo(best.dtype).tiny)).clamp(max=1)
 
     def clean_labels(
         self, probability: Float[Tensor, " B"], prediction: Float[Tensor, " B"]
     ) -> Float[Tensor, " B"] | Float[Tensor, "B B"]:
-        """`w + (1 - w) prediction`: labels of pairs held to be true with probability w."""
+        """`w + (1 - w) prediction`: labels of pairs that are true with probability w."""
         # Official: a column there, so that the label of image i has the prediction of every text.
         probability = probability if self.margin_of == "anchor" else probability[:, None]
         return probability + (1 - probability) * prediction

@@ -44,7 +44,7 @@ class AcrossRanks(nn.Module):
 
 
 def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> AcrossRanks:
-    """A loss whose batch is that of all processes of `torch.distributed` together.
+    """A loss over the global batch of all `torch.distributed` processes.
 
     Gradients are those of one process with the whole batch, if they are averaged over the ranks as
     `DistributedDataParallel` and FSDP do. Without `torch.distributed` it is the loss itself. A process
@@ -59,8 +59,8 @@ def across_ranks(loss: AbstractLoss, group: dist.ProcessGroup | None = None) -> 
     if isinstance(loss, TakesGiven):
         name = type(loss).__name__
         raise SelhnError(
-            f"{name} is given labels or scores of its own batch: it is not computed across ranks"
+            f"{name} takes labels or scores of its own batch: it cannot be computed across ranks"
         )
     if loss.reduction == "none":
-        raise SelhnError("across ranks a loss is one number: give it reduction='mean' or 'sum'")
+        raise SelhnError("across ranks a loss must be one number: give it reduction='mean' or 'sum'")
     return AcrossRanks(loss, group)

@@ -21,7 +21,7 @@ class SCT(VariantLoss):
         variant: "hinge" is the equation above. "nca" is the original code: `-log sigmoid((s_p - s_n) /
             temperature)` where s_n < s_p and s_n < `hard_threshold`; `weight * s_n` where s_n > s_p or s_n >
             `hard_threshold`; exact ties are neither, and its mean leaves them out.
-        temperature, hard_threshold, weight: of "nca" only.
+        temperature, hard_threshold, weight: used by "nca" only.
 
     References:
         Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020.
@@ -58,7 +58,7 @@ class SCT(VariantLoss):
         return torch.where(is_hard, self.weight * negative, torch.where(is_easy, triplet, 0.0))
 
     def plateau(self, batch: int) -> None:
-        """Above the positive a negative counts with its own score, whatever that is."""
+        """None: a negative that scores above the positive counts with its own score."""
 
     def counted(self, anchors: AnchorStatistics) -> Bool[Tensor, "*K 2 B"] | None:
         """In the "nca" form, the anchors that fall in one of the two sets."""

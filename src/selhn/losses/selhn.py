@@ -21,11 +21,11 @@ class TripletSelHN(AbstractLoss):
         L       = [s(V_i, T^_i) - s(V_i, T_i) + margin]+                     if delta_s > epsilon
                   (1 / n) sum_{j != i} [s(V_i, T_j) - s(V_i, T_i) + margin]+   otherwise
 
-    Every anchor decides for itself, images and texts apart. The decision carries no gradient.
+    Every anchor decides for itself, images and texts separately. The decision carries no gradient.
 
     Args:
         margin, reduction: see `AbstractLoss`.
-        epsilon: the smallest delta_s at which mining is held to be safe; 0.01 in all of the paper's runs.
+        epsilon: the smallest delta_s at which mining is considered safe; 0.01 in all of the paper's runs.
         average_over: n is the anchor's number of "negatives" (B - 1 without ids), or the "batch" size B.
         mine_at_epsilon: whether an anchor with delta_s exactly epsilon mines.
 

@@ -18,8 +18,8 @@ class TripletSHN(VariantLoss):
         The "nca" form: Xuan et al., Hard Negative Examples are Hard, but Useful, ECCV 2020.
 
     Relations:
-        FaceNet samples among the negatives inside the margin; this takes the hardest of them. `TripletHN`
-        without the condition is the same loss on all negatives.
+        FaceNet samples among the negatives inside the margin; this takes the hardest of them. `TripletHN` is
+        the same loss without the condition, on all negatives.
 
     Example:
         >>> loss = TripletSHN()(image_emb @ text_emb.T)

@@ -1,4 +1,4 @@
-"""The sigmoid loss on pairs: Zhai et al., SigLIP, ICCV 2023."""
+"""The sigmoid loss over pairs: Zhai et al., SigLIP, ICCV 2023."""
 
 import torch
 from torch import nn
@@ -11,15 +11,15 @@ from selhn.losses.infonce import ScaledLoss
 
 
 class SigLIP(ScaledLoss):
-    """Every pair of an image and a text is a yes-or-no question of its own.
+    """Every pair of an image and a text is its own yes-or-no question.
 
-    Equation of the paper, with z_ij = 1 where i and j are a pair and -1 elsewhere:
+    Equation of the paper, with z_ij = 1 if i and j are a pair and -1 otherwise:
 
         (1 / B) sum_i sum_j -log sigmoid( z_ij (s(V_i, T_j) / temperature + bias) )
 
-    An anchor's part is its row, or its column: the mean over the anchors of both directions is the paper's
-    value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
-    `selhn train`: where they start, even a positive of cosine 1 is an even chance.
+    The loss of an anchor is its row or column sum: the mean over the anchors of both directions is the
+    paper's value. An anchor without negatives counts as 0. The paper learns temperature and bias, and so does
+    `selhn train`: at their initial values even a positive of cosine 1 has probability 1/2.
 
     Args:
         temperature: what scores are divided by; the paper's training starts at t = 10, which is 0.1 here.

@@ -22,8 +22,8 @@ class SSP(AbstractLoss):
         [sum_q a_q s_p^q]+ + [sum_q b_q s_n^q]+   if s_n > s_p - margin, else 0
 
     Args:
-        margin: by how much a positive must beat a negative for it not to be mined. It is in no other place: a
-            mined anchor is not left alone before its polynomials are.
+        margin: by how much a positive must beat a negative for it not to be mined. It is used nowhere else: a
+            mined anchor has a loss until its polynomials are 0.
         positive, negative: the coefficients a and b, the constant first, for cosines. The defaults are the
             authors' program's: 0.2 (s - 1) (s - 2.5), and a parabola that is 0 from 0.10 to 0.35.
         mining: "hardest", or "average" for the mean of the negative polynomials over all mined negatives.
@@ -79,7 +79,7 @@ class SSP(AbstractLoss):
         return Terms(margin=self.margin, polynomial=self.negative, one_way=self.one_way)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
-        # Official: no condition on the slope, neither here nor for a positive above 1.
+        # Official: no condition on the slope, either here or for a positive above 1.
         direction = int(self.one_way)
         if self.mining == "hardest":
             hardest = anchors["hardest"]
@@ -90,6 +90,6 @@ class SSP(AbstractLoss):
             mined = count != 0
             of_negative = anchors["mined_sum"] / count.clamp(min=1)
         of_positive = penalty(self.positive, anchors.positive, -direction)
-        # Official: a positive of 1, taken for an anchor's score with itself, ends the anchor.
+        # Official: a positive of 1 is taken for an anchor's score with itself, and the anchor is left out.
         kept = mined & ~(anchors.positive >= self.positive_below)
         return self.weight * torch.where(kept, of_positive + of_negative, 0.0)

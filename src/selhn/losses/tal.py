@@ -26,8 +26,8 @@ class TAL(AbstractLoss):
     Relations:
         Never below `TripletHN` of the same margin, and at most temperature * log(B - 1) above it; equal to it
         as the temperature goes to 0. `InfoNCE` has the same sum in a softmax and no margin at which it stops.
-        The authors' data have several pairs of one identity in a batch, weighted as further positives; here
-        pairs of one image are only not negatives of each other.
+        The authors' data has several pairs of one identity in a batch, weighted as further positives; here
+        pairs of one image are simply not negatives of each other.
 
     Example:
         >>> loss = TAL()(image_emb @ text_emb.T)
@@ -45,12 +45,12 @@ class TAL(AbstractLoss):
         return cls.paper(**settings)
 
     def terms(self, given: Any = None) -> Terms:
-        """Only the temperature: the margin is outside of the sum."""
+        """Only the temperature: the margin is outside the sum."""
         return Terms(temperature=self.temperature)
 
     def anchor_loss(self, anchors: AnchorStatistics) -> PerAnchor:
         return hinge(self.temperature * anchors["log_sum_exp"], anchors.positive, self.margin)
 
     def plateau(self, batch: int) -> float | None:
-        """The margin, and temperature * log(B - 1) for the smooth maximum of that many."""
+        """The margin plus temperature * log(B - 1): the smooth maximum of B - 1 equal scores."""
         return self.margin + self.temperature * math.log(batch - 1) if batch > 1 else 0.0

@@ -12,7 +12,7 @@ from selhn.losses.base import AbstractLoss
 from selhn.losses.checks import require_choice
 
 Anchors = Literal["both", "images", "texts"]
-"""Whose negatives count."""
+"""Which anchors have a loss."""
 
 
 class Triplet(AbstractLoss):
@@ -30,7 +30,7 @@ class Triplet(AbstractLoss):
 
     Relations:
         `TripletHN` keeps the largest term only. `TripletSelHN` takes the mean of these terms where mining is
-        unsafe. Trains without stalling, ends at a lower recall. Its value grows with the batch.
+        unsafe. This loss does not stall, but ends at a lower recall. Its value grows with the batch.
 
     Example:
         >>> loss = Triplet()(image_emb @ text_emb.T)

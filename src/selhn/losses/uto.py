@@ -19,18 +19,20 @@ class UTO(AbstractLoss):
         temperature log( 1 + sum_{j != i} e^((s(V_i, T_j) - threshold) / temperature) ) - log(1 + [s(V_i, T_i)]+) / 2
 
     Args:
-        temperature: how soft the maximum is; 1 / mu of the paper, whose mu is 90.
+        temperature: how soft the maximum is; 1 / mu in the paper, with mu = 90.
         threshold: negatives that score well below it have no gradient; the paper's gamma.
         reduction: see `AbstractLoss`.
 
     References:
         Zhang et al., USER: Unified Semantic Enhancement with Momentum Contrast for Image-Text Retrieval, IEEE
-        Transactions on Image Processing 2024. The queues of negatives from earlier batches are not part of it here.
+        Transactions on Image Processing 2024. Their queues of negatives from earlier batches are not
+        implemented.
 
     Relations:
-        `TAL` compares the same smooth maximum with the positive and stops at a margin. Here the two are apart:
-        negatives are lowered to a fixed threshold, and a positive rises however far below it they are. The
-        authors' program takes the mean over pairs of both directions' sum: twice this mean. It may be below 0.
+        `TAL` compares the same smooth maximum with the positive and stops at a margin. Here the two are
+        separate: negatives are lowered to a fixed threshold, and a positive rises however far below it they
+        are. The authors' program takes the mean over pairs of both directions' sum: twice this mean. It may
+        be below 0.
 
     Example:
         >>> loss = UTO()(image_emb @ text_emb.T)

@@ -19,8 +19,8 @@ class TripletWarmUp(Scheduled, AbstractLoss):
         Chen et al., Learning the Best Pooling Strategy for Visual Semantic Embedding, CVPR 2021.
 
     Relations:
-        The choice is made once for all anchors and by the clock, where `TripletSelHN` makes it for every
-        anchor and by its state; a model that collapses after the warm-up stays collapsed.
+        The switch is made once for all anchors, by epoch; `TripletSelHN` makes it for every
+        anchor, by its scores. A model that collapses after the warm-up stays collapsed.
 
     Example:
         >>> loss_fn = TripletWarmUp(warmup_epochs=1)
